@@ -19,9 +19,7 @@ use crate::{
         patterns::{PatternPlace, Patterns},
         tree::{ExclusionListener, Own, SourceTree, TopRole, TreeRules},
     },
-    text::arguments::{any_bytes, name, pattern},
 };
-use clap::{Args, ValueHint};
 use std::{
     ffi::{OsStr, OsString},
     io::Read,
@@ -30,49 +28,30 @@ use std::{
     sync::Arc,
 };
 
-/// Which files are backed up, as the command line says it.
-#[derive(Debug, Clone, Default, Args)]
+/// Which files are backed up.
+#[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// Files and directories; one directory alone: its contents are the root of the backup. Or
-    /// postgres://… for a running cluster
-    #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
+    /// Files and directories; one directory alone: its contents are the root of the backup.
     pub paths: Vec<PathBuf>,
-    /// Leave out what matches this pattern, as in .gitignore; can be repeated
-    ///
-    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH.
-    /// Another one that begins with / is at the root of the backup, as `fullbore list` prints
-    /// paths. One that matched nothing is named at the end. `!` before a pattern takes back what
-    /// it matches, but nothing in a directory that is left out itself.
-    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
+    /// Patterns as in .gitignore; what matches is left out.
     pub exclude: Vec<OsString>,
-    /// Leave out what matches a pattern in this file; those of --exclude come after them, as
-    /// --exclude '!NAME'; can be repeated
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Files with such patterns; those of `exclude` come after them.
     pub exclude_from: Vec<PathBuf>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
-    #[arg(long)]
+    /// Whether the contents of directories with a CACHEDIR.TAG are left out.
     pub exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name, but not of a PATH itself
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
+    /// Names of files: the contents of a directory that holds one are left out.
     pub exclude_if_present: Vec<OsString>,
-    /// Back up only the names in this file, one a line, relative to PATH, and not what is below
-    /// them; - for standard input
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// File with the only names to back up, one a line; `-` for standard input.
     pub files_from: Option<PathBuf>,
-    /// The names of --files-from end in NUL
-    #[arg(long, requires = "files_from")]
+    /// Whether the names of `files_from` end in NUL.
     pub null: bool,
-    /// Do not go into other file systems
-    #[arg(long, short = 'x')]
+    /// Whether other file systems are left out.
     pub one_file_system: bool,
-    /// Store each PATH under its whole path; one below another is stored once
-    #[arg(long)]
+    /// Whether each path is stored under its whole path.
     pub full_paths: bool,
-    /// Does the next backup go by less than the inodes?
-    #[arg(skip)]
+    /// Whether the next backup compares less than the inodes.
     pub looks_twice: bool,
     /// Called with each path that a pattern excludes, and the pattern.
-    #[arg(skip)]
     pub on_excluded: Option<ExclusionListener>,
 }
 

@@ -22,6 +22,7 @@ mod output_file;
 mod profile;
 mod progress;
 mod report;
+mod scope_args;
 mod select;
 mod signals;
 mod storage;

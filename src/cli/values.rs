@@ -2,11 +2,18 @@
 
 use crate::{
     error::{Error, ErrorKind},
-    format::entry::is_safe,
-    repo::open::names_backup,
+    format::{digest::Algorithm, entry::is_safe},
+    postgres::{
+        request::Wal,
+        restore::recovery::{Mode, TargetAction},
+    },
+    repo::{compare::Compare, open::names_backup},
     text::size,
 };
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -17,6 +24,89 @@ use std::{
 };
 
 const MAX_THREADS: usize = 1024;
+
+/// A parser for an argument of any bytes, with `check`, whose error is what the operator reads.
+pub(super) fn any_bytes<T: Clone + Send + Sync + 'static>(
+    check: fn(OsString) -> Result<T, String>,
+) -> impl TypedValueParser<Value = T> {
+    OsStringValueParser::new().try_map(check)
+}
+
+/// A value of an option by its name, with its help text.
+pub(super) type Named<T> = (&'static str, T, &'static str);
+
+/// A parser for an option that takes one of these names.
+pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
+    values: &'static [Named<T>],
+) -> impl TypedValueParser<Value = T> {
+    let names = values
+        .iter()
+        .map(|(name, _, help)| PossibleValue::new(*name).help(*help));
+    PossibleValuesParser::new(names).map(|given| {
+        let chosen = values.iter().find(|(name, ..)| *name == given);
+        chosen.expect("the parser takes no other name").1
+    })
+}
+
+/// How files are digested.
+pub(super) const DIGESTS: [Named<Algorithm>; 3] = [
+    ("blake3", Algorithm::Blake3, "BLAKE3, what b3sum prints"),
+    ("crc32c", Algorithm::Crc32c, "CRC-32C, finds accidents only"),
+    (
+        "none",
+        Algorithm::None,
+        "No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew",
+    ),
+];
+
+/// The proofs that a file has not changed.
+pub(super) const COMPARES: [Named<Compare>; 4] = [
+    (
+        "inode",
+        Compare::Inode,
+        "Size, time of content, time of the inode, inode number",
+    ),
+    ("mtime", Compare::Mtime, "Size and time of content"),
+    ("size", Compare::Size, "Size; not of a cluster"),
+    ("content", Compare::Content, "Nothing: all files are read"),
+];
+
+/// Places of the WAL that a backup needs.
+pub(super) const WALS: [Named<Wal>; 3] = [
+    (
+        "included",
+        Wal::Included,
+        "In the backup: it starts on its own",
+    ),
+    (
+        "archived",
+        Wal::Archived,
+        "In the archive; the backup ends when it is there",
+    ),
+    ("none", Wal::None, "Nothing is looked at"),
+];
+
+/// Kinds of recovery.
+pub(super) const RECOVERIES: [Named<Mode>; 3] = [
+    ("none", Mode::None, "To the end of the WAL in the backup"),
+    (
+        "point",
+        Mode::Point,
+        "To a target, or to the end of the archive",
+    ),
+    ("standby", Mode::Standby, "Endless, as a standby"),
+];
+
+/// Actions of a server at its target.
+pub(super) const TARGET_ACTIONS: [Named<TargetAction>; 3] = [
+    (
+        "pause",
+        TargetAction::Pause,
+        "Wait, so that the operator can check",
+    ),
+    ("promote", TargetAction::Promote, "Open for writing"),
+    ("shutdown", TargetAction::Shutdown, "Shut down"),
+];
 
 /// How the checkpoint at the start of a backup is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

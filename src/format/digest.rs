@@ -8,7 +8,6 @@
 
 use super::blake3_lanes;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
-use clap::ValueEnum;
 use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -20,7 +19,7 @@ pub const CHUNK: u64 = 1024;
 const MAX_BLOCK: u64 = 1 << 20;
 
 /// How files are digested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
     /// BLAKE3, what b3sum prints

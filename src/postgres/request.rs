@@ -21,7 +21,6 @@ use crate::{
     platform::dir::real_path,
     source::tree::Own,
 };
-use clap::ValueEnum;
 use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -48,8 +47,8 @@ pub enum ClusterServer {
     Stopped(PathBuf),
 }
 
-/// Location of the WAL that a backup needs. The lines of its values are help texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Location of the WAL that a backup needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wal {
     /// In the backup: it starts on its own
     Included,

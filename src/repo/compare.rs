@@ -18,11 +18,10 @@ use crate::{
     platform,
     source::Stream,
 };
-use clap::ValueEnum;
 use std::{cmp::Ordering, iter::Peekable, sync::Arc};
 
 /// The proof that a file has not changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compare {
     /// Size, time of content, time of the inode, inode number
     #[default]

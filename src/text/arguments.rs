@@ -1,14 +1,6 @@
 //! Arguments of any bytes: patterns and names of files, checked while they are read.
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
-
-/// A parser for an argument of any bytes, with `check`, whose error is what the operator reads.
-pub(crate) fn any_bytes<T: Clone + Send + Sync + 'static>(
-    check: fn(OsString) -> Result<T, String>,
-) -> impl TypedValueParser<Value = T> {
-    OsStringValueParser::new().try_map(check)
-}
 
 /// A line of `.gitignore` that does something.
 ///

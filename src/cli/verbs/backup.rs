@@ -18,9 +18,11 @@ use crate::{
         profile,
         progress::{A_MOMENT, Progress},
         report,
+        scope_args::{ScopeArgs, looks_twice},
         values::{
-            CheckpointArg, Chunking, Readers, RunOn, block_size, destination, distinct_tags,
-            frame_size, interval, rate, readers, segment_size, stream_name, tag, threads,
+            COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, WALS, any_bytes,
+            block_size, destination, distinct_tags, frame_size, interval, one_of, rate, readers,
+            segment_size, stream_name, tag, threads,
         },
     },
     command::newest::newest_backups,
@@ -33,7 +35,7 @@ use crate::{
     queue::start,
     repo::{base::WantedBase, compare::Compare},
     stage::codec::Codec,
-    text::{self, arguments::any_bytes, size},
+    text::{self, size},
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use std::{
@@ -80,7 +82,7 @@ pub(in crate::cli) struct BackupArgs {
     /// Where the WAL is that the backup needs: in it, in the server's archive (which is looked at), or elsewhere [default: included]
     #[arg(
         long,
-        value_enum,
+        value_parser = one_of(&WALS),
         conflicts_with = "offline",
         help_heading = "PostgreSQL"
     )]
@@ -110,7 +112,7 @@ pub(in crate::cli) struct BackupArgs {
     #[arg(long, value_name = "ID", help_heading = "Incremental")]
     pub(in crate::cli) base: Option<String>,
     /// What shows that a file has not changed: size, times and inode; or only some of it; or nothing but its content
-    #[arg(long, value_enum, default_value_t = Compare::Inode, help_heading = "Incremental")]
+    #[arg(long, value_parser = one_of(&COMPARES), default_value = "inode", help_heading = "Incremental")]
     pub(in crate::cli) compare: Compare,
     /// Bytes that are compared and stored again if they changed: a power of two, 4K to 64M, and a frame if that is less [default: 1M, of a cluster 8K]
     #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
@@ -125,10 +127,10 @@ pub(in crate::cli) struct BackupArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     pub(in crate::cli) segment_size: u64,
     /// How files are digested
-    #[arg(long, value_enum, default_value_t = Algorithm::Blake3)]
+    #[arg(long, value_parser = one_of(&DIGESTS), default_value = "blake3")]
     pub(in crate::cli) digest: Algorithm,
     #[command(flatten)]
-    pub(in crate::cli) scope: Scope,
+    pub(in crate::cli) scope: ScopeArgs,
     /// Record this host name; earlier backups of that host serve as the base [default: this host]
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) host: Option<String>,
@@ -363,10 +365,9 @@ fn plan(
         (host, _) => host,
     };
     let files = Scope {
-        looks_twice: matches!(args.compare, Compare::Mtime | Compare::Size),
         on_excluded: (args.output.verbose && !args.output.json && !to.is_stdout())
             .then_some(backup_listing::print_excluded),
-        ..args.scope
+        ..args.scope.scope(looks_twice(args.compare))
     };
     let subject = match (cluster, args.stdin_name, far) {
         (_, _, Some(far)) => Subject::Far(far),

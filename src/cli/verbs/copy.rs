@@ -6,6 +6,7 @@ use super::{
     far::print,
 };
 use crate::cli::encryption::EncryptArgs;
+use crate::cli::values::any_bytes;
 use crate::{
     cli::{
         options::{OutputArgs, UNREADABLE},
@@ -33,7 +34,7 @@ use crate::{
     },
     target::deletion_limit::DeletionLimit,
     text::{
-        arguments::{any_bytes, name, pattern},
+        arguments::{name, pattern},
         size::{bytes, counted, rate, seconds},
     },
 };

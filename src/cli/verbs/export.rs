@@ -1,6 +1,7 @@
 //! `fullbore export`.
 
 use super::init::say_new;
+use crate::cli::values::any_bytes;
 use crate::{
     cli::{
         encryption::{EncryptArgs, sealing_of},
@@ -18,7 +19,7 @@ use crate::{
     plan::SinkSpec,
     platform,
     stage::codec::Codec,
-    text::{arguments::any_bytes, size},
+    text::size,
 };
 use clap::{Args, ValueHint};
 use serde_json::Value;

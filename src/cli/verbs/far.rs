@@ -5,6 +5,7 @@ use super::{
     backup::BackupArgs,
     restore::{RestoreArgs, plan},
 };
+use crate::cli::scope_args::looks_twice;
 use crate::{
     backup::{
         far_source::{FarSubject, SourceRights, check_scope, served_sources},
@@ -18,7 +19,6 @@ use crate::{
     plan::SinkSpec,
     queue::Locked,
     repo::{
-        compare::Compare,
         open::{named, place},
         writer::must_be_possible,
     },
@@ -181,8 +181,7 @@ fn check_trees(args: &BackupArgs) -> Result<()> {
 
 /// The files that the command line names, by what they are called on the host that has them.
 fn far_scope(args: &BackupArgs, words: &[Replaced]) -> Scope {
-    let mut scope = args.scope.clone();
-    scope.looks_twice = matches!(args.compare, Compare::Mtime | Compare::Size);
+    let mut scope = args.scope.scope(looks_twice(args.compare));
     for path in &mut scope.paths {
         let replaced = words.iter().find(|(word, _)| word == path.as_os_str());
         if let Some((_, far)) = replaced {

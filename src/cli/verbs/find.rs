@@ -1,5 +1,6 @@
 //! `fullbore find`.
 
+use crate::cli::values::any_bytes;
 use crate::{
     cli::{
         output::{is_terminal, printed},
@@ -7,7 +8,7 @@ use crate::{
     },
     command::find::Find,
     error::Result,
-    text::arguments::{any_bytes, pattern},
+    text::arguments::pattern,
 };
 use clap::{Args, ValueHint};
 use std::ffi::OsString;

@@ -88,7 +88,7 @@ struct Keep {
 
 /// Refuses rules beside a backup that is named.
 fn check_rules(keep: &Keep) -> Result<()> {
-    if RetentionRules::from(keep.clone()).is_empty() {
+    if keep.clone().rules().is_empty() {
         return Ok(());
     }
     Err(Error::new(
@@ -112,17 +112,18 @@ fn span(text: &str) -> Result<Span, String> {
     })
 }
 
-impl From<Keep> for RetentionRules {
-    fn from(keep: Keep) -> Self {
-        Self {
-            last: keep.keep_last.unwrap_or(0),
-            hourly: keep.keep_hourly.unwrap_or(0),
-            daily: keep.keep_daily.unwrap_or(0),
-            weekly: keep.keep_weekly.unwrap_or(0),
-            monthly: keep.keep_monthly.unwrap_or(0),
-            yearly: keep.keep_yearly.unwrap_or(0),
-            within: keep.keep_within,
-            tags: keep.keep_tag,
+impl Keep {
+    /// Returns the rules that these arguments ask for.
+    fn rules(self) -> RetentionRules {
+        RetentionRules {
+            last: self.keep_last.unwrap_or(0),
+            hourly: self.keep_hourly.unwrap_or(0),
+            daily: self.keep_daily.unwrap_or(0),
+            weekly: self.keep_weekly.unwrap_or(0),
+            monthly: self.keep_monthly.unwrap_or(0),
+            yearly: self.keep_yearly.unwrap_or(0),
+            within: self.keep_within,
+            tags: self.keep_tag,
         }
     }
 }
@@ -142,7 +143,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
         filter,
         repository: args.repository,
         ids: args.ids,
-        rules: args.keep.into(),
+        rules: args.keep.rules(),
         by_source: args.group_by == Group::Source,
         dry_run: args.dry_run,
         prune: args.prune,

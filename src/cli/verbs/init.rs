@@ -1,5 +1,6 @@
 //! `fullbore init`.
 
+use crate::cli::values::any_bytes;
 use crate::{
     cli::{
         encryption::EncryptArgs,
@@ -11,7 +12,7 @@ use crate::{
     plan::SinkSpec,
     repo::writer,
     storage::SealedObjects,
-    text::{self, arguments::any_bytes},
+    text,
 };
 use clap::{Args, ValueHint};
 use std::ffi::OsString;

@@ -1,11 +1,11 @@
 //! Arguments of `fullbore key`.
 
+use crate::cli::values::any_bytes;
 use crate::cli::{options::EXIT_CODES, output::told, values::destination};
 use crate::{
     command::key::{Agreement, KeyChange, KeyCommand, NewRecipient},
     crypt::{Access, KeyOptions},
     error::{Error, Result},
-    text::arguments::any_bytes,
 };
 use clap::{Args, Subcommand, ValueHint};
 use std::{

@@ -1,6 +1,7 @@
 //! `fullbore restore`.
 
 use super::{far, restore_cluster::ClusterArgs, restore_plan, restore_preview, restore_report};
+use crate::cli::values::any_bytes;
 use crate::{
     cli::{
         html_report::{self, HtmlPage, HtmlReport},
@@ -21,11 +22,7 @@ use crate::{
         delta::{Delta, ExtraDeletion},
     },
     target::{deletion_limit::DeletionLimit, layout::TargetMount},
-    text::{
-        self,
-        arguments::{any_bytes, pattern},
-        size,
-    },
+    text::{self, arguments::pattern, size},
 };
 use clap::{
     Args, ValueHint,
@@ -240,7 +237,7 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
         overwrite: args.overwrite.unwrap_or_default(),
         keep_going: args.keep_going,
         numeric_owner: args.numeric_owner,
-        postgres: args.cluster.clone().into(),
+        postgres: args.cluster.clone().options(),
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: memory(args.memory, FRAME_BYTES),
         say_elsewhere: elsewhere(args.output.json, args.output.quiet),

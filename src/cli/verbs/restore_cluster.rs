@@ -1,5 +1,6 @@
 //! Arguments for the restore of a PostgreSQL cluster.
 
+use crate::cli::values::{RECOVERIES, TARGET_ACTIONS, one_of};
 use crate::postgres::restore::{
     plan::ClusterOptions,
     recovery::{self, Mode, TargetAction},
@@ -29,7 +30,7 @@ pub(in crate::cli) struct ClusterArgs {
     #[arg(long, value_name = "NAME")]
     database: Vec<String>,
     /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if a target, a timeline or --restore-command is given]
-    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    #[arg(long, value_parser = one_of(&RECOVERIES), value_name = "HOW", hide_possible_values = true)]
     recovery: Option<Mode>,
     #[command(flatten)]
     target: TargetArgs,
@@ -40,7 +41,7 @@ pub(in crate::cli) struct ClusterArgs {
     #[arg(long)]
     target_exclusive: bool,
     /// At the target: pause, promote or shutdown
-    #[arg(long, value_enum, value_name = "ACTION", hide_possible_values = true)]
+    #[arg(long, value_parser = one_of(&TARGET_ACTIONS), value_name = "ACTION", hide_possible_values = true)]
     target_action: Option<TargetAction>,
     /// How the server fetches WAL, unless its configuration in the backup says it; without a target it recovers to the end of the archive
     #[arg(long, value_name = "CMD")]
@@ -72,22 +73,23 @@ struct TargetArgs {
     target_immediate: bool,
 }
 
-impl From<ClusterArgs> for ClusterOptions {
-    fn from(args: ClusterArgs) -> Self {
+impl ClusterArgs {
+    /// Returns what these arguments ask for.
+    pub(in crate::cli) fn options(self) -> ClusterOptions {
         let recovery = recovery::RecoveryOptions {
-            mode: args.recovery,
-            target: args.target.target(),
-            timeline: args.target_timeline,
-            exclusive: args.target_exclusive,
-            action: args.target_action,
-            restore_command: args.restore_command,
-            settings: args.set,
+            mode: self.recovery,
+            target: self.target.target(),
+            timeline: self.target_timeline,
+            exclusive: self.target_exclusive,
+            action: self.target_action,
+            restore_command: self.restore_command,
+            settings: self.set,
         };
-        Self {
-            tablespaces: args.tablespace,
-            tablespaces_under: args.tablespaces_under,
-            waldir: args.waldir,
-            databases: args.database,
+        ClusterOptions {
+            tablespaces: self.tablespace,
+            tablespaces_under: self.tablespaces_under,
+            waldir: self.waldir,
+            databases: self.database,
             recovery,
         }
     }

@@ -13,7 +13,6 @@ use crate::{
     format::root::ClusterInfo,
     postgres::timeline::TimelineFork,
 };
-use clap::ValueEnum;
 use jiff::Timestamp;
 
 /// Signal file: recover from the archive, then open.
@@ -55,8 +54,8 @@ const POINT_DEFAULTS: [(&str, &str); 3] = [
     ("recovery_end_command", ""),
 ];
 
-/// Kind of recovery. The lines of its values are help texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Kind of recovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// To the end of the WAL in the backup.
     None,
@@ -66,8 +65,8 @@ pub enum Mode {
     Standby,
 }
 
-/// The server's action at its target. The lines of its values are help texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// The server's action at its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetAction {
     /// Wait, so that the operator can check.
     Pause,
