@@ -11,6 +11,7 @@ use crate::{
     },
     platform::{
         self,
+        place::{check_parent_exists, quoted_path},
         safe_file::{dangling_symlink_target, symlink_target},
     },
     postgres::page_stage::{PageCheck, PageChecks},
@@ -20,7 +21,7 @@ use crate::{
     },
     sink::{
         Destination,
-        local_file::{OneFile, check_parent_exists},
+        local_file::OneFile,
         sealed::SealedDestination,
         stdout::{Null, Stdout},
     },
@@ -350,7 +351,7 @@ impl SinkSpec {
     pub fn name(&self) -> String {
         match self {
             Self::Repository(OpenStorage(objects)) => objects.describe(""),
-            Self::File(path) => crate::sink::local_file::name(path),
+            Self::File(path) => quoted_path(path),
             Self::Stdout => "standard output".to_owned(),
             Self::Sealed(inner, _) => inner.name(),
             Self::Null => "nowhere".to_owned(),

@@ -21,6 +21,7 @@ mod machine;
 pub mod memory;
 mod mounts;
 pub mod owner;
+pub mod place;
 pub mod read;
 pub mod safe_file;
 pub mod secrecy;

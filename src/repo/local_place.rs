@@ -4,12 +4,11 @@ use super::open::read_repository;
 use crate::{
     error::{Error, ErrorKind, Result},
     format::layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
-    platform,
-    sink::{
-        Place,
-        local_file::{check_parent_exists, name},
-        place_of,
+    platform::{
+        self,
+        place::{check_parent_exists, quoted_path},
     },
+    sink::{Place, place_of},
     storage::{KEYS, Objects},
 };
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
@@ -82,7 +81,10 @@ pub fn is_absent(objects: &dyn Objects) -> bool {
 /// [`ErrorKind::Usage`] if it is a file or holds something else, [`ErrorKind::NotFound`] if its parent is missing.
 pub(super) fn check_new(root: &Path) -> Result<()> {
     if root.is_file() {
-        let what = format!("cannot make a repository of {}: it is a file", name(root));
+        let what = format!(
+            "cannot make a repository of {}: it is a file",
+            quoted_path(root)
+        );
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("an archive has a name that ends in .tar.zst or .tar.lz4"));
     }
@@ -111,13 +113,13 @@ fn refuse_other_contents(root: &Path) -> Result<()> {
     match other {
         None => Ok(()),
         Some(other) if other.file_name() == LOST_AND_FOUND => {
-            let what = format!("cannot make a repository in {}: it is the root of a file system", name(root));
+            let what = format!("cannot make a repository in {}: it is the root of a file system", quoted_path(root));
             let own = root.join("fullbore");
             Err(Error::new(ErrorKind::Usage, what)
                 .because(format!("it holds {LOST_AND_FOUND:?}"))
-                .hint(format!("give the repository a directory of its own, such as {}", name(&own))))
+                .hint(format!("give the repository a directory of its own, such as {}", quoted_path(&own))))
         }
-        Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", name(root)))
+        Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", quoted_path(root)))
             .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
     }
 }
@@ -140,7 +142,7 @@ pub(super) fn clear(root: &Path) {
         .filter(|entry| is_partial(&entry.file_name()))
     {
         if let Err(error) = fs::remove_file(entry.path()) {
-            platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
+            platform::debug(|| format!("could not remove {}: {error}", quoted_path(&entry.path())));
         }
     }
 }

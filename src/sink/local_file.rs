@@ -6,11 +6,12 @@
 
 use super::{Abilities, Destination, Place, Placed, Sink, StoredSegment, commit_flag, place_of};
 use crate::{
-    error::{Error, ErrorKind, Result, quoted},
+    error::{Error, ErrorKind, Result},
     format::layout::is_backup_id,
     platform::{
         self,
         dir::is_append_only,
+        place::{check_parent_exists, dir_of, quoted_path},
         safe_file::{self, FileAccess},
         user, write,
     },
@@ -46,7 +47,7 @@ impl Output {
     /// The system's error.
     pub fn create(path: &Path, access: impl Into<FileAccess>) -> Result<Self> {
         let file = safe_file::create(path, access)
-            .map_err(|e| Error::io(format!("could not create {}", name(path)), e))?;
+            .map_err(|e| Error::io(format!("could not create {}", quoted_path(path)), e))?;
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -89,19 +90,17 @@ impl Output {
     /// Locks the file as long as it is open.
     fn lock(&self) {
         if let Err(error) = write::lock_exclusive(&self.file) {
-            crate::platform::debug(|| format!("no lock on {}: {error}", name(&self.path)));
+            crate::platform::debug(|| format!("no lock on {}: {error}", quoted_path(&self.path)));
         }
     }
 
     fn failed(&self, verb: &str, error: io::Error) -> Error {
-        Error::io(format!("could not {verb} {}", name(&self.path)), error)
-            .detail("nothing was committed")
+        Error::io(
+            format!("could not {verb} {}", quoted_path(&self.path)),
+            error,
+        )
+        .detail("nothing was committed")
     }
-}
-
-/// Quotes a path for messages.
-pub fn name(path: &Path) -> String {
-    quoted(path.as_os_str().as_bytes())
 }
 
 /// Makes the names in a directory durable.
@@ -109,7 +108,8 @@ pub fn name(path: &Path) -> String {
 /// # Errors
 /// The system's error.
 pub fn sync_dir(path: &Path) -> Result<()> {
-    safe_file::sync_dir(path).map_err(|e| Error::io(format!("could not sync {}", name(path)), e))
+    safe_file::sync_dir(path)
+        .map_err(|e| Error::io(format!("could not sync {}", quoted_path(path)), e))
 }
 
 /// Archives that this process has begun. Complete archives have other names.
@@ -138,7 +138,7 @@ impl OneFile {
         check_parent_exists(path)?;
         check_name(path)?;
         if is_append_only(dir_of(path)) {
-            let what = format!("cannot create {}", name(path));
+            let what = format!("cannot create {}", quoted_path(path));
             return Err(Error::new(ErrorKind::Permission, what)
                 .because(
                     "its directory is append-only, so the file cannot be renamed to its final name",
@@ -164,34 +164,13 @@ fn mode_of(path: &Path) -> u32 {
     there.map_or(0o600, |there| there.mode() & 0o777)
 }
 
-/// Refuses a path whose directory is missing. The directory is not created, because it may be a
-/// typing error or an unmounted disk.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`] if the directory of `path` is missing.
-pub fn check_parent_exists(path: &Path) -> Result<()> {
-    let parent = dir_of(path);
-    match fs::metadata(parent) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let what = format!(
-                "could not create {}: the directory {} does not exist",
-                name(path),
-                name(parent)
-            );
-            Err(Error::new(ErrorKind::NotFound, what)
-                .hint("create it first, or check that its disk is mounted"))
-        }
-        _ => Ok(()), // other errors show when the file is created
-    }
-}
-
 /// Fails early if the file system does not accept the final name, instead of after the backup.
 fn check_name(path: &Path) -> Result<()> {
     let too_long = fs::symlink_metadata(path)
         .err()
         .filter(|error| error.kind() == io::ErrorKind::InvalidFilename);
     too_long.map_or(Ok(()), |error| {
-        let what = format!("cannot create {}", name(path));
+        let what = format!("cannot create {}", quoted_path(path));
         Err(Error::io(what, error).hint("choose a shorter name"))
     })
 }
@@ -224,12 +203,6 @@ fn hidden(path: &Path, id: &str) -> PathBuf {
     path.with_file_name(hidden)
 }
 
-fn dir_of(path: &Path) -> &Path {
-    path.parent()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
-}
-
 /// Removes partial files of this archive that are not locked, so their writer is gone.
 fn remove_leftovers(path: &Path) {
     let start = hidden_start(path);
@@ -247,7 +220,9 @@ fn remove_leftovers(path: &Path) {
         if let Ok((true, _held)) = lock
             && let Err(error) = fs::remove_file(entry.path())
         {
-            crate::platform::debug(|| format!("could not remove {}: {error}", name(&entry.path())));
+            crate::platform::debug(|| {
+                format!("could not remove {}: {error}", quoted_path(&entry.path()))
+            });
         }
     }
 }
@@ -284,7 +259,7 @@ impl Destination for OneFile {
         self.abort(false);
         done.map_err(|error| {
             if partial.exists() {
-                error.detail(format!("{} could not be removed", name(&partial)))
+                error.detail(format!("{} could not be removed", quoted_path(&partial)))
             } else {
                 error
             }
@@ -293,7 +268,9 @@ impl Destination for OneFile {
 
     fn abort(self: Box<Self>, _keep: bool) {
         if let Err(error) = fs::remove_file(&self.partial) {
-            crate::platform::debug(|| format!("could not remove {}: {error}", name(&self.partial)));
+            crate::platform::debug(|| {
+                format!("could not remove {}: {error}", quoted_path(&self.partial))
+            });
         }
     }
 }
@@ -303,15 +280,19 @@ impl OneFile {
     fn rename_to_final(&self) -> Result<()> {
         // The lock delays the removal of partial files until the list is right.
         let mut begun = PARTIALS.locked();
-        fs::rename(&self.partial, &self.path)
-            .map_err(|e| Error::io(format!("could not rename {}", name(&self.partial)), e))?;
+        fs::rename(&self.partial, &self.path).map_err(|e| {
+            Error::io(
+                format!("could not rename {}", quoted_path(&self.partial)),
+                e,
+            )
+        })?;
         commit_flag::set(true);
         begun.retain(|path| *path != self.partial);
         drop(begun);
         let now = || {
             format!(
                 "{} is the new archive, but may not be durable",
-                name(&self.path)
+                quoted_path(&self.path)
             )
         };
         sync_dir(dir_of(&self.path)).map_err(|error| error.detail(now()))
