@@ -11,12 +11,12 @@ use super::{
     },
     wrapped::{encryptor_for, is_another_key, unwrap_error},
 };
-use crate::error::{Error, ErrorKind, Result};
 use age::{DecryptError, Decryptor, EncryptError};
 use age_core::{
     format::{FileKey, Stanza},
     secrecy::ExposeSecret,
 };
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{
     collections::HashSet,
     fs::File,

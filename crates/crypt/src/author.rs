@@ -1,7 +1,7 @@
 //! Who sealed something: a person, or the put key of a host.
 
 use super::secret::fill_random;
-use crate::error::Result;
+use fullbore_format::error::Result;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl Author {
     /// The number of a new put key.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::error::ErrorKind::System) if the system has no random bytes.
+    /// [`ErrorKind::System`](fullbore_format::error::ErrorKind::System) if the system has no random bytes.
     pub fn random() -> Result<Self> {
         let mut bytes = [0; 8];
         fill_random(&mut bytes)?;

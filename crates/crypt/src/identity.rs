@@ -1,8 +1,8 @@
 //! The keys of people: files of age, private keys of ssh, passphrases.
 
 use super::{options::Prompt, ssh::SshIdentity, wrapped};
-use crate::error::{Error, ErrorKind, Result};
 use age::{IdentityFile, scrypt, secrecy::SecretString};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use ssh_key::PrivateKey;
 use std::fmt;
 use zeroize::Zeroizing;

@@ -29,14 +29,14 @@ pub use object::{
     OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_by_person, open_object,
     plain_object_bytes, plain_object_range, seal_object, stored_object_bytes, stored_object_range,
 };
-pub(crate) use object::{damaged_chunk, no_object};
+pub use object::{damaged_chunk, no_object};
 pub use options::{KeyOptions, Passphrase, Prompt};
 pub use payload::{
     CHUNK_BYTES, ChunkOpener, SEALED_CHUNK_BYTES, SealObserver, TAG_BYTES, plain_bytes,
     sealed_bytes,
 };
 pub use recipient::{UserRecipient, parse_recipients, recipients_of_word};
-pub(crate) use ring::only_adds;
+pub use ring::only_adds;
 pub use ring::{Access, Generation, KeyRing, parse_fingerprint};
 pub use secret::Secret;
 pub use ssh::SshRecipient;

@@ -22,7 +22,6 @@ use super::{
     ring::KeyRing,
     secret::fill_random,
 };
-use crate::error::{Error, ErrorKind, Result};
 use age::{Identity, Recipient};
 use age_core::{
     format::{FileKey, Stanza},
@@ -31,6 +30,7 @@ use age_core::{
 };
 use aws_lc_rs::hmac;
 use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -389,12 +389,12 @@ pub fn open_by_person(key: &str, stored: &[u8], ring: &KeyRing, name: &str) -> R
 }
 
 /// The error for an object without a header of ours.
-pub(crate) fn no_object(name: &str) -> Error {
+pub fn no_object(name: &str) -> Error {
     Error::corrupt(format!("{name} is damaged")).because("it does not begin as a sealed object")
 }
 
 /// The error for a chunk that does not open.
-pub(crate) fn damaged_chunk(name: &str) -> Error {
+pub fn damaged_chunk(name: &str) -> Error {
     Error::corrupt(format!("{name} is damaged"))
         .because("a chunk is not as it was sealed, or not at its place")
 }

@@ -4,14 +4,12 @@ use super::{
     identity::{UserIdentity, parse_identities},
     ring::KeyRing,
 };
-use crate::{
-    error::{Error, ErrorKind, Result, quoted},
-    platform::{debug, secrecy},
-};
 use age::{
     Callbacks,
     secrecy::{ExposeSecret, SecretString},
 };
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
+use fullbore_platform::{debug, secrecy};
 use std::{
     collections::BTreeSet,
     env, fmt,

@@ -4,12 +4,10 @@
 //! was made for it: so no key and nonce are used twice.
 
 use super::secret::fill_random;
-use crate::{
-    error::{Error, ErrorKind, Result},
-    metrics::{cpu::SEALING, meter::timed},
-};
 use age_core::{format::FileKey, primitives::hkdf, secrecy::ExposeSecret};
 use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::metrics::{cpu::SEALING, meter::timed};
 use std::{fmt, sync::Arc};
 use zeroize::Zeroizing;
 

@@ -1,8 +1,8 @@
 //! The people and hosts that something is sealed for.
 
 use super::{options::Prompt, ssh::SshRecipient};
-use crate::error::{Error, ErrorKind, Result, quoted};
 use age::{plugin, scrypt, secrecy::SecretString, x25519};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{fmt, fs, path::Path};
 
 /// Scrypt's cost as a power of two, as stock age has it: 256 MiB and a second or so.

@@ -19,11 +19,11 @@
 //! itself, and nothing in the name of a person or of another put key; people can check all.
 
 use super::{Author, Secret};
-use crate::{
-    error::{Error, ErrorKind, OtherKeys, Result},
-    format::root_parts::PSEUDONYM,
-};
 use age::{secrecy::ExposeSecret, x25519};
+use fullbore_format::{
+    error::{Error, ErrorKind, OtherKeys, Result},
+    root_parts::PSEUDONYM,
+};
 use std::fmt;
 use zeroize::Zeroizing;
 
@@ -137,7 +137,7 @@ impl fmt::Debug for KeyRing {
 }
 
 /// The error for a key that adds backups and cannot read.
-pub(crate) fn only_adds(name: &str) -> Error {
+pub fn only_adds(name: &str) -> Error {
     Error::new(ErrorKind::Permission, format!("cannot read {name}"))
         .because("the key that was given can add backups and cannot read them")
         .hint("give the key of a person who may read this repository (--key FILE)")

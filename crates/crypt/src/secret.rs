@@ -1,6 +1,6 @@
 //! Secrets of 32 bytes.
 
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 

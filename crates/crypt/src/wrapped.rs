@@ -1,8 +1,8 @@
 //! Small files that are sealed for people: headers and payloads by the crate `age`.
 
 use super::{identity::UserIdentity, recipient::UserRecipient};
-use crate::error::{Error, ErrorKind, Result};
 use age::{DecryptError, Decryptor, Encryptor};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::io::{self, Read, Write};
 use zeroize::Zeroizing;
 

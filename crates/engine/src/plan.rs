@@ -1,30 +1,20 @@
 //! The description of a run as data. This is the only file that names every stage and sink.
 
-use crate::{
-    crypt::UserRecipient,
+use crate::sink::{
+    local_file::OneFile,
+    sealed::SealedDestination,
+    stdout::{Null, Stdout},
+};
+use fullbore_crypt::UserRecipient;
+use fullbore_format::{
+    digest::Algorithm,
     error::{Error, ErrorKind, Result},
-    format::digest::Algorithm,
+    text::binary_bytes,
+};
+use fullbore_pipeline::{
     frame::Pool,
-    pipeline::{
-        read_ahead::{MAX_WINDOW_BYTES, WindowLimits},
-        thread_count::max_threads,
-    },
-    platform::{
-        self,
-        place::{check_parent_exists, quoted_path},
-        safe_file::{dangling_symlink_target, symlink_target},
-    },
-    postgres::page_stage::{PageCheck, PageChecks},
-    repo::{
-        first_look::FirstLook,
-        writer::{RepositoryWriter, is_absent, must_be_possible},
-    },
-    sink::{
-        Destination,
-        local_file::OneFile,
-        sealed::SealedDestination,
-        stdout::{Null, Stdout},
-    },
+    read_ahead::{MAX_WINDOW_BYTES, WindowLimits},
+    sink::Destination,
     stage::{
         Chain, Stage,
         codec::{Codec, Compress},
@@ -32,9 +22,19 @@ use crate::{
         level::{CompressAuto, LevelDial},
         thin::Thin,
     },
-    storage::{LocalObjects, Location, Objects, foreign_words::refuse_foreign},
-    text::binary_bytes,
+    thread_count::max_threads,
 };
+use fullbore_platform as platform;
+use fullbore_platform::{
+    place::{check_parent_exists, quoted_path},
+    safe_file::{dangling_symlink_target, symlink_target},
+};
+use fullbore_postgres::page_stage::{PageCheck, PageChecks};
+use fullbore_repository::{
+    first_look::FirstLook,
+    writer::{RepositoryWriter, is_absent, must_be_possible},
+};
+use fullbore_storage::{LocalObjects, Location, Objects, foreign_words::refuse_foreign};
 use std::{
     ffi::OsStr,
     num::NonZeroUsize,

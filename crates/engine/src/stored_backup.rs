@@ -9,27 +9,23 @@
 //! with the digest in the old one. Memory between the scan and the new manifest is bounded by the
 //! queue of the pipeline.
 
-use super::{
-    Source, Stream,
-    tree::{pad, part},
-};
-use crate::{
-    archive::{
-        Archive, Records, Selection,
-        extents::{FileContent, FrameRange},
-        frame_cache::{FrameCache, FrameKey},
-        schedule::misfit,
-    },
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, Time},
     error::{Error, Result, quoted},
-    format::{
-        entry::{Entry, EntryKind, EntryPath, Time},
-        page::{EntryState, FrameAt, PageItem, Record, SegmentId},
-        pax,
-        root::PageAt,
-    },
-    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
-    queue::Locked,
+    page::{EntryState, FrameAt, PageItem, Record, SegmentId},
+    pax,
+    root::PageAt,
 };
+use fullbore_pipeline::frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice};
+use fullbore_pipeline::source::{Source, Stream};
+use fullbore_platform::queue::Locked;
+use fullbore_repository::archive::{
+    Archive, Records, Selection,
+    extents::{FileContent, FrameRange},
+    frame_cache::{FrameCache, FrameKey},
+    schedule::misfit,
+};
+use fullbore_tree::read::{pad, part};
 use std::{
     collections::HashMap,
     fmt,
@@ -102,7 +98,7 @@ impl StoredBackup {
     /// Checks that every stored file had the right digest. Call this after the last file.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for a wrong digest.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) for a wrong digest.
     pub fn check(&self) -> Result<()> {
         self.0.digest_error.locked().take().map_or(Ok(()), Err)
     }

@@ -11,7 +11,7 @@
 //! list. Names may contain blanks, as in a directory service (`domain users`): bsdtar writes the
 //! blank itself, GNU tar and fullbore write `\040`.
 
-use crate::{error::quoted, format::entry::Xattr};
+use crate::{entry::Xattr, error::quoted};
 use std::{borrow::Cow, io::Write};
 
 /// The attribute of the list of an object.

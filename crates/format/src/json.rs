@@ -47,7 +47,7 @@ fn count_elements(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{
+    use crate::{
         root::{Live, PageAt, Root, Segment},
         seal::{open_sealed, seal},
     };

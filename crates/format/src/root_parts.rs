@@ -231,9 +231,7 @@ impl SealedRoot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::root::{
-        ClusterInfo, EntryName, NotCaptured, PageAt, Root, RunStats, SourceInfo,
-    };
+    use crate::root::{ClusterInfo, EntryName, NotCaptured, PageAt, Root, RunStats, SourceInfo};
     use proptest::prelude::*;
 
     fn page(first: &[u8]) -> PageAt {

@@ -168,7 +168,7 @@ impl Locator {
     /// are a checksum of the first 16.
     pub fn frame(self) -> Vec<u8> {
         let mut payload = [self.offset.to_le_bytes(), self.len.to_le_bytes()].concat();
-        payload.extend(crate::format::digest::crc64(&payload).to_le_bytes());
+        payload.extend(crate::digest::crc64(&payload).to_le_bytes());
         Service::Locator.frame(&payload)
     }
 
@@ -179,7 +179,7 @@ impl Locator {
         let check = le64(payload, 16)?;
         let whole = service == Service::Locator
             && len == 24
-            && check == crate::format::digest::crc64(&payload[..16]);
+            && check == crate::digest::crc64(&payload[..16]);
         whole.then_some(Self {
             offset: le64(payload, 0)?,
             len: le64(payload, 8)?,

@@ -1,6 +1,6 @@
 //! The program: see the library.
 
-use fullbore::platform::memory::Allocator;
+use fullbore_platform::memory::Allocator;
 use std::process::ExitCode;
 
 /// Makes a failed allocation an error instead of an abort.

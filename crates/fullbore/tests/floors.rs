@@ -52,7 +52,7 @@ fn rank(module: &str) -> u32 {
 /// Every source file, its top module and its text without comments.
 fn sources() -> Vec<(PathBuf, String, String)> {
     let (src, mut dirs, mut found) = (
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src"),
         Vec::new(),
         Vec::new(),
     );

@@ -4,23 +4,21 @@
 
 mod runs;
 
-use fullbore::{
-    format::{
-        layout::REPOSITORY,
-        root::{BackupOptions, EntryName, FORMAT, Root, SourceInfo},
-        seal::seal,
-    },
-    metrics::meter::Meter,
-    postgres::restore::plan::ClusterOptions,
-    repo::{
-        open::{list_backups, open_in},
-        prune::prune,
-        roots::key,
-        select::BackupFilter,
-    },
-    restore::{EntryPatterns, Restore},
-    storage::{LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording},
+use fullbore_engine::restore::{EntryPatterns, Restore};
+use fullbore_format::{
+    layout::REPOSITORY,
+    root::{BackupOptions, EntryName, FORMAT, Root, SourceInfo},
+    seal::seal,
 };
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_postgres::restore::plan::ClusterOptions;
+use fullbore_repository::{
+    open::{list_backups, open_in},
+    prune::prune,
+    roots::key,
+    select::BackupFilter,
+};
+use fullbore_storage::{LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording};
 use runs::{fullbore, names, noise, temp, write};
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
 
@@ -82,7 +80,7 @@ fn restore_to(to: &Path) -> Restore {
         to: to.to_owned(),
         paths: vec![b"sub/file".to_vec()],
         patterns: EntryPatterns::default(),
-        overwrite: fullbore::restore::Overwrite::Never,
+        overwrite: fullbore_engine::restore::Overwrite::Never,
         keep_going: false,
         numeric_owner: false,
         postgres: ClusterOptions::default(),

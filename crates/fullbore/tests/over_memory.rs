@@ -5,22 +5,21 @@
 mod common;
 
 use common::content;
-use fullbore::{
+use fullbore_engine::{
     backup::{Backup, Subject, paths::Scope},
-    error::{Error, ErrorKind},
-    format::{
-        digest::Algorithm,
-        root::{Root, is_void},
-        seal::seal,
-    },
-    metrics::meter::Meter,
     plan::{OpenStorage, SinkSpec, Tuning},
-    repo::writer::RepositoryWriter,
-    sink::Destination,
-    stage::codec::Codec,
-    storage::{Fault, Faulty, MemoryObjects, Objects, Operation, Put, PutIf},
     verify::Verify,
 };
+use fullbore_format::{
+    digest::Algorithm,
+    error::{Error, ErrorKind},
+    root::{Root, is_void},
+    seal::seal,
+};
+use fullbore_pipeline::{sink::Destination, stage::codec::Codec};
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::writer::RepositoryWriter;
+use fullbore_storage::{Fault, Faulty, MemoryObjects, Objects, Operation, Put, PutIf};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tempfile::tempdir;
 

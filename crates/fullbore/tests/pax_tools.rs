@@ -6,13 +6,11 @@ mod pax_tools {
     pub(crate) mod tree;
 }
 
-use fullbore::{
-    format::{
-        acl::name_lists,
-        entry::{ByteRun, Device, Entry, EntryKind, Owner, Time, Xattr},
-    },
-    platform::owner::OwnerNames,
+use fullbore_format::{
+    acl::name_lists,
+    entry::{ByteRun, Device, Entry, EntryKind, Owner, Time, Xattr},
 };
+use fullbore_platform::owner::OwnerNames;
 use pax_tools::tree::{Tree, archive, assert_sparse, expected, read, scan};
 use std::{path::Path, process::Command};
 

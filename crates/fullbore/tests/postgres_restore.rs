@@ -14,19 +14,17 @@ mod server;
 mod tablespaces;
 
 use common::{Fixture, content, entry, once_more_without_tricks, plan};
-use fullbore::{
+use fullbore_engine::restore::{Restore, Summary};
+use fullbore_format::{
+    entry::EntryKind,
     error::{Error, ErrorKind},
-    format::{
-        entry::EntryKind,
-        layout,
-        page::EntryState,
-        root::{ClusterInfo, DatabaseInfo, EntryName, NotCaptured, Root, Tablespace},
-        seal::seal,
-    },
-    metrics::meter::Meter,
-    postgres::restore::plan::ClusterOptions,
-    restore::{Restore, Summary},
+    layout,
+    page::EntryState,
+    root::{ClusterInfo, DatabaseInfo, EntryName, NotCaptured, Root, Tablespace},
+    seal::seal,
 };
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_postgres::restore::plan::ClusterOptions;
 use runs::{fullbore, has, is_root, or_skip, temp};
 use std::{
     fs,
@@ -252,8 +250,8 @@ fn nobody_restores_below_a_server_that_runs() {
     let pid = format!("{}\n{}\n", server.id(), place.at("to").display());
     runs::write(place.at("to/postmaster.pid"), &pid);
     for overwrite in [
-        fullbore::restore::Overwrite::Never,
-        fullbore::restore::Overwrite::All,
+        fullbore_engine::restore::Overwrite::Never,
+        fullbore_engine::restore::Overwrite::All,
     ] {
         let words = format!("a server runs there, process {}", server.id());
         assert_refused(
@@ -287,7 +285,7 @@ fn nobody_restores_below_a_server_that_runs() {
     let words = format!("a server runs there, process {}", server.id());
     assert_refused(
         &Restore {
-            overwrite: fullbore::restore::Overwrite::All,
+            overwrite: fullbore_engine::restore::Overwrite::All,
             ..place.plan()
         },
         ErrorKind::Exists,
@@ -301,7 +299,7 @@ fn nobody_restores_below_a_server_that_runs() {
     // `pg_ctl stop` has returned, and the server ends.
     let mut server = start("2");
     run(&Restore {
-        overwrite: fullbore::restore::Overwrite::All,
+        overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     })
     .unwrap();
@@ -314,7 +312,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
     fs::create_dir(place.at("to")).unwrap();
     runs::make_fifo(&place.at("to/postmaster.pid"));
     let again = Restore {
-        overwrite: fullbore::restore::Overwrite::All,
+        overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
@@ -325,7 +323,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
 fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
     let again = Restore {
-        overwrite: fullbore::restore::Overwrite::All,
+        overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     };
     run(&place.plan()).unwrap();
@@ -465,7 +463,7 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
             assert_ne!(ran.code, 0, "{calls} {when}");
             assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
             run(&Restore {
-                overwrite: fullbore::restore::Overwrite::All,
+                overwrite: fullbore_engine::restore::Overwrite::All,
                 ..place.plan()
             })
             .unwrap();
@@ -609,8 +607,8 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     ] {
         // What is left of the first is no other cluster's.
         for overwrite in [
-            fullbore::restore::Overwrite::Never,
-            fullbore::restore::Overwrite::All,
+            fullbore_engine::restore::Overwrite::Never,
+            fullbore_engine::restore::Overwrite::All,
         ] {
             let (names, notes, next) = restored(&place, overwrite);
             assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
@@ -624,7 +622,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     }
     // Wrong as they are, pages that were stored are there.
     let place = relation(EntryState::BadPages(vec![0]));
-    let (names, notes, _) = restored(&place, fullbore::restore::Overwrite::Never);
+    let (names, notes, _) = restored(&place, fullbore_engine::restore::Overwrite::Never);
     assert!(
         names == "1262 pg_control" && notes.contains("wrong page checksums"),
         "{names} {notes}"
@@ -659,7 +657,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     );
     assert!(!place.at("to/global/pg_control").exists());
     run(&Restore {
-        overwrite: fullbore::restore::Overwrite::All,
+        overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     })
     .unwrap();

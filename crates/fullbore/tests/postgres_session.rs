@@ -7,13 +7,11 @@ mod pool;
 #[path = "common/postgres.rs"]
 mod servers;
 
-use fullbore::{
-    error::{Error, ErrorKind},
-    postgres::{
-        conninfo::{Environment, Params},
-        lsn::{Lsn, segment_name},
-        session::{HeldSession, Session},
-    },
+use fullbore_format::error::{Error, ErrorKind};
+use fullbore_postgres::{
+    conninfo::{Environment, Params},
+    lsn::{Lsn, segment_name},
+    session::{HeldSession, Session},
 };
 use servers::{PASSWORD, Server, version, wait_until};
 use std::{

@@ -31,7 +31,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 const PLACES: [&str; 5] = ["/usr/share", "/srv", "/backup", "/restore", "/mnt"];
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name)
 }
 
 /// A command, and the exit code it must have.
@@ -249,7 +249,7 @@ fn anchors(text: &str) -> Vec<String> {
 fn every_link_in_the_documents_leads_to_a_file_and_a_heading() -> Result {
     for document in all_documents()? {
         let name = document.display();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&document);
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(&document);
         let text = fs::read_to_string(&path)?;
         let links = text
             .split("](")

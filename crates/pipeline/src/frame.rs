@@ -1,13 +1,11 @@
 //! The unit of work, and its buffers.
 
-use crate::{
-    format::{
-        chunk::ContentChunk,
-        digest::Piece,
-        entry::{Entry, Time, Xattr},
-        page::EntryState,
-    },
-    known::{BaseEntry, StoredRun},
+use crate::known::{BaseEntry, StoredRun};
+use fullbore_format::{
+    chunk::ContentChunk,
+    digest::Piece,
+    entry::{Entry, Time, Xattr},
+    page::EntryState,
 };
 use std::{
     ops::{Deref, DerefMut},
@@ -23,7 +21,7 @@ pub const LOST_LINK: &str = "the file it is another name of was replaced, or cou
 
 /// One unit of work: a piece of a tar stream that is compressed by itself.
 ///
-/// The number of frames at one time is bounded by construction: each adaptor of [`crate::pipeline`]
+/// The number of frames at one time is bounded by construction: each adaptor of [`crate`]
 /// holds at most its depth.
 #[derive(Debug)]
 pub struct Frame {

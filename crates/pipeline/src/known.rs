@@ -4,7 +4,7 @@
 //! with the earlier block at the same place, and unchanged blocks become references too. A
 //! reference points to the backup that holds the data, so that a restore follows no chain.
 
-use crate::format::{
+use fullbore_format::{
     chunk::ContentChunk,
     entry::{ByteRun, Entry, EntryKind},
     page::{BLOCK_DIGEST_BYTES, Extent, ManifestPage, PageItem, Record},
@@ -371,7 +371,7 @@ pub fn push_run(runs: &mut Vec<StoredRun>, run: StoredRun) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::page::{FrameAt, ManifestPage};
+    use fullbore_format::page::{FrameAt, ManifestPage};
     use proptest::{collection::vec, prelude::*};
 
     fn known(lens: &[Vec<u32>]) -> BaseEntry {

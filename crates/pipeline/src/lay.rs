@@ -9,21 +9,21 @@ use super::{
     segment::{SegmentInProgress, part_digits},
 };
 use crate::{
-    error::{Error, ErrorKind, Result},
-    format::{
-        digest::crc32,
-        entry::{Entry, EntryKind},
-        page::{FrameAt, ManifestPage, SegmentId},
-        pax,
-        root::{BackupTotals, EntryName, FORMAT, Live, NotCaptured, PageAt, Segment},
-        segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
-        sizes,
-    },
     frame::{Buf, Frame, FrameContent},
-    metrics::meter::Meter,
     sink::{Placed, Role, Sink, StoredSegment},
     stage::codec::{Codec, Compressor},
 };
+use fullbore_format::{
+    digest::crc32,
+    entry::{Entry, EntryKind},
+    error::{Error, ErrorKind, Result},
+    page::{FrameAt, ManifestPage, SegmentId},
+    pax,
+    root::{BackupTotals, EntryName, FORMAT, Live, NotCaptured, PageAt, Segment},
+    segment::{EMPTY_ZSTD, Label, Locator, SERVICE_HEADER_BYTES, Service},
+    sizes,
+};
+use fullbore_platform::metrics::meter::Meter;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Settings that all streams of a backup share.

@@ -13,11 +13,11 @@
 //! A stronger level that made the run slower is tried again only after a rest, which doubles with
 //! each failure.
 
-use crate::{
+use crate::stage::level::LevelDial;
+use fullbore_platform as platform;
+use fullbore_platform::{
     metrics::meter::{Meter, MeterSample},
-    platform,
     queue::Locked,
-    stage::level::LevelDial,
 };
 use std::sync::{Arc, Mutex};
 
@@ -207,10 +207,8 @@ impl LevelCourse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        error::Result,
-        pipeline::ordered::{FrameLine, FrameWorkers, WorkFn},
-    };
+    use crate::ordered::{FrameLine, FrameWorkers, WorkFn};
+    use fullbore_format::error::Result;
     use std::num::NonZeroUsize;
 
     const WINDOW: LevelWindow = LevelWindow {

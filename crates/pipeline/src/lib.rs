@@ -7,6 +7,8 @@
 //! Belongs here: threads, order, and the limits of memory between a source and a sink. Does not
 //! belong here: any particular source, stage or sink.
 
+pub mod frame;
+pub mod known;
 pub mod lay;
 pub mod level_choice;
 pub mod liveness;
@@ -15,5 +17,8 @@ pub mod pack;
 pub mod pages;
 pub mod read_ahead;
 pub mod segment;
+pub mod sink;
+pub mod source;
+pub mod stage;
 pub mod thread_count;
-pub(crate) mod workers;
+pub mod workers;

@@ -3,7 +3,7 @@
 //! A partly used frame counts by the used share of its decoded bytes; a small file counts with its
 //! headers and padding. Otherwise one remaining file would keep its whole frame alive.
 
-use crate::format::{
+use fullbore_format::{
     page::{Extent, ManifestPage, PageItem, Record, SegmentId},
     pax::{BLOCK, padding},
     root::Live,
@@ -146,7 +146,7 @@ fn is_single_extent(record: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::page::FrameAt;
+    use fullbore_format::page::FrameAt;
 
     fn counted(extents: &[(u64, u32, u32)], is_alone: bool) -> (u64, u64) {
         let mut references = References::default();

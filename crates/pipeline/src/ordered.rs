@@ -4,11 +4,11 @@
 //! the workers. The place is reserved before the work, so the first item in line never waits for a
 //! later one.
 
-use crate::{
-    error::{Error, ErrorKind, Result},
+use crate::source::Stream;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{
     metrics::meter::{Gauge, timed},
     queue::{Locked, Monitor, Queue, start},
-    source::Stream,
 };
 use std::{
     collections::VecDeque,

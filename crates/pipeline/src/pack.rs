@@ -6,11 +6,13 @@
 //! alone.
 
 use crate::{
-    error::Result,
-    format::entry::{Entry, xattr_bytes},
     frame::{LargeFile, Scanned, Slice},
     known::Trust,
     source::Stream,
+};
+use fullbore_format::{
+    entry::{Entry, xattr_bytes},
+    error::Result,
 };
 use std::sync::{Arc, atomic::Ordering::Acquire};
 
@@ -46,11 +48,7 @@ pub fn pack(entries: Stream<Scanned>, frame_bytes: u32) -> Stream<Slice> {
 
 /// As [`pack`], but files of more than `most_bytes` have frames of their own, also if they are
 /// smaller than a frame.
-pub(crate) fn pack_below(
-    entries: Stream<Scanned>,
-    frame_bytes: u32,
-    most_bytes: u32,
-) -> Stream<Slice> {
+pub fn pack_below(entries: Stream<Scanned>, frame_bytes: u32, most_bytes: u32) -> Stream<Slice> {
     Box::new(Pack {
         entries,
         frame_bytes: frame_bytes.into(),
@@ -73,7 +71,7 @@ struct Pack {
     /// Bytes of paths and attributes of entries that are not read; a slice may hold many of these.
     kept_text: u64,
     large: Option<(Arc<LargeFile>, u64)>,
-    error: Option<crate::error::Error>,
+    error: Option<fullbore_format::error::Error>,
 }
 
 impl Iterator for Pack {
@@ -189,7 +187,7 @@ fn data_len(entry: &Entry) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{entry::EntryKind, page::EntryState};
+    use fullbore_format::{entry::EntryKind, page::EntryState};
     use proptest::{collection::vec, prelude::*};
 
     fn entries(sizes: &[u64]) -> Vec<Scanned> {

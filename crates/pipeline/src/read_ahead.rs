@@ -4,13 +4,10 @@
 //! costs a look at a few of them. A file that cannot be opened here is passed over: its reader
 //! reports why.
 
-use crate::{
-    error::Result,
-    frame::Scanned,
-    known::Trust,
-    platform::{self, batch_read::FileBatch},
-    source::OpenAhead,
-};
+use crate::{frame::Scanned, known::Trust, source::OpenAhead};
+use fullbore_format::error::Result;
+use fullbore_platform as platform;
+use fullbore_platform::batch_read::FileBatch;
 use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, vec};
 
 /// Maximum size of a file that is read ahead. The reader of a larger file asks the disk for as much
@@ -282,14 +279,12 @@ impl OpenedFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
+    use fullbore_format::{
+        entry::{Entry, EntryKind},
         error::Error,
-        format::{
-            entry::{Entry, EntryKind},
-            page::EntryState,
-        },
-        queue::Locked,
+        page::EntryState,
     };
+    use fullbore_platform::queue::Locked;
     use std::sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},

@@ -1,15 +1,13 @@
 //! The segment that is being filled: its length, its frames, the checksums of its stored bytes.
 
-use crate::{
+use crate::stage::codec::Codec;
+use fullbore_format::{
+    digest::{Crc64, crc32, crc32_join, crc64, crc64_join},
+    entry::{Entry, EntryKind},
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::{Crc64, crc32, crc32_join, crc64, crc64_join},
-        entry::{Entry, EntryKind},
-        pax,
-        root::{PART_BYTES, Segment},
-        segment::{SeekTable, filler},
-    },
-    stage::codec::Codec,
+    pax,
+    root::{PART_BYTES, Segment},
+    segment::{SeekTable, filler},
 };
 
 /// The open segment of a stream.
@@ -276,7 +274,7 @@ fn gap_bytes(codec: Codec) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::Time;
+    use fullbore_format::entry::Time;
 
     #[test]
     fn a_gap_is_filled_to_the_byte_and_the_checks_hold() {

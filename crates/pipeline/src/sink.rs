@@ -5,16 +5,13 @@
 //! here: the layout of segments (`pipeline`).
 
 pub mod commit_flag;
-pub mod local_file;
-pub mod sealed;
-pub mod stdout;
 
-use crate::{
+use crate::frame::Buf;
+use fullbore_format::{
     error::{Error, Result},
-    format::page::SegmentId,
-    frame::Buf,
-    platform::dir::real_path,
+    page::SegmentId,
 };
+use fullbore_platform::dir::real_path;
 use std::collections::{BTreeMap, HashSet};
 
 /// Bytes with their position in the backup.

@@ -5,18 +5,8 @@
 //! not belong here: what changed since the last backup (`repo`), and how frames are cut
 //! (`pipeline`).
 
-pub mod backup;
-pub mod command_output;
-pub mod far;
-pub mod patterns;
-pub mod stdin;
-pub mod tree;
-
-use crate::{
-    error::Result,
-    format::page::Record,
-    frame::{Buf, Frame, Scanned, Slice},
-};
+use crate::frame::{Buf, Frame, Scanned, Slice};
+use fullbore_format::{error::Result, page::Record};
 use std::{os::fd::OwnedFd, sync::Arc};
 
 /// Items in order; every part of a pipeline returns this type.

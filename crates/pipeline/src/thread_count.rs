@@ -10,10 +10,8 @@
 //! added while work waits for them and processors are idle, and only as long as each step makes the
 //! run faster.
 
-use crate::{
-    metrics::meter::{Meter, MeterSample},
-    platform,
-};
+use fullbore_platform as platform;
+use fullbore_platform::metrics::meter::{Meter, MeterSample};
 
 /// Ticks before a step is judged, and before the next try after a step that did not pay off.
 const JUDGED_AFTER: u32 = 3;

@@ -1,10 +1,11 @@
 //! Workers that take jobs from one planner.
 
 use super::thread_count::{ThreadTuner, max_threads};
-use crate::{
-    error::{Error, ErrorKind, Result},
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    memory,
     metrics::meter::Meter,
-    platform::{self, memory},
     queue::{End, Locked, Queue, change, start_in},
 };
 use std::{
@@ -22,7 +23,7 @@ use std::{
 };
 
 /// The number of workers: limit and present value.
-pub(crate) struct WorkerLimit<'a> {
+pub struct WorkerLimit<'a> {
     /// Number of workers that may compute at once.
     workers: usize,
     /// Present number of workers.
@@ -44,7 +45,7 @@ impl From<NonZeroUsize> for WorkerLimit<'_> {
 
 impl<'a> WorkerLimit<'a> {
     /// Starts with as many workers as may compute at once, and allows at most `fit`.
-    pub(crate) fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
+    pub fn climbing(workers: NonZeroUsize, fit: usize, meter: &'a Meter) -> Self {
         let most = max_threads(workers.get()).min(fit);
         Self {
             workers: workers.get(),
@@ -75,7 +76,7 @@ impl FirstFailure {
 ///
 /// At most two jobs wait for each possible worker. The first error of any thread stops all of them
 /// and is returned.
-pub(crate) fn work<J: Send, W>(
+pub fn work<J: Send, W>(
     limit: &WorkerLimit<'_>,
     make: impl Fn() -> W + Sync,
     each: impl Fn(&mut W, J) -> Result<()> + Sync,

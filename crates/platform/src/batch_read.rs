@@ -118,7 +118,7 @@ impl Drop for FileBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::read::drop_behind;
+    use crate::read::drop_behind;
     use std::{
         fs::File,
         thread::sleep,

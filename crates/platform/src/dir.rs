@@ -10,7 +10,7 @@ use super::{
     durable::{NATIVE, OVERLAY, file_system},
     tricks,
 };
-use crate::format::entry::{Device, Time};
+use fullbore_format::entry::{Device, Time};
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes,
@@ -104,7 +104,7 @@ pub struct Stat {
 
 impl Stat {
     /// Returns whether the file has fewer blocks than bytes. Otherwise it has no hole, and
-    /// [`crate::platform::read::data_map`] is not worth its calls.
+    /// [`crate::read::data_map`] is not worth its calls.
     pub fn looks_sparse(&self) -> bool {
         self.kind == FileKind::File && self.blocks512.saturating_mul(512) < self.size
     }
@@ -185,7 +185,7 @@ pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
 
 /// Returns whether [`open_dir`] failed because there is no directory.
 pub fn is_missing_directory(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || crate::platform::write::is_in_the_way(error)
+    error.kind() == io::ErrorKind::NotFound || crate::write::is_in_the_way(error)
 }
 
 /// Opens the file `rel` below `root` for reading: exactly one call in the normal case.

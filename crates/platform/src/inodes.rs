@@ -1,7 +1,7 @@
 //! Tells a file system without free inodes from one without free space: the system has the same
 //! error for both.
 
-use crate::error::NoInodes;
+use fullbore_format::error::NoInodes;
 use rustix::{
     fs::{CWD, Mode, OFlags, fstatvfs, openat},
     io::Errno,

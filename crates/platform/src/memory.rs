@@ -13,7 +13,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::MEMORY;
+use fullbore_format::error::MEMORY;
 use rustix::process::{Resource, getrlimit};
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -19,7 +19,7 @@ use std::{
 pub struct FileSystemMount {
     /// Mount point, absolute.
     pub path: PathBuf,
-    /// Device of the objects in it, as in [`crate::platform::dir::Stat::dev`]. Differs on file
+    /// Device of the objects in it, as in [`crate::dir::Stat::dev`]. Differs on file
     /// systems that number their subvolumes themselves (btrfs).
     pub device: u64,
     /// Type of the file system: `ext4`, `proc`, `fuse.sshfs`.

@@ -4,7 +4,7 @@
 //! ones.
 #![allow(unsafe_code)]
 
-use crate::format::{acl::AclNames, entry::Owner};
+use fullbore_format::{acl::AclNames, entry::Owner};
 use std::{
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_int},

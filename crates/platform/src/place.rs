@@ -1,6 +1,6 @@
 //! The place of a new file: the directory that it needs, and its path in messages.
 
-use crate::error::{Error, ErrorKind, Result, quoted};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
 
 /// Quotes a path for messages.

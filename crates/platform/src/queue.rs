@@ -13,10 +13,8 @@ mod rate_limit;
 pub use byte_budget::{ByteBudget, ByteRoom};
 pub use rate_limit::RateLimit;
 
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::memory,
-};
+use crate::memory;
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{
     collections::VecDeque,
     io,
@@ -34,7 +32,7 @@ use std::{
 /// Runs `work` on a new thread.
 ///
 /// # Errors
-/// [`crate::error::ErrorKind::System`] if the system has no thread for it; `work` is dropped then.
+/// [`fullbore_format::error::ErrorKind::System`] if the system has no thread for it; `work` is dropped then.
 pub fn start<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{debug, tricks};
-use crate::format::entry::ByteRun;
+use fullbore_format::entry::ByteRun;
 use rustix::{
     fs::{Advice, SeekFrom, fadvise},
     io::{Errno, retry_on_intr},

@@ -276,7 +276,7 @@ fn widen(made: impl AsFd, FileAccess { mode, owner }: FileAccess) {
         // Only root may give a file away, but every user may give it to one of their own groups.
         let given = chown_fd(&made, user, group).or_else(|_| chown_fd(&made, stat.uid, group));
         given.unwrap_or_else(|error| {
-            crate::platform::debug(|| format!("not given to {user}:{group}: {error}"))
+            crate::debug(|| format!("not given to {user}:{group}: {error}"))
         });
     }
     if mode & 0o077 == 0 {
@@ -284,7 +284,7 @@ fn widen(made: impl AsFd, FileAccess { mode, owner }: FileAccess) {
     }
     let passed_on = |stat: Stat| stat.mode & 0o7000;
     if let Err(error) = stat_fd(&made).and_then(|stat| chmod_fd(&made, mode | passed_on(stat))) {
-        crate::platform::debug(|| format!("no mode {mode:o}: {error}"));
+        crate::debug(|| format!("no mode {mode:o}: {error}"));
     }
 }
 
@@ -317,7 +317,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// The system's.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    crate::platform::durable::sync_dir(openat(CWD, path, flags, Mode::empty())?)
+    crate::durable::sync_dir(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<File> {

@@ -6,7 +6,7 @@ use super::{
     write::{content_time, owner_ids},
     xattr, xattrat,
 };
-use crate::format::entry::{Time, Xattr};
+use fullbore_format::entry::{Time, Xattr};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, removexattr, setxattr},
     io::Errno,
@@ -48,13 +48,13 @@ impl<'a> UnopenedObject<'a> {
 
     /// Returns whether its ctime shows changes.
     pub fn has_change_time(&self) -> bool {
-        crate::platform::durable::updates_change_times(&self.fd)
+        crate::durable::updates_change_times(&self.fd)
     }
 
-    /// Sets owner and group, like [`crate::platform::write::chown_fd`].
+    /// Sets owner and group, like [`crate::write::chown_fd`].
     ///
     /// # Errors
-    /// As [`crate::platform::write::chown_fd`].
+    /// As [`crate::write::chown_fd`].
     pub fn chown(&self, uid: u32, gid: u32) -> io::Result<()> {
         let (uid, gid) = owner_ids(uid, gid)?;
         Ok(rustix::fs::chownat(
@@ -86,7 +86,7 @@ impl<'a> UnopenedObject<'a> {
         }
     }
 
-    /// Sets the times, like [`crate::platform::write::set_times_fd`], but by name, because older
+    /// Sets the times, like [`crate::write::set_times_fd`], but by name, because older
     /// systems require that.
     ///
     /// # Errors

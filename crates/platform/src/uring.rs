@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{debug, dir, open_files_limit, tricks};
-use crate::format::entry::{EntryPath, split};
+use fullbore_format::entry::{EntryPath, split};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::{
     collections::VecDeque,

@@ -6,7 +6,7 @@
 //! system accepts a value is found out there, by trying.
 
 use super::{dir::through_proc, xattrat};
-use crate::format::entry::Xattr;
+use fullbore_format::entry::Xattr;
 use rustix::{
     fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr},
     io::Errno,
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn attributes_come_back_as_they_were_set() {
         let dir = tempfile::tempdir().unwrap();
-        let root = crate::platform::dir::open_root(dir.path()).unwrap();
+        let root = crate::dir::open_root(dir.path()).unwrap();
         let file = std::fs::File::create(dir.path().join("f")).unwrap();
         assert!(read_all(&file).unwrap().is_empty());
         let large = vec![7; 3000];

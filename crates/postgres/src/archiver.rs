@@ -1,7 +1,7 @@
 //! Checks that WAL left out of the backup arrives in the server's archive.
 
 use super::session::{ArchivedWal, ServerFacts, Session};
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{
     path::Path,
     thread,

@@ -5,11 +5,11 @@
 //! byte order: a server reads no other.
 
 use super::{lsn::Lsn, relation::Sizes};
-use crate::{
+use fullbore_format::{
+    digest::crc32c,
     error::{Error, Result},
-    format::digest::crc32c,
-    platform::safe_file,
 };
+use fullbore_platform::safe_file;
 use std::{
     path::{Path, PathBuf},
     thread::sleep,
@@ -148,7 +148,7 @@ pub fn path(data: &Path) -> PathBuf {
 /// Reads the file at `path` until it is whole: a running server may be writing it (rule 15).
 ///
 /// # Errors
-/// The system's; [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if two reads return the
+/// The system's; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if two reads return the
 /// same bytes and they are not understood, or if the file was never whole within half a second.
 pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
     let mut before = Vec::new();
@@ -224,7 +224,7 @@ fn read_array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use fullbore_format::error::ErrorKind;
 
     /// A file with a different number in every place.
     fn made(version: u32) -> Vec<u8> {
@@ -343,7 +343,7 @@ mod tests {
         for name in ["fifo", "large", "link"] {
             assert_eq!(
                 read(&at(name)).unwrap_err().kind,
-                crate::error::ErrorKind::Corrupt,
+                fullbore_format::error::ErrorKind::Corrupt,
                 "{name}"
             );
         }

@@ -6,7 +6,7 @@
 //! format of records see `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
 
 use super::lsn::Lsn;
-use crate::platform::safe_file;
+use fullbore_platform::safe_file;
 use std::{
     fs::File,
     io,

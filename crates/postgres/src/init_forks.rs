@@ -10,13 +10,15 @@
 //! that of a `pg_basebackup`.
 
 use super::relation::{self, RelationFork};
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, split},
     error::{Error, Result, quoted},
-    format::entry::{Entry, EntryKind, EntryPath, split},
-    platform::dir::{self, FileKind},
-    queue::Locked,
-    source::tree::SourceTree,
 };
+use fullbore_platform::{
+    dir::{self, FileKind},
+    queue::Locked,
+};
+use fullbore_tree::read::SourceTree;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs::File,

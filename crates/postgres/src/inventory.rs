@@ -9,16 +9,14 @@ use super::{
     manifest::{Finished, Manifest, WalRange},
     restore::plan::AUTO_CONF,
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath},
     error::{Result, quoted},
-    format::{
-        entry::{Entry, EntryKind, EntryPath},
-        page::Record,
-        root::{ClusterInfo, EntryName},
-    },
-    frame::Scanned,
-    queue::Locked,
+    page::Record,
+    root::{ClusterInfo, EntryName},
 };
+use fullbore_pipeline::frame::Scanned;
+use fullbore_platform::queue::Locked;
 use std::{collections::HashMap, sync::Mutex};
 
 /// Names of links, pipes and devices kept at most: a person reads the list.

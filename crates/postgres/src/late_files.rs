@@ -5,19 +5,17 @@
 //! files without a name.
 
 use super::layout::ClusterLayout;
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, Time},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{Entry, EntryKind, EntryPath, Time},
-        page::EntryState,
-    },
-    frame::Scanned,
-    platform::{
-        dir::{DirName, FileKind},
-        write::anonymous_file,
-    },
-    source::tree::{Overlay, SourceTree},
+    page::EntryState,
 };
+use fullbore_pipeline::frame::Scanned;
+use fullbore_platform::{
+    dir::{DirName, FileKind},
+    write::anonymous_file,
+};
+use fullbore_tree::read::{Overlay, SourceTree};
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsStr,

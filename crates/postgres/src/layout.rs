@@ -8,10 +8,8 @@
 //! Pure: opens no file. Links and special files are the walk's work (rule 14).
 
 use super::relation::{self, RelationFork};
-use crate::{
-    format::entry::{is_within, split},
-    platform::dir::{DirName, FileKind},
-};
+use fullbore_format::entry::{is_within, split};
+use fullbore_platform::dir::{DirName, FileKind};
 use std::collections::{BTreeSet, HashSet};
 
 /// Directories stored empty: the server empties or fills them when it starts (rule 11). Replication

@@ -1,6 +1,6 @@
 //! Locations in the write-ahead log (LSN), and the names of WAL segments.
 
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{fmt, str::FromStr};
 
 /// A location in the write-ahead log: bytes since the cluster was made.

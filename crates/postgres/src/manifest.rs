@@ -5,11 +5,11 @@
 //! [`Manifest::add`]; WAL and the manifest itself are not listed. Lines go to a temporary file
 //! without a name, so millions of files cost no memory.
 
-use crate::{
+use fullbore_format::{
+    digest::hex,
     error::{Error, Result},
-    format::digest::hex,
-    platform::write::anonymous_file,
 };
+use fullbore_platform::write::anonymous_file;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::{

@@ -8,16 +8,14 @@ use super::{
     page_checksum::{PageVerdict, check},
     relation::{Sizes, first_block},
 };
-use crate::{
-    error::Result,
-    format::page::EntryState,
+use fullbore_format::{error::Result, page::EntryState};
+use fullbore_pipeline::{
     frame::{Frame, FrameContent, FrameEntry},
     known::StoredRun,
-    platform::read,
-    queue::Locked,
-    source::tree::SourceTree,
     stage::Stage,
 };
+use fullbore_platform::{queue::Locked, read};
+use fullbore_tree::read::SourceTree;
 use std::{fmt, sync::Arc};
 
 /// Data that the workers share to check pages.

@@ -14,13 +14,12 @@ use super::{
     trees::{self, TreeOpener},
     wal_source::FollowedWal,
 };
-use crate::{
+use fullbore_format::{
     error::{Error, Result},
-    format::root,
-    metrics::waits::Waits,
-    platform::dir::real_path,
-    source::tree::Own,
+    root,
 };
+use fullbore_platform::{dir::real_path, metrics::waits::Waits};
+use fullbore_tree::read::Own;
 use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -111,7 +110,7 @@ impl ClusterRequest {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         if let Some(warning) = &facts.warning {
-            crate::platform::debug(|| warning.clone());
+            fullbore_platform::debug(|| warning.clone());
         }
         let (data, control) = same_server::find_data_directory(&facts)?;
         let catalog = session.catalog()?;

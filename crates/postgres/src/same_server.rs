@@ -9,10 +9,8 @@ use super::{
     lsn::Lsn,
     session::{ServerFacts, Session},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
 use std::{
     path::{Path, PathBuf},
     thread,

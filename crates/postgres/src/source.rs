@@ -24,20 +24,23 @@ use super::{
     wal_source::{FollowedWal, WalFollower},
     wal_summaries::BlockChanges,
 };
-use crate::{
+use fullbore_format::{
+    digest::crc32c,
+    entry::{self, order},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        digest::crc32c,
-        entry::{self, order},
-        page::{EntryState, Record},
-        root,
-    },
-    frame::{Buf, Frame, FrameContent, Scanned, Slice},
-    metrics::waits::Waits,
-    platform,
-    queue::{self, Locked},
-    source::{OpenAhead, Source, Stream, tree::SourceTree},
+    page::{EntryState, Record},
+    root,
 };
+use fullbore_pipeline::{
+    frame::{Buf, Frame, FrameContent, Scanned, Slice},
+    source::{OpenAhead, Source, Stream},
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    metrics::waits::Waits,
+    queue::{self, Locked},
+};
+use fullbore_tree::read::SourceTree;
 use std::{
     collections::BTreeSet,
     path::PathBuf,

@@ -4,10 +4,9 @@
 //! `session`.
 
 use super::control::{self, Control, ControlState};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::{self, safe_file},
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
+use fullbore_platform::safe_file;
 use std::{
     fs, io,
     os::fd::{AsRawFd, BorrowedFd},

@@ -15,9 +15,9 @@ use super::{
     session::Session,
     wal_summaries::{PATIENCE, Span},
 };
-use crate::{
+use fullbore_format::{
     error::Result,
-    format::root::{ClusterInfo, Witness},
+    root::{ClusterInfo, Witness},
 };
 use std::{
     ffi::OsStr,

@@ -8,7 +8,7 @@ use super::{
     manifest::WalRange,
     stopped::read_small_text,
 };
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::path::Path;
 
 /// Path of a timeline's history in a data directory.

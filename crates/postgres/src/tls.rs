@@ -8,7 +8,7 @@
 //! - A certificate of X.509 version 1 cannot be verified.
 
 use super::conninfo::{CertificateRoots, SslMode, Tls};
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{

@@ -11,17 +11,15 @@ use super::{
     request::Reading,
     restore::conf,
 };
-use crate::{
+use fullbore_format::{
+    entry::{EntryPath, order},
     error::{Error, Result},
-    format::{
-        entry::{EntryPath, order},
-        root::{EntryName, Tablespace},
-    },
-    platform::dir::{self, Stat},
-    source::{
-        patterns::Patterns,
-        tree::{Closed, SourceTree, Top, TopRole, TreeRules},
-    },
+    root::{EntryName, Tablespace},
+};
+use fullbore_platform::dir::{self, Stat};
+use fullbore_tree::{
+    patterns::Patterns,
+    read::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
 use std::{
     collections::{BTreeSet, HashSet},

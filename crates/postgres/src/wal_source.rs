@@ -13,14 +13,17 @@ use super::{
     stopped::read_small_text,
     timeline::{Timelines, history_path},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
-    format::page::{EntryState, Record},
-    frame::{Buf, Frame, Scanned, Slice},
-    platform,
-    queue::Locked,
-    source::{Source, Stream, tree::SourceTree},
+    page::{EntryState, Record},
 };
+use fullbore_pipeline::{
+    frame::{Buf, Frame, Scanned, Slice},
+    source::{Source, Stream},
+};
+use fullbore_platform as platform;
+use fullbore_platform::queue::Locked;
+use fullbore_tree::read::SourceTree;
 use std::{
     collections::BTreeSet,
     path::Path,

@@ -15,13 +15,9 @@ use super::{
     session::Session,
     summary_anchor,
 };
-use crate::{
-    error::Result,
-    format::{entry::ByteRun, page::EntryState, root},
-    frame::Scanned,
-    known::Trust,
-    platform,
-};
+use fullbore_format::{entry::ByteRun, error::Result, page::EntryState, root};
+use fullbore_pipeline::{frame::Scanned, known::Trust};
+use fullbore_platform as platform;
 use std::{collections::HashMap, time::Duration};
 
 /// Time that the server may take to summarize the WAL up to the start of the backup.
@@ -281,7 +277,7 @@ fn gapless_chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::relation;
+    use crate::relation;
 
     fn run(offset: u64, len: u64) -> ByteRun {
         ByteRun {

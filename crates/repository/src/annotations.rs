@@ -9,16 +9,14 @@
 //! and a backup is pinned if either part says so.
 
 use super::roots::key;
-use crate::{
-    crypt::{Access, Author, KeyRing},
+use fullbore_crypt::{Access, Author, KeyRing};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{NOTES, ROOT},
-        root::{FORMAT, Root},
-        seal::{open_sealed, seal},
-    },
-    storage::{Objects, PutIf},
+    layout::{NOTES, ROOT},
+    root::{FORMAT, Root},
+    seal::{open_sealed, seal},
 };
+use fullbore_storage::{Objects, PutIf};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

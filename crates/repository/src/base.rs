@@ -14,25 +14,25 @@ use super::{
     renames::RenameIndex,
     roots::{backup_files, key},
 };
-use crate::{
-    archive::{Archive, object::ObjectName},
+use crate::archive::{Archive, object::ObjectName};
+use fullbore_format::{
+    digest::Algorithm,
+    entry::{ByteRun, EntryKind},
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::Algorithm,
-        entry::{ByteRun, EntryKind},
-        layout::{MANIFEST, segment},
-        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
-        root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
-        segment::SERVICE_HEADER_BYTES,
-        sizes,
-    },
+    layout::{MANIFEST, segment},
+    page::{FrameAt, PageItem, SegmentId, describe_whole_file},
+    root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
+    segment::SERVICE_HEADER_BYTES,
+    sizes,
+};
+use fullbore_pipeline::{
     frame::Scanned,
     known::{BaseEntry, Trust},
-    queue::{Locked, run_both},
     sink::Referred,
     source::Stream,
-    storage::Objects,
 };
+use fullbore_platform::queue::{Locked, run_both};
+use fullbore_storage::Objects;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex},

@@ -16,14 +16,14 @@ use super::{
     select::BackupFilter,
     selector::LATEST,
 };
-use crate::{
-    archive::{Archive, object::ObjectName},
-    crypt::Access,
+use crate::archive::{Archive, object::ObjectName};
+use fullbore_crypt::Access;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::{Root, is_pseudonym},
-    platform,
-    storage::Objects,
+    root::{Root, is_pseudonym},
 };
+use fullbore_platform as platform;
+use fullbore_storage::Objects;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
@@ -348,7 +348,7 @@ fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::root::{ClusterInfo, SourceInfo};
+    use fullbore_format::root::{ClusterInfo, SourceInfo};
 
     #[test]
     fn a_cluster_of_another_host_is_no_base() {

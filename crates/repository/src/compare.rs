@@ -6,18 +6,18 @@
 //! the rules do not trust. Memory holds one page of each base, and all records of one large file.
 
 use super::base::Base;
-use crate::{
-    archive::{Archive, Records},
+use crate::archive::{Archive, Records};
+use fullbore_format::{
+    entry::{Entry, EntryKind, Time, order},
     error::Result,
-    format::{
-        entry::{Entry, EntryKind, Time, order},
-        page::{EntryState, PageItem, Record, are_contiguous, describe_whole_file},
-    },
+    page::{EntryState, PageItem, Record, are_contiguous, describe_whole_file},
+};
+use fullbore_pipeline::{
     frame::Scanned,
     known::{BaseEntry, Trust},
-    platform,
     source::Stream,
 };
+use fullbore_platform as platform;
 use std::{cmp::Ordering, iter::Peekable, sync::Arc};
 
 /// The proof that a file has not changed.

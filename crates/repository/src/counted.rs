@@ -7,11 +7,12 @@ use super::{
     open::{backup_ids, listed_roots, read_repository},
     scan::lost_roots,
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{layout::is_of_future, root::Root},
-    storage::Objects,
+    layout::is_of_future,
+    root::Root,
 };
+use fullbore_storage::Objects;
 use jiff::Timestamp;
 use std::sync::Arc;
 

@@ -10,11 +10,9 @@ use super::{
     select::{BackupFilter, source_of},
     selector::{BackupSelector, TimeSpan, id_time},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    repo::open::list_backups,
-    storage::Objects,
-};
+use crate::open::list_backups;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_storage::Objects;
 use jiff::{Timestamp, Zoned};
 use std::sync::Arc;
 

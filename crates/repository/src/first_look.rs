@@ -8,12 +8,12 @@ use super::{
     protocol::{intents, listed_intents},
     roots::{BackupFiles, backup_files, key, listed_backups},
 };
-use crate::{
+use fullbore_format::{
     error::Result,
-    format::layout::{REPOSITORY, is_of_future},
-    queue::run_both,
-    storage::Objects,
+    layout::{REPOSITORY, is_of_future},
 };
+use fullbore_platform::queue::run_both;
+use fullbore_storage::Objects;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 

@@ -1,18 +1,15 @@
 //! Places in earlier backups that a verification found damaged: the next backup does not refer to them.
 
 use super::verify_memory::VerifyMemory;
-use crate::{
-    archive::object::Sealing,
-    format::{
-        entry::ByteRun,
-        layout::{self, COVERED},
-        page::{Extent, FrameAt, PageItem, SegmentId},
-        root::PART_BYTES,
-    },
-    known::BaseEntry,
-    sink::Referred,
-    storage::Objects,
+use crate::archive::object::Sealing;
+use fullbore_format::{
+    entry::ByteRun,
+    layout::{self, COVERED},
+    page::{Extent, FrameAt, PageItem, SegmentId},
+    root::PART_BYTES,
 };
+use fullbore_pipeline::{known::BaseEntry, sink::Referred};
+use fullbore_storage::Objects;
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of segments around damage, by segment.

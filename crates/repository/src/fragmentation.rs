@@ -9,7 +9,7 @@
 //! half. A segment is emptied as a whole or not at all; those with the fewest live bytes come
 //! first.
 
-use crate::format::{entry::ByteRun, page::SegmentId, sizes};
+use fullbore_format::{entry::ByteRun, page::SegmentId, sizes};
 use std::collections::{HashMap, HashSet};
 
 /// A segment with a larger live share is kept.

@@ -11,13 +11,11 @@
 //! copied from another repository may have others.
 
 use super::first_look::FirstLook;
-use crate::{
-    format::{
-        layout::{backup_id, backup_time, letters},
-        root::{Root, SourceInfo},
-    },
-    storage::{Objects, SealedObjects},
+use fullbore_format::{
+    layout::{backup_id, backup_time, letters},
+    root::{Root, SourceInfo},
 };
+use fullbore_storage::{Objects, SealedObjects};
 use jiff::{SignedDuration, Timestamp};
 use std::ops::Range;
 
@@ -121,7 +119,8 @@ fn after(newest: Option<&str>, now: Timestamp, last: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{format::layout::is_backup_id, storage::MemoryObjects};
+    use fullbore_format::layout::is_backup_id;
+    use fullbore_storage::MemoryObjects;
     use std::collections::BTreeSet;
 
     fn at(text: &str) -> Timestamp {

@@ -14,16 +14,14 @@ use super::{
     roots::{self, dir, key},
     writer::{is_left, open_or_make, put_root, remove_backup, remove_partial_root},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{FORGOTTEN, INTENTS, PARTIAL, ROOT, TOMBSTONES},
-        root::Root,
-        seal::open_sealed,
-    },
-    platform,
-    storage::{Objects, PutIf, Upload, as_stored},
+    layout::{FORGOTTEN, INTENTS, PARTIAL, ROOT, TOMBSTONES},
+    root::Root,
+    seal::open_sealed,
 };
+use fullbore_platform as platform;
+use fullbore_storage::{Objects, PutIf, Upload, as_stored};
 use std::sync::Arc;
 
 /// A backup that is being copied to here.

@@ -4,12 +4,12 @@
 //! process that removes objects knows which backups are alive, and which objects they refer to.
 
 use super::protocol::{Intent, intent_key};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::seal::seal,
-    platform,
-    storage::{Lease, Leased, Objects, SealedObjects, Take},
+    seal::seal,
 };
+use fullbore_platform as platform;
+use fullbore_storage::{Lease, Leased, Objects, SealedObjects, Take};
 use std::{sync::Arc, thread, time::Duration};
 
 /// Time between two attempts to take an intent that another process holds. Most processes hold one

@@ -10,61 +10,60 @@ use super::{
     roots::key,
     scan::{FoundDirectory, open_all},
 };
-use crate::format::segment::FrameSpan;
-use crate::{
-    archive::{Archive, Selection},
+use crate::archive::{Archive, Selection};
+use fullbore_format::segment::FrameSpan;
+use fullbore_format::{
+    entry::EntryPath,
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::EntryPath,
-        layout,
-        page::{ManifestPage, PageItem, SegmentId},
-        root::{BackupOptions, FORMAT, PageAt, Root, Segment, SourceInfo},
-    },
-    storage::Objects,
+    layout,
+    page::{ManifestPage, PageItem, SegmentId},
+    root::{BackupOptions, FORMAT, PageAt, Root, Segment, SourceInfo},
 };
+use fullbore_storage::Objects;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 /// Backups, and the objects they refer to.
-pub(crate) struct Inventory {
+pub struct Inventory {
     /// The backups, grouped by source, oldest first.
-    pub(crate) archives: Vec<Archive>,
+    pub archives: Vec<Archive>,
     /// All segments that a backup refers to.
-    pub(crate) segments: Vec<SegmentPlace>,
+    pub segments: Vec<SegmentPlace>,
     /// All pages that a backup refers to.
-    pub(crate) sheets: Vec<PageRef>,
+    pub sheets: Vec<PageRef>,
 }
 
 /// A segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SegmentPlace {
-    pub(crate) id: SegmentId,
+pub struct SegmentPlace {
+    /// The backup that wrote the segment, and its number there.
+    pub id: SegmentId,
     /// A backup that refers to the segment, through which it is read.
-    pub(crate) archive: usize,
+    pub archive: usize,
     /// Stored bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Bytes of the tar stream; `None` if unknown.
-    pub(crate) plain_bytes: Option<u64>,
+    pub plain_bytes: Option<u64>,
     /// See [`Segment::parts`]; empty if unknown.
-    pub(crate) parts: String,
+    pub parts: String,
     /// See [`Known::is_ended`].
-    pub(crate) ended: bool,
+    pub ended: bool,
 }
 
 /// A page.
-pub(crate) struct PageRef {
+pub struct PageRef {
     /// The first backup that refers to the page, and the index in its root.
-    pub(crate) at: (usize, usize),
+    pub at: (usize, usize),
     /// All backups that refer to the page.
-    pub(crate) of: Vec<usize>,
+    pub of: Vec<usize>,
 }
 
 impl Inventory {
     /// Makes the inventory of these backups. `objects` is where other roots are looked for; `None`
     /// for an archive.
-    pub(crate) fn new(mut archives: Vec<Archive>, objects: Option<&dyn Objects>) -> Self {
+    pub fn new(mut archives: Vec<Archive>, objects: Option<&dyn Objects>) -> Self {
         let key = |archive: &Archive| {
             let SourceInfo { host, paths, .. } = &archive.root.source;
             (host.clone(), paths.clone(), archive.root.id.clone())
@@ -80,12 +79,12 @@ impl Inventory {
     }
 
     /// Returns the root's entry of a page.
-    pub(crate) fn page_at(&self, sheet: &PageRef) -> &PageAt {
+    pub fn page_at(&self, sheet: &PageRef) -> &PageAt {
         &self.archives[sheet.at.0].root.pages[sheet.at.1]
     }
 
     /// Returns ids of backups, in quotes.
-    pub(crate) fn names(&self, of: &[usize]) -> String {
+    pub fn names(&self, of: &[usize]) -> String {
         let ids: Vec<String> = of
             .iter()
             .map(|archive| quoted(self.archives[*archive].root.id.as_bytes()))
@@ -94,14 +93,14 @@ impl Inventory {
     }
 
     /// Returns the previous backup of the same source.
-    pub(crate) fn before(&self, archive: usize) -> Option<&Archive> {
+    pub fn before(&self, archive: usize) -> Option<&Archive> {
         let before = &self.archives[archive.checked_sub(1)?];
         (before.root.source == self.archives[archive].root.source).then_some(before)
     }
 }
 
 /// Returns a segment under its full name.
-pub(crate) fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
+pub fn full(archive: &Archive, segment: &SegmentId) -> SegmentId {
     full_name(&archive.root, segment)
 }
 
@@ -171,15 +170,16 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
 }
 
 /// The description of its segments in the document of a backup that is listed, forgotten or dead.
-pub(crate) struct KnownFrames {
-    pub(crate) root: Root,
+pub struct KnownFrames {
+    /// The root of the backup.
+    pub root: Root,
     is_listed: bool,
 }
 
 impl KnownFrames {
     /// Reads the document of this backup, and returns it with its sealed bytes; `None` if no
     /// document describes it.
-    pub(crate) fn read(objects: &dyn Objects, id: &str) -> Option<(Self, Vec<u8>)> {
+    pub fn read(objects: &dyn Objects, id: &str) -> Option<(Self, Vec<u8>)> {
         let read = |name: &str| {
             let (bytes, _) = objects.get(&key(id, name)).ok()??;
             let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
@@ -199,7 +199,7 @@ impl KnownFrames {
     /// Returns whether this segment certainly ended. The last segment of a stream of a dead backup
     /// has no seek table, and may have more frames than are known. A forgotten backup may have died
     /// before.
-    pub(crate) fn is_ended(&self, segment: &Segment) -> bool {
+    pub fn is_ended(&self, segment: &Segment) -> bool {
         let is_followed =
             |later: &Segment| later.stream == segment.stream && later.number > segment.number;
         self.is_listed || self.root.segments.iter().any(is_followed)
@@ -230,7 +230,7 @@ impl KnownFrames {
 }
 
 /// The placeholder document of a forgotten backup about which no other facts are left.
-pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
+pub fn nothing_known(id: &str, like: &Root) -> Root {
     let options = BackupOptions {
         codec: like.options.codec.clone(),
         ..BackupOptions::default()
@@ -247,7 +247,7 @@ pub(crate) fn nothing_known(id: &str, like: &Root) -> Root {
 /// Returns the damaged documents of forgotten backups that others refer to: key, error,
 /// replacement. Such a document only describes segments that other backups need; while it is
 /// damaged, the expected content of those segments is unknown.
-pub(crate) fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Error, Root)> {
+pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Error, Root)> {
     let others: BTreeMap<&str, &Root> = archives
         .iter()
         .flat_map(|archive| {
@@ -273,10 +273,7 @@ pub(crate) fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(Str
 }
 
 /// Returns each page of these backups once, if `wanted` accepts its numbers.
-pub(crate) fn sheets(
-    archives: &[Archive],
-    wanted: impl Fn(&Archive) -> Vec<usize>,
-) -> Vec<PageRef> {
+pub fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<PageRef> {
     let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
     let mut sheets: Vec<PageRef> = Vec::new();
     for (at, archive) in archives.iter().enumerate() {
@@ -309,7 +306,7 @@ pub(crate) fn sheets(
 
 /// Returns the records of a page that was read through `archive`, with segments under their full
 /// names.
-pub(crate) fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<Item = PageItem> {
+pub fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<Item = PageItem> {
     page.segments
         .iter_mut()
         .for_each(|segment| *segment = full(archive, segment));
@@ -319,7 +316,7 @@ pub(crate) fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<
 
 /// Returns the frames of these segments that records of these backups refer to. Unreadable pages
 /// are skipped.
-pub(crate) fn known_frames(
+pub fn known_frames(
     archives: &[Archive],
     of: impl Iterator<Item = SegmentId>,
 ) -> HashMap<SegmentId, BTreeSet<FrameSpan>> {
@@ -342,7 +339,7 @@ pub(crate) fn known_frames(
 
 /// Returns files with their records: several records if a file continues over pages. Unreadable
 /// pages are skipped.
-pub(crate) fn files<'a>(
+pub fn files<'a>(
     records: impl Iterator<Item = Result<PageItem>> + 'a,
 ) -> impl Iterator<Item = Vec<PageItem>> + 'a {
     let mut records = records.filter_map(Result::ok).peekable();
@@ -366,13 +363,13 @@ pub(crate) fn no_root(objects: &dyn Objects, id: &str) -> Error {
 }
 
 /// Ids of backups whose root cannot be read, with the errors.
-pub(crate) type NoRoots = Vec<(String, Error)>;
+pub type NoRoots = Vec<(String, Error)>;
 
 /// Opens all backups with an intact root, and returns the others with the reason.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](crate::error::ErrorKind::NotFound) if there is no backup; errors that are not damage to a root.
-pub(crate) fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
+/// [`ErrorKind::NotFound`](fullbore_format::error::ErrorKind::NotFound) if there is no backup; errors that are not damage to a root.
+pub fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(objects)? {
         match found {

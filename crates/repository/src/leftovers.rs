@@ -1,11 +1,11 @@
 //! Names that a prune may delete.
 
 use super::roots::BackupState;
-use crate::{
+use fullbore_format::{
     error::Result,
-    format::layout::{FORGOTTEN, NOTES, PARTIAL, PROBES, ROOT, is_object},
-    storage::Objects,
+    layout::{FORGOTTEN, NOTES, PARTIAL, PROBES, ROOT, is_object},
 };
+use fullbore_storage::Objects;
 
 /// Returns whether this file of a backup in that state may be deleted if no document mentions it. Unknown names
 /// beside a root may not: a person may have put a copy there. Below a backup without a root no command shows them.

@@ -3,7 +3,7 @@
 //!
 //! A repository has plain objects only: no database, no index, no reference counts. The first
 //! backup, or `fullbore init`, makes the repository. Readers take no locks; a backup locks only its
-//! own intent, which shows other processes that it runs. [`crate::format::layout`] has the names of
+//! own intent, which shows other processes that it runs. [`fullbore_format::layout`] has the names of
 //! the objects.
 //!
 //! Belongs here: every rule about which objects exist and when they may be deleted. Does not belong
@@ -11,6 +11,7 @@
 //! of a backup (`archive`).
 
 pub mod annotations;
+pub mod archive;
 pub mod base;
 mod base_search;
 pub mod compare;
@@ -22,7 +23,7 @@ mod fragmentation;
 pub mod ids;
 pub mod import;
 mod intent;
-pub(crate) mod inventory;
+pub mod inventory;
 mod leftovers;
 mod local_place;
 pub mod open;

@@ -1,16 +1,14 @@
 //! Local directories in which a repository is to be made, and the places that repositories occupy.
 
 use super::open::read_repository;
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
-    platform::{
-        self,
-        place::{check_parent_exists, quoted_path},
-    },
-    sink::{Place, place_of},
-    storage::{KEYS, Objects},
+    layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
 };
+use fullbore_pipeline::sink::{Place, place_of};
+use fullbore_platform as platform;
+use fullbore_platform::place::{check_parent_exists, quoted_path};
+use fullbore_storage::{KEYS, Objects};
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
 /// Returns the repository at `root` and the directories in it, as far as they exist.

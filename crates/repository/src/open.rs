@@ -9,21 +9,18 @@ use super::{
     select::BackupFilter,
     selector::{BackupSelector, LATEST},
 };
-use crate::{
-    archive::Archive,
+use crate::archive::Archive;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{self, Repository, is_backup_id},
-        root::{FORMAT, Root, is_void},
-        seal::open_sealed,
-    },
-    platform::write::is_in_the_way,
-    queue::run_each,
-    storage::{
-        Found, Location, Objects,
-        foreign_words::{foreign_hint, looks_foreign},
-        repository_around,
-    },
+    layout::{self, Repository, is_backup_id},
+    root::{FORMAT, Root, is_void},
+    seal::open_sealed,
+};
+use fullbore_platform::{queue::run_each, write::is_in_the_way};
+use fullbore_storage::{
+    Found, Location, Objects,
+    foreign_words::{foreign_hint, looks_foreign},
+    repository_around,
 };
 use jiff::Zoned;
 use std::{
@@ -281,7 +278,7 @@ pub fn pick(
 
 /// Returns whether a root exists, readable or not. A void root does not count.
 fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
-    use crate::format::root::VOID_ROOT_BYTES;
+    use fullbore_format::root::VOID_ROOT_BYTES;
     match objects.stat(&key(id, layout::ROOT)) {
         Ok(Some(VOID_ROOT_BYTES)) => Ok(roots::state(objects, id)? == Some(BackupState::Listed)),
         Ok(bytes) => Ok(bytes.is_some()),
@@ -310,7 +307,7 @@ fn open_backup(objects: &Arc<dyn Objects>, id: &str) -> Result<Archive> {
 /// Returns the only id among `ids` that `wanted` means, in full, as a prefix or by the letters behind the time.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](crate::error::ErrorKind::NotFound), or [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if several match.
+/// [`ErrorKind::NotFound`](fullbore_format::error::ErrorKind::NotFound), or [`ErrorKind::Usage`](fullbore_format::error::ErrorKind::Usage) if several match.
 pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Result<String> {
     if wanted.is_empty() {
         return Err(Error::new(
@@ -500,7 +497,7 @@ fn is_bare(objects: &dyn Objects) -> bool {
 }
 
 /// Returns the ids of all committed backups, oldest first, even those with an unreadable root.
-pub(crate) fn backup_ids(objects: &dyn Objects) -> Result<Vec<String>> {
+pub fn backup_ids(objects: &dyn Objects) -> Result<Vec<String>> {
     ids_in_state(objects, BackupState::Listed)
 }
 

@@ -4,11 +4,9 @@
 //! up to a limit, and beyond the limit in a temporary file without a name: a backup of a million
 //! entries has 34 MB of pages.
 
-use crate::{
-    error::{Error, Result},
-    platform::write,
-    storage::Upload,
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform::write;
+use fullbore_storage::Upload;
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 /// Most bytes of pages in memory, and bytes that are copied at once.
@@ -75,7 +73,7 @@ impl PageSpool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::{MemoryObjects, Objects};
+    use fullbore_storage::{MemoryObjects, Objects};
 
     #[test]
     fn pages_are_stored_in_order_from_memory_and_from_the_file() {

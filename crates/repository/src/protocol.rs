@@ -1,4 +1,4 @@
-//! Makes backups that refer to other backups safe beside [`crate::repo::prune`], although neither
+//! Makes backups that refer to other backups safe beside [`crate::prune`], although neither
 //! waits for the other.
 //!
 //! A backup
@@ -21,24 +21,23 @@ use super::{
     intent::taken_for_dead,
     roots::{self, BackupState, Documents, backup_files, dir, files_of, key},
 };
-pub use crate::format::intent::{Intent, intent_key};
+pub use fullbore_format::intent::{Intent, intent_key};
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{
-            BACKUPS, FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_own,
-            segment_numbers,
-        },
-        page::SegmentId,
-        root::{BackupOptions, FORMAT, Root, VOID_ROOT_BYTES, is_void, void_root},
-        seal::{open_sealed, seal},
+    layout::{
+        BACKUPS, FORGOTTEN, INTENTS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_backup_id, is_own,
+        segment_numbers,
     },
-    platform,
-    queue::run_both,
-    sink::Referred,
-    stage::codec::Codec,
-    storage::{Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body},
+    page::SegmentId,
+    root::{BackupOptions, FORMAT, Root, VOID_ROOT_BYTES, is_void, void_root},
+    seal::{open_sealed, seal},
+};
+use fullbore_pipeline::{sink::Referred, stage::codec::Codec};
+use fullbore_platform as platform;
+use fullbore_platform::queue::run_both;
+use fullbore_storage::{
+    Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -44,11 +44,11 @@ use super::{
         files_of, key,
     },
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
-    storage::{KEYS, Leased, Objects, PutIf, Take},
+    layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
 };
+use fullbore_storage::{KEYS, Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -152,7 +152,7 @@ struct PruneSurvey {
     tombstones: Vec<Tombstone>,
     /// Backups whose intent this prune made.
     own_intents: BTreeSet<String>,
-    /// See [`Repository::lacks_conditions`](crate::format::layout::Repository::lacks_conditions).
+    /// See [`Repository::lacks_conditions`](fullbore_format::layout::Repository::lacks_conditions).
     lacks_conditions: bool,
 }
 

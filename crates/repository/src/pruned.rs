@@ -1,8 +1,9 @@
 //! The outcome of a prune: which objects it deleted, kept and could not delete.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{layout::segment_numbers, sizes},
+    layout::segment_numbers,
+    sizes,
 };
 use std::collections::BTreeMap;
 

@@ -4,14 +4,12 @@
 //! appears. If the base has more than a million files, the index contains the largest, so that its
 //! size is bounded.
 
-use crate::{
-    archive::Archive,
-    format::{
-        entry::Entry,
-        page::{ManifestPage, PageItem},
-    },
-    platform,
+use crate::archive::Archive;
+use fullbore_format::{
+    entry::Entry,
+    page::{ManifestPage, PageItem},
 };
+use fullbore_platform as platform;
 use std::sync::Arc;
 
 /// Files in the index, at most; 16 bytes each.

@@ -2,19 +2,17 @@
 //!
 //! A backup has one of four documents: a root after its commit; before the commit, if it runs long
 //! enough, a partial root with the objects that are durable so far; the document of a forgotten
-//! backup, which was either of these before; or a void root, see [`crate::repo::protocol`]. A
+//! backup, which was either of these before; or a void root, see [`crate::protocol`]. A
 //! document never changes, except that of a live backup.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
-        root::{Root, SourceInfo, VOID_ROOT_BYTES, is_void},
-    },
-    queue::run_each,
-    stage::codec::Codec,
-    storage::{ListedObject, Objects},
+    layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
+    root::{Root, SourceInfo, VOID_ROOT_BYTES, is_void},
 };
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::queue::run_each;
+use fullbore_storage::{ListedObject, Objects};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The kind of document that a backup has.

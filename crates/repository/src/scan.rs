@@ -5,12 +5,12 @@ use super::{
     protocol::{intent_key, intents},
     roots::{BackupFiles, BackupState, backup_files, files_of},
 };
-use crate::{
-    archive::Archive,
+use crate::archive::Archive;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::Repository,
-    storage::Objects,
+    layout::Repository,
 };
+use fullbore_storage::Objects;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The state of a directory below `backups/`.

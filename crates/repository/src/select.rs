@@ -10,12 +10,12 @@ use super::{
     open::{ROOT_DAMAGED, list_backups, lost_root, named, no_backup, without_backup},
     retention::TagRule,
 };
-use crate::{
-    archive::object::Sealing,
+use crate::archive::object::Sealing;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::{Root, SourceInfo},
-    storage::Objects,
+    root::{Root, SourceInfo},
 };
+use fullbore_storage::Objects;
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
@@ -479,7 +479,7 @@ pub fn shell_word(word: &OsStr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::root::EntryName;
+    use fullbore_format::root::EntryName;
 
     fn source(host: &str, paths: &[&str]) -> SourceInfo {
         let paths = paths

@@ -6,11 +6,11 @@ use super::{
     retention::span,
     select::{BackupFilter, SourceList},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::is_backup_id,
-    storage::Objects,
+    layout::is_backup_id,
 };
+use fullbore_storage::Objects;
 use jiff::{SignedDuration, Timestamp, ToSpan, Zoned, civil::Date, civil::DateTime};
 use std::sync::Arc;
 

@@ -5,16 +5,14 @@
 //! The storage can write it without a key. So it only makes verifications and backups do more: a
 //! backup does not refer to parts that were damaged, and stores their content again.
 
-use crate::{
+use fullbore_format::{
     error::Result,
-    format::{
-        layout,
-        page::SegmentId,
-        root::FORMAT,
-        seal::{open_counted, seal},
-    },
-    storage::{Objects, PutIf},
+    layout,
+    page::SegmentId,
+    root::FORMAT,
+    seal::{open_counted, seal},
 };
+use fullbore_storage::{Objects, PutIf};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -270,7 +268,7 @@ fn row(id: &SegmentId, times: &[u64]) -> VerifiedRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::MemoryObjects;
+    use fullbore_storage::MemoryObjects;
 
     #[test]
     fn what_is_said_to_be_checked_in_the_future_was_not() {

@@ -16,23 +16,19 @@ use super::{
     protocol,
     roots::{dir, key},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{
-            BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters, segment,
-        },
-        root::{FORMAT, Root, VOID_ROOT_BYTES, is_void},
-        seal::seal,
-    },
-    platform,
-    queue::{Locked, run_both, start},
-    sink::{
-        Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink, StoredSegment,
-        commit_flag, place_of,
-    },
-    storage::{Objects, PutIf, StoredObject, Upload, as_stored, probe},
+    layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters, segment},
+    root::{FORMAT, Root, VOID_ROOT_BYTES, is_void},
+    seal::seal,
 };
+use fullbore_pipeline::sink::{
+    Abilities, Destination, Partial, Place, Placed, Referred, Role, Sink, StoredSegment,
+    commit_flag, place_of,
+};
+use fullbore_platform as platform;
+use fullbore_platform::queue::{Locked, run_both, start};
+use fullbore_storage::{Objects, PutIf, StoredObject, Upload, as_stored, probe};
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hasher, RandomState},
@@ -557,10 +553,8 @@ impl Drop for SegmentWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        format::layout::backup_id,
-        storage::{MemoryObjects, Operation, Recording, Take},
-    };
+    use fullbore_format::layout::backup_id;
+    use fullbore_storage::{MemoryObjects, Operation, Recording, Take};
 
     #[test]
     fn a_backup_beside_many_others_looks_at_few_of_them() {

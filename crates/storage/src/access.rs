@@ -11,16 +11,15 @@ use super::{
     watched::WatchedObjects,
     wire::{TlsFiles, Wire, WireService},
 };
-use crate::{
-    crypt::{
-        Access, KIND_BYTES, KeyOptions, KeyRing, OpeningReader, UserIdentity, UserRecipient,
-        is_sealed, wants_passphrase,
-    },
-    error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, REPOSITORY},
-    platform::secrecy::forbid_core_dumps,
-    queue::Locked,
+use fullbore_crypt::{
+    Access, KIND_BYTES, KeyOptions, KeyRing, OpeningReader, UserIdentity, UserRecipient, is_sealed,
+    wants_passphrase,
 };
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::{BACKUPS, REPOSITORY},
+};
+use fullbore_platform::{queue::Locked, secrecy::forbid_core_dumps};
 use std::{
     collections::BTreeMap,
     io::{Cursor, Read},
@@ -380,7 +379,7 @@ pub fn opened_stream<R: Read + Send + 'static>(
 /// # Errors
 /// [`ErrorKind::Usage`] if there is none.
 ///
-/// [`ErrorKind::Usage`]: crate::error::ErrorKind::Usage
+/// [`ErrorKind::Usage`]: fullbore_format::error::ErrorKind::Usage
 pub fn new_passphrase() -> Result<UserRecipient> {
     Ok(access().keys.new_passphrase()?.into())
 }

@@ -8,11 +8,8 @@ use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
     Upload, Version, key::is_below,
 };
-use crate::{
-    error::Result,
-    platform::{debug, guarded_path::own_dir},
-    queue::Locked,
-};
+use fullbore_format::error::Result;
+use fullbore_platform::{debug, guarded_path::own_dir, queue::Locked};
 use std::{
     collections::BTreeMap,
     fs,

@@ -1,6 +1,7 @@
 //! The time that leases are measured by.
 
-use crate::{platform, queue::Locked};
+use fullbore_platform as platform;
+use fullbore_platform::queue::Locked;
 use std::{fmt, sync::Mutex, thread, time::Duration};
 
 /// A clock that never goes back. No two clocks are ever compared.

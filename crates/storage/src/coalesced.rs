@@ -11,10 +11,9 @@ use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
     Upload, Version,
 };
-use crate::{
-    error::Result,
-    format::root::PART_BYTES,
-    platform::debug,
+use fullbore_format::{error::Result, root::PART_BYTES};
+use fullbore_platform::{
+    debug,
     queue::{Locked, Monitor, start},
 };
 use std::{

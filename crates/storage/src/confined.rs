@@ -10,7 +10,7 @@ use super::{
     append::{AppendRules, AppendSession},
     key::check_key,
 };
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// What may be done.

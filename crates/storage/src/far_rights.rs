@@ -7,16 +7,14 @@ use super::{
     Allowed, AppendRules, Confined, Leased, ListedObject, LocalObjects, Objects, Put, PutIf,
     SealedObjects, StorageAbilities, Take, Upload, Version,
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{
-            BACKUPS, INTENTS, MANIFEST, PARTIAL, PROBES, REPOSITORY, ROOT, TOMBSTONES, is_backup_id,
-        },
-        root::{Root, is_void},
+    layout::{
+        BACKUPS, INTENTS, MANIFEST, PARTIAL, PROBES, REPOSITORY, ROOT, TOMBSTONES, is_backup_id,
     },
-    queue::{Locked, run_each},
+    root::{Root, is_void},
 };
+use fullbore_platform::queue::{Locked, run_each};
 use std::{
     collections::BTreeSet,
     sync::{

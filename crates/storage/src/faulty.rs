@@ -4,10 +4,8 @@ use super::{
     Lease, Leased, ListedObject, LocalObjects, Objects, Operation, Put, PutIf, SealedObjects,
     StorageAbilities, StoredObject, Take, Upload, Version,
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::Locked,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},

@@ -1,6 +1,6 @@
 //! Places as other programs write them, such as `host:/path` and `s3:bucket`, and the words for the same place here.
 
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::path::Path;
 
 /// The words that a place may begin with here.

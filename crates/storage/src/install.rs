@@ -1,6 +1,6 @@
 //! Copies this program to another host, into the cache of the user there.
 
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use rustix::system::uname;
 use sha2::{Digest, Sha256};
 use std::{

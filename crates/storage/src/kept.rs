@@ -12,11 +12,11 @@ use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities,
     StoredObject, Take, Upload, Version,
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, MANIFEST, ROOT},
-    platform::{debug, guarded_path::own_dir},
+    layout::{BACKUPS, MANIFEST, ROOT},
 };
+use fullbore_platform::{debug, guarded_path::own_dir};
 use std::{
     collections::BTreeSet,
     env,

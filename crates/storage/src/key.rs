@@ -1,6 +1,6 @@
 //! Keys of objects: paths of plain names, safe as file names and as keys of an object store.
 
-use crate::error::{Error, ErrorKind, Result, quoted};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 
 /// Bytes of a key at most.
 pub const MAX_KEY_BYTES: usize = 512;

@@ -17,18 +17,16 @@ use super::{
     KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
     members::{ListedKey, Members, carry_on, digest_of, mark_of, proven_roots},
 };
-use crate::{
-    crypt::{
-        Access, Author, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase,
-        unwrap_secret, wrap_secret,
-    },
-    error::{Error, ErrorKind, Result},
-    format::{
-        layout::REPOSITORY,
-        seal::{open_sealed, seal},
-    },
-    platform::debug,
+use fullbore_crypt::{
+    Access, Author, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase,
+    unwrap_secret, wrap_secret,
 };
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::REPOSITORY,
+    seal::{open_sealed, seal},
+};
+use fullbore_platform::debug;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

@@ -9,10 +9,12 @@
 //! steps themselves need conditions too.
 
 use super::{Clock, Lease, Leased, Objects, Put, PutIf, Take, Version};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::letters,
-    platform::debug,
+    layout::letters,
+};
+use fullbore_platform::{
+    debug,
     queue::{Locked, start},
 };
 use serde::{Deserialize, Serialize};

@@ -58,7 +58,7 @@ pub use kept::{KeptBackups, state_dir};
 pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{LocalObjects, Storing};
-pub(crate) use local::{asked_twice, failed_to_read};
+pub use local::{asked_twice, failed_to_read};
 pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
 pub use probe::probe;
@@ -66,7 +66,7 @@ pub use recording::{Operation, OperationCount, Recording};
 pub use sealed::{KEYS, ProvenRoot, SealedObjects, as_stored};
 pub use trust::{ClearUse, RepositoryTrust};
 
-use crate::error::Result;
+use fullbore_format::error::Result;
 use std::fmt;
 
 /// The objects of one repository.
@@ -80,7 +80,7 @@ use std::fmt;
 ///
 /// No function has a default body, so that a wrapper cannot forget one.
 ///
-/// [`ErrorKind::Usage`]: crate::error::ErrorKind::Usage
+/// [`ErrorKind::Usage`]: fullbore_format::error::ErrorKind::Usage
 pub trait Objects: fmt::Debug + Send + Sync {
     /// The objects below `prefix`, at any depth, in the order of the bytes of their keys.
     ///
@@ -99,8 +99,8 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// [`ErrorKind::NotFound`] if the object is absent, [`ErrorKind::Corrupt`] if it ends before `offset + len`, or the storage's; `out` is
     /// undefined then.
     ///
-    /// [`ErrorKind::NotFound`]: crate::error::ErrorKind::NotFound
-    /// [`ErrorKind::Corrupt`]: crate::error::ErrorKind::Corrupt
+    /// [`ErrorKind::NotFound`]: fullbore_format::error::ErrorKind::NotFound
+    /// [`ErrorKind::Corrupt`]: fullbore_format::error::ErrorKind::Corrupt
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
 
     /// All bytes of a small object, and their version.
@@ -108,8 +108,8 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it has more than [`max_document_bytes`] bytes, or the storage's.
     ///
-    /// [`ErrorKind::Corrupt`]: crate::error::ErrorKind::Corrupt
-    /// [`max_document_bytes`]: crate::format::layout::max_document_bytes
+    /// [`ErrorKind::Corrupt`]: fullbore_format::error::ErrorKind::Corrupt
+    /// [`max_document_bytes`]: fullbore_format::layout::max_document_bytes
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>>;
 
     /// How many bytes an object has.
@@ -126,7 +126,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the storage has no such condition, or the storage's.
     ///
-    /// [`ErrorKind::Unsupported`]: crate::error::ErrorKind::Unsupported
+    /// [`ErrorKind::Unsupported`]: fullbore_format::error::ErrorKind::Unsupported
     fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put>;
 
     /// Begins an object of any size, which is written front to back. It takes the place of an object of the same key when it is
@@ -197,7 +197,7 @@ pub trait Upload: fmt::Debug + Send {
     /// # Errors
     /// [`ErrorKind::Unsupported`] where the storage does not [amend](StorageAbilities::amends), or the storage's.
     ///
-    /// [`ErrorKind::Unsupported`]: crate::error::ErrorKind::Unsupported
+    /// [`ErrorKind::Unsupported`]: fullbore_format::error::ErrorKind::Unsupported
     fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Makes the object durable, and gives it its key.
@@ -217,7 +217,7 @@ pub trait Lease: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Gone`] if the lease is not ours any more, or the storage's.
     ///
-    /// [`ErrorKind::Gone`]: crate::error::ErrorKind::Gone
+    /// [`ErrorKind::Gone`]: fullbore_format::error::ErrorKind::Gone
     fn update(&mut self, body: &[u8]) -> Result<()>;
 
     /// Is the lease surely held still? False once it is known that it was taken or that the intent was deleted, and where the lease
@@ -241,7 +241,7 @@ pub struct ListedObject {
 pub struct StoredObject {
     /// Its length.
     pub bytes: u64,
-    /// CRC-64/NVME of each 8 MiB ([`PART_BYTES`](crate::format::root::PART_BYTES)) as stored; the last part may be shorter.
+    /// CRC-64/NVME of each 8 MiB ([`PART_BYTES`](fullbore_format::root::PART_BYTES)) as stored; the last part may be shorter.
     pub parts: Vec<u64>,
 }
 

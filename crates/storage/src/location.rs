@@ -3,11 +3,11 @@
 //! This is the only place that decides what such a word means. A word that begins like a URL and is a file is written as `./s3:/x`.
 
 use super::{Objects, access};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::REPOSITORY,
-    platform::write::is_in_the_way,
+    layout::REPOSITORY,
 };
+use fullbore_platform::write::is_in_the_way;
 use std::{
     ffi::OsStr,
     fmt, io,

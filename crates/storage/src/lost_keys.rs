@@ -4,10 +4,10 @@ use super::{
     Objects, ProvenRoot, Put,
     keys::{alone, check_name, is_encrypted, require_reader, write_first},
 };
-use crate::{
-    crypt::{KeyRing, UserRecipient},
+use fullbore_crypt::{KeyRing, UserRecipient};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, REPOSITORY, ROOT},
+    layout::{BACKUPS, REPOSITORY, ROOT},
 };
 use std::sync::Arc;
 

@@ -13,12 +13,13 @@ mod list_document;
 pub use list_document::{ListedKey, Members, RootMark};
 
 use super::{KEYS, Objects, Put, PutIf, sealed::ProvenRoot};
-use crate::{
-    crypt::{Access, KeyRing, open_by_person, seal_object},
+use fullbore_crypt::{Access, KeyRing, open_by_person, seal_object};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{layout::BACKUPS, seal::seal},
-    queue::run_each,
+    layout::BACKUPS,
+    seal::seal,
 };
+use fullbore_platform::queue::run_each;
 use list_document::MARK_BYTES;
 use std::collections::BTreeSet;
 
@@ -272,7 +273,7 @@ pub fn marks_that_count(
 /// As [`Members::change`]; [`ErrorKind::Permission`] if `ring` cannot read.
 pub fn accept_root(objects: &dyn Objects, ring: &KeyRing, root_key: &str) -> Result<bool> {
     if ring.access() == Access::Put {
-        return Err(crate::crypt::only_adds(root_key));
+        return Err(fullbore_crypt::only_adds(root_key));
     }
     let Some(root) = proven_root(objects, ring, root_key)? else {
         return Ok(false);

@@ -8,11 +8,11 @@ use super::{
     key::{check_key, check_prefix, is_below},
     parts::{amended_range, part_digests_of},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::max_document_bytes,
-    queue::Locked,
+    layout::max_document_bytes,
 };
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},

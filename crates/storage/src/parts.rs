@@ -1,11 +1,9 @@
 //! Digests of the parts of an object, from digests of the pieces that were stored.
 
-use crate::{
+use fullbore_format::{
+    digest::{crc64, crc64_join},
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::{crc64, crc64_join},
-        root::PART_BYTES,
-    },
+    root::PART_BYTES,
 };
 use std::ops::Range;
 

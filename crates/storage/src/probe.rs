@@ -1,11 +1,11 @@
 //! Finds out whether a storage does conditional puts, as leases and the commit of a backup need them.
 
 use super::{Objects, Put, PutIf, Version};
-use crate::{
+use fullbore_format::{
     error::{ErrorKind, Result},
-    format::layout::{PROBES, letters},
-    platform::debug,
+    layout::{PROBES, letters},
 };
+use fullbore_platform::debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Does the storage do puts on conditions, and refuse those whose condition does not hold?

@@ -4,7 +4,8 @@ use super::{
     Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
     StorageAbilities, StoredObject, Take, Upload, Version,
 };
-use crate::{error::Result, queue::Locked};
+use fullbore_format::error::Result;
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},

@@ -12,11 +12,9 @@ use super::{
     kept::new_file,
     remembered_file::{file_system_of, name_of, read_document},
 };
-use crate::{
-    crypt::KeyRing,
-    error::{Error, ErrorKind, Result},
-    platform::debug,
-};
+use fullbore_crypt::KeyRing;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::debug;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -356,7 +354,7 @@ mod tests {
         let text = other.replace(
             &of(&other),
             &of(&ring
-                .for_putting(crate::crypt::Author::random().unwrap())
+                .for_putting(fullbore_crypt::Author::random().unwrap())
                 .to_text()),
         );
         KeyRing::parse(&text, "it").unwrap()

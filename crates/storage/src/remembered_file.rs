@@ -1,10 +1,9 @@
 //! The file in which a host remembers the repositories of one location.
 
 use super::{Location, remembered::MemoryDocument};
-use crate::{
-    error::{Error, Result},
-    platform::{self, debug},
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform as platform;
+use fullbore_platform::debug;
 use std::{
     fs,
     io::{self, Read},

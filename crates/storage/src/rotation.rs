@@ -12,10 +12,8 @@ use super::{
     keys::{CurrentGeneration, KeyFile, alone, key_files, require_reader, wrap_for},
     members::{ListNumber, ListedKey, Members, digest_of, marks_that_count},
 };
-use crate::{
-    crypt::{Author, KeyRing, UserRecipient},
-    error::{Error, ErrorKind, Result},
-};
+use fullbore_crypt::{Author, KeyRing, UserRecipient};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 
 /// Gives the repository a new key for everything that is sealed from now on, and wraps it anew for all that have a key file.

@@ -4,7 +4,8 @@ use super::{
     kept::{new_file, state_dir},
     keys::KeyFile,
 };
-use crate::{crypt::KeyRing, platform::debug};
+use fullbore_crypt::KeyRing;
+use fullbore_platform::debug;
 use std::{
     collections::BTreeSet,
     fs,

@@ -7,7 +7,7 @@ use super::{
         connect_tcp, greet_to_join,
     },
 };
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
 /// For a connection to a server to be ready.

@@ -8,11 +8,8 @@ use super::{
         pinned_client,
     },
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::child_environment::without_secrets,
-    queue::Locked,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{child_environment::without_secrets, queue::Locked};
 use std::{
     ffi::OsStr,
     io::{self, IsTerminal},

@@ -9,15 +9,13 @@ use super::{
     Upload, Version,
     remembered::{AcceptedRepositories, Acquaintance, LocationMemory, MetKeys},
 };
-use crate::{
-    crypt::is_sealed,
+use fullbore_crypt::is_sealed;
+use fullbore_format::{
     error::{Error, ErrorKind, OtherKeys, Result},
-    format::{
-        layout::{BACKUPS, FORGOTTEN, INTENTS, PARTIAL, REPOSITORY, ROOT, Repository},
-        seal::open_sealed,
-    },
-    queue::Locked,
+    layout::{BACKUPS, FORGOTTEN, INTENTS, PARTIAL, REPOSITORY, ROOT, Repository},
+    seal::open_sealed,
 };
+use fullbore_platform::queue::Locked;
 use std::sync::{Arc, Mutex};
 
 /// The member of a root that has its sealed part.

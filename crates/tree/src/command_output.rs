@@ -1,9 +1,7 @@
 //! The output of a command, as it is read: its end is an error unless the command succeeded.
 
-use crate::{
-    error::{Error, Result},
-    platform::child_environment::without_secrets,
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform::child_environment::without_secrets;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::{OsStr, OsString},

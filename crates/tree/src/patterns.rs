@@ -6,9 +6,9 @@
 //!
 //! A pattern that has matched nothing is probably wrong, so matches are recorded.
 
-use crate::{
+use fullbore_format::{
+    entry,
     error::{Error, ErrorKind, Result, quoted},
-    format::entry,
 };
 use gix_ignore::glob::{
     Pattern,

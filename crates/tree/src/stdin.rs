@@ -4,20 +4,17 @@
 //! segment, the place of the header is left free. Otherwise the stream is first written to a
 //! temporary file without a name.
 
-use super::{
-    Source, Stream,
-    tree::{pad, part},
-};
-use crate::{
+use crate::read::{pad, part};
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, Owner, Time},
     error::{Error, ErrorKind, Result},
-    format::{
-        entry::{Entry, EntryKind, EntryPath, Owner, Time},
-        page::EntryState,
-        pax,
-    },
-    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
-    platform::{self, owner::OwnerNames},
+    page::EntryState,
+    pax,
 };
+use fullbore_pipeline::frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice};
+use fullbore_pipeline::source::{Source, Stream};
+use fullbore_platform as platform;
+use fullbore_platform::owner::OwnerNames;
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Seek},

@@ -1,16 +1,15 @@
 //! Lists what a backup would store, without storing anything.
 
 use super::{Backup, OpenedSubject};
-use crate::{
-    archive::Archive,
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, same_xattrs},
     error::Result,
-    format::entry::{Entry, EntryKind, EntryPath, same_xattrs},
-    frame::Scanned,
-    repo::{
-        base::{Base, ChosenBases},
-        first_look::FirstLook,
-    },
-    sink::Referred,
+};
+use fullbore_pipeline::{frame::Scanned, sink::Referred};
+use fullbore_repository::{
+    archive::Archive,
+    base::{Base, ChosenBases},
+    first_look::FirstLook,
 };
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},

@@ -2,12 +2,13 @@
 //! several streams are possible.
 
 use super::named_paths::NamedPath;
-use crate::{
+use fullbore_format::{
+    entry::{EntryPath, is_within, order},
     error::{Error, Result},
-    format::entry::{EntryPath, is_within, order},
-    platform::{self, FileSystemMount, dir},
-    source::tree::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
+use fullbore_platform as platform;
+use fullbore_platform::{FileSystemMount, dir};
+use fullbore_tree::read::{Closed, SourceTree, Top, TopRole, TreeRules};
 use std::{collections::HashSet, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
 /// Returns the trees of the PATHs; the mounts below them are divided among their devices.

@@ -4,20 +4,20 @@ use super::{
     paths::Scope,
     source::{OpenOptions, OpenedSubject, walkers},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::{EntryName, SourceInfo},
-    platform,
-    postgres::stopped,
-    source::{
-        Source,
-        far::{
-            FarOrigin, OpenedSources, ServedSources, SourceChannel, far_host_name, far_warnings,
-            open_far,
-        },
-        tree::Own,
+    root::{EntryName, SourceInfo},
+};
+use fullbore_pipeline::source::Source;
+use fullbore_platform as platform;
+use fullbore_postgres::stopped;
+use fullbore_storage::wire::{AskTopic, MAX_ANSWER_BYTES, Wire};
+use fullbore_tree::{
+    far::{
+        FarOrigin, OpenedSources, ServedSources, SourceChannel, far_host_name, far_warnings,
+        open_far,
     },
-    storage::wire::{AskTopic, MAX_ANSWER_BYTES, Wire},
+    read::Own,
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{

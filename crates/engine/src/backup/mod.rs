@@ -13,39 +13,42 @@ pub mod paths;
 pub(crate) mod source;
 pub(crate) mod streams;
 
-use crate::archive::unnamed_losses;
 use crate::{
-    archive::{Archive, object::OneFileObjects},
+    plan::{SinkSpec, StageSpec, Tuning},
+    stored_backup::StoredBackup,
+};
+use changes::{ChangeList, ChangeListener};
+use fullbore_format::{
+    digest::Algorithm,
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::Algorithm,
-        page::{EntryState, SegmentId},
-        root::{
-            BackupOptions, EntryName, FORMAT, Live, MAX_NOT_CAPTURED, NotCaptured, Root, RunStats,
-        },
-        seal::seal,
-        sizes,
-    },
+    page::{EntryState, SegmentId},
+    root::{BackupOptions, EntryName, FORMAT, Live, MAX_NOT_CAPTURED, NotCaptured, Root, RunStats},
+    seal::seal,
+    sizes,
+};
+use fullbore_pipeline::{
     frame::Scanned,
+    lay::{MakeRoot, StreamLayout, StreamOutcome},
+    sink::{Abilities, Destination, Partial},
+    stage::{codec::Codec, level::LevelDial},
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
     metrics::{
         meter::{LimitVerdict, Meter},
         waits::Waits,
     },
-    pipeline::lay::{MakeRoot, StreamLayout, StreamOutcome},
-    plan::{SinkSpec, StageSpec, Tuning},
-    platform,
     queue::run_both,
-    repo::{
-        base::{Base, ChosenBases, FoundBase, NewBackup, Unlike, WantedBase},
-        compare::Compare,
-        first_look::FirstLook,
-        ids::{self, SourceMark},
-    },
-    sink::{Abilities, Destination, Partial},
-    source::{backup::StoredBackup, tree::Own},
-    stage::{codec::Codec, level::LevelDial},
 };
-use changes::{ChangeList, ChangeListener};
+use fullbore_repository::archive::unnamed_losses;
+use fullbore_repository::{
+    archive::{Archive, object::OneFileObjects},
+    base::{Base, ChosenBases, FoundBase, NewBackup, Unlike, WantedBase},
+    compare::Compare,
+    first_look::FirstLook,
+    ids::{self, SourceMark},
+};
+use fullbore_tree::read::Own;
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
 use std::{

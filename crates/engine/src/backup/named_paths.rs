@@ -8,12 +8,12 @@
 //! Otherwise a restore would create directories in place of the other links, and hide everything
 //! else below their targets.
 
-use crate::{
+use fullbore_format::{
+    entry::{EntryPath, is_within, order},
     error::{Error, ErrorKind, Result, quoted},
-    format::entry::{EntryPath, is_within, order},
-    platform::{dir, write::is_in_the_way},
-    storage::foreign_words::{foreign_hint, looks_foreign},
 };
+use fullbore_platform::{dir, write::is_in_the_way};
+use fullbore_storage::foreign_words::{foreign_hint, looks_foreign};
 use std::{
     fs::{FileType, Metadata},
     io,

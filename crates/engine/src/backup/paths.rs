@@ -5,20 +5,18 @@ use super::{
     division::{divide_trees, open_top},
     named_paths::{FoundPath, NamedPath, links_within, name_paths},
 };
-use crate::{
+use fullbore_format::{
+    entry::{EntryPath, order},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{EntryPath, order},
-        root,
-    },
-    platform::BlockedCalls,
-    postgres::stopped,
-    repo::writer,
-    sink::{is_in, place_of},
-    source::{
-        patterns::{PatternPlace, Patterns},
-        tree::{ExclusionListener, Own, SourceTree, TopRole, TreeRules},
-    },
+    root,
+};
+use fullbore_pipeline::sink::{is_in, place_of};
+use fullbore_platform::BlockedCalls;
+use fullbore_postgres::stopped;
+use fullbore_repository::writer;
+use fullbore_tree::{
+    patterns::{PatternPlace, Patterns},
+    read::{ExclusionListener, Own, SourceTree, TopRole, TreeRules},
 };
 use std::{
     ffi::{OsStr, OsString},
@@ -247,7 +245,7 @@ impl Scope {
         let mut names: Vec<_> = names.collect();
         if let Some(bad) = names
             .iter()
-            .find(|name| !crate::format::entry::is_safe(name))
+            .find(|name| !fullbore_format::entry::is_safe(name))
         {
             let what = format!("cannot store {} from the list", quoted(bad));
             return Err(Error::new(ErrorKind::Usage, what)

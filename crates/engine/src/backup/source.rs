@@ -1,29 +1,29 @@
 //! The sources of a backup, and how they are opened: one source for each stream.
 
 use super::{far_source::FarSubject, paths::Scope};
-use crate::{
+use crate::stored_backup::StoredBackup;
+use fullbore_format::{
     error::{Result, quoted},
-    format::{
-        page::Record,
-        root::{EntryName, SourceInfo},
-    },
+    page::Record,
+    root::{EntryName, SourceInfo},
+};
+use fullbore_pipeline::{
     frame::{Buf, Frame, Scanned, Slice},
-    metrics::waits::Waits,
-    platform::{self, BlockedCalls},
-    postgres::{
-        request::{ClusterRequest, Reading},
-        source::ClusterSource,
-        wal_summaries::BlockChanges,
-    },
-    repo::{base::Base, compare::Compare, ids::SourceMark},
-    source::{
-        self, OpenAhead, Source,
-        backup::StoredBackup,
-        command_output::CommandOutput,
-        patterns::Patterns,
-        stdin::Stdin,
-        tree::{Own, TreeRules},
-    },
+    source::{self, OpenAhead, Source},
+};
+use fullbore_platform as platform;
+use fullbore_platform::{BlockedCalls, metrics::waits::Waits};
+use fullbore_postgres::{
+    request::{ClusterRequest, Reading},
+    source::ClusterSource,
+    wal_summaries::BlockChanges,
+};
+use fullbore_repository::{base::Base, compare::Compare, ids::SourceMark};
+use fullbore_tree::{
+    command_output::CommandOutput,
+    patterns::Patterns,
+    read::{Own, TreeRules},
+    stdin::Stdin,
 };
 use std::{cell::OnceCell, ffi::OsString, io::Read, os::unix::ffi::OsStrExt, sync::Arc};
 

@@ -1,24 +1,25 @@
 //! Runs the streams of a backup, one for each source, all at the same time.
 
-use crate::{
-    error::{Error, ErrorKind, Result},
+use crate::plan::{Depths, StageSpec, Tuning, at_fast_level, chain};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_pipeline::{
     frame::{Frame, Pool, Scanned, Slice},
-    metrics::meter::{Meter, MeterSample, Side, verdict},
-    pipeline::{
-        lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
-        level_choice::LevelChooser,
-        ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
-        pack::pack,
-        pages::EntryListener,
-        read_ahead::{ReadAhead, ScannedFiles, WindowLimits},
-        thread_count::ThreadTuner,
-    },
-    plan::{Depths, StageSpec, Tuning, at_fast_level, chain},
-    platform::{self, memory},
-    queue::{Locked, RateLimit, start_in},
+    lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
+    level_choice::LevelChooser,
+    ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
+    pack::pack,
+    pages::EntryListener,
+    read_ahead::{ReadAhead, ScannedFiles, WindowLimits},
     sink::{Partial, Sink},
     source::{self, Source},
     stage::{Chain, Stage, level::LevelDial},
+    thread_count::ThreadTuner,
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    memory,
+    metrics::meter::{Meter, MeterSample, Side, verdict},
+    queue::{Locked, RateLimit, start_in},
 };
 use std::{
     collections::BTreeMap,

@@ -3,10 +3,8 @@
 //! Three identities are compared: real paths; device and inode of all directories above; and the
 //! paths within a file system, which are the same through all bind mounts of it.
 
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::path_in_file_system,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::path_in_file_system;
 use std::{
     fs,
     os::unix::fs::MetadataExt,

@@ -1,16 +1,14 @@
 //! Extended attributes of files that are not opened: a scan does not read them.
 
-use crate::{
+use fullbore_format::{
+    acl,
+    entry::{Xattr, split},
     error::Result,
-    format::{
-        acl,
-        entry::{Xattr, split},
-    },
-    platform::{
-        dir::{open_dir, open_root},
-        owner::OwnerNames,
-        xattr,
-    },
+};
+use fullbore_platform::{
+    dir::{open_dir, open_root},
+    owner::OwnerNames,
+    xattr,
 };
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -27,7 +25,7 @@ impl AttributeReader {
     /// The system's.
     pub(super) fn open(root: &Path) -> Result<Self> {
         let opened = open_root(root);
-        let failed = |e| crate::error::Error::io(format!("could not open {root:?}"), e);
+        let failed = |e| fullbore_format::error::Error::io(format!("could not open {root:?}"), e);
         Ok(Self {
             root: opened.map_err(failed)?,
             parent: None,

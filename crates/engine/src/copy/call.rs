@@ -4,17 +4,15 @@
 //! reader of headers checks each path, wherever it comes from.
 
 use super::rules::CopyRules;
-use crate::{
+use fullbore_format::{
+    cbor::decode_bounded,
+    entry::Entry,
     error::{Error, ErrorKind, Result, one_line},
-    format::{
-        cbor::decode_bounded,
-        entry::Entry,
-        page::Record,
-        pax::{PaxReader, TarItem, write_header},
-    },
-    frame::Frame,
-    queue::{ByteBudget, ByteRoom},
+    page::Record,
+    pax::{PaxReader, TarItem, write_header},
 };
+use fullbore_pipeline::frame::Frame;
+use fullbore_platform::queue::{ByteBudget, ByteRoom};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{
     borrow::Cow,
@@ -237,9 +235,9 @@ pub trait CopyTarget: Send + Sync {
 /// The place of the member of each part in the bytes of a frame: header, content and padding.
 pub(super) fn member_ranges(frame: &Frame) -> Vec<Range<usize>> {
     let mut start = 0;
-    let range = |part: &crate::frame::FrameEntry| {
+    let range = |part: &fullbore_pipeline::frame::FrameEntry| {
         let content = part.inner as usize + part.len as usize;
-        let end = content + crate::format::pax::padding(part.len.into());
+        let end = content + fullbore_format::pax::padding(part.len.into());
         std::mem::replace(&mut start, end)..end
     };
     frame.parts.iter().map(range).collect()
@@ -290,7 +288,7 @@ pub(super) fn read_paths(body: &[u8]) -> Result<impl Iterator<Item = Result<&[u8
 /// # Errors
 /// [`ErrorKind::Corrupt`] for another one.
 pub(super) fn checked_path(path: &[u8]) -> Result<&[u8]> {
-    let is_below = !path.is_empty() && crate::format::entry::is_safe(path);
+    let is_below = !path.is_empty() && fullbore_format::entry::is_safe(path);
     is_below.then_some(path).ok_or_else(not_understood)
 }
 

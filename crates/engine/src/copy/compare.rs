@@ -10,17 +10,17 @@ use super::{
     kept::KeptPaths,
     plan::{CopyPlan, Replaced},
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, Time, is_within, order, split},
     error::{Error, Result},
-    format::{
-        entry::{Entry, EntryKind, EntryPath, Time, is_within, order, split},
-        page::{EntryState, ManifestPage, PageItem, Record},
-    },
+    page::{EntryState, ManifestPage, PageItem, Record},
+};
+use fullbore_pipeline::{
     frame::Scanned,
     known::{BaseEntry, Trust},
     source::Stream,
-    target::partial::is_partial,
 };
+use fullbore_tree::write::partial::is_partial;
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, VecDeque},

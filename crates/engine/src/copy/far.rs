@@ -4,7 +4,9 @@ use super::call::{
     CopyAnswer, CopyCall, CopyTarget, TargetPage, compressed, decode_answer, decode_call,
     encode_answer, encode_call, encode_packed_call, member_ranges, not_understood,
 };
-use crate::{error::Result, format::page::ManifestPage, frame::Frame, queue::Locked};
+use fullbore_format::{error::Result, page::ManifestPage};
+use fullbore_pipeline::frame::Frame;
+use fullbore_platform::queue::Locked;
 use minicbor::bytes::ByteVec;
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -147,7 +149,7 @@ fn is_list(call: &CopyCall) -> bool {
 /// Answers a question of another host.
 ///
 /// # Errors
-/// Those of the question; [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for anything else.
+/// Those of the question; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) for anything else.
 pub fn answer(target: &dyn CopyTarget, question: &[u8]) -> Result<Vec<u8>> {
     let (call, body) = decode_call(question)?;
     let is_first = matches!(call, CopyCall::Open(_) | CopyCall::Rewind);

@@ -13,12 +13,15 @@ use super::{
     plan::CopyPlan,
     spool::PathSpool,
 };
-use crate::{
+use fullbore_format::{
+    entry::Entry,
     error::{Error, Result},
-    format::entry::Entry,
-    frame::Scanned,
-    source::{Source, Stream, tree::SourceTree},
 };
+use fullbore_pipeline::{
+    frame::Scanned,
+    source::{Source, Stream},
+};
+use fullbore_tree::read::SourceTree;
 use std::{path::Path, sync::Arc};
 
 /// Differences that wait in memory, at most: about 30 MB.
@@ -68,7 +71,7 @@ impl TreeCopy {
     /// the deletions are allowed before anything is changed.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if more would be deleted than is
+    /// [`ErrorKind::Usage`](fullbore_format::error::ErrorKind::Usage) if more would be deleted than is
     /// allowed; those of both ends.
     pub(super) fn allowed_differences(
         &self,
@@ -122,7 +125,7 @@ impl TreeCopy {
     /// Checks the deletions that a complete plan has.
     ///
     /// # Errors
-    /// As [`DeletionLimit::check`](crate::target::deletion_limit::DeletionLimit::check).
+    /// As [`DeletionLimit::check`](fullbore_tree::write::deletion_limit::DeletionLimit::check).
     pub(super) fn check_deletions(&self, plan: &CopyPlan) -> Result<()> {
         let planned = plan.planned_deletions();
         let target = self.to.as_deref();

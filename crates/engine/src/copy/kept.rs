@@ -1,14 +1,12 @@
 //! Objects of the target that a copy never deletes, though the source does not deliver them.
 
 use super::{CopyOptions, rules::LeftOutPatterns};
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, is_within},
     error::Result,
-    format::{
-        entry::{Entry, EntryKind, EntryPath, is_within},
-        page::{EntryState, Record},
-    },
-    frame::{ContentScope, Scanned},
+    page::{EntryState, Record},
 };
+use fullbore_pipeline::frame::{ContentScope, Scanned};
 
 /// Decides whether an object of the target is kept. Asked in archive order.
 pub(super) struct KeptPaths {
@@ -21,7 +19,7 @@ pub(super) struct KeptPaths {
 
 impl KeptPaths {
     /// # Errors
-    /// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) for patterns that cannot be read.
+    /// [`ErrorKind::Usage`](fullbore_format::error::ErrorKind::Usage) for patterns that cannot be read.
     pub(super) fn new(options: &CopyOptions) -> Result<Self> {
         Ok(Self {
             patterns: options.deletion_rules().patterns()?,

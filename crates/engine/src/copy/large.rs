@@ -1,17 +1,14 @@
 //! Large files of the tree that is written: compared and written block by block, from any thread.
 
 use super::call::{BLOCK, CopyAnswer, DIGEST_BYTES, not_understood};
-use crate::{
+use crate::report::skipped::concerns_one_object;
+use fullbore_format::{
+    digest::{Digest, digests},
+    entry::{ByteRun, Entry, EntryKind, EntryPath},
     error::{Error, Result, quoted},
-    format::{
-        digest::{Digest, digests},
-        entry::{ByteRun, Entry, EntryKind, EntryPath},
-    },
-    platform::write,
-    queue::Locked,
-    report::skipped::concerns_one_object,
-    target::{in_place::Patch, tree::TargetTree, writer::TargetWriter},
 };
+use fullbore_platform::{queue::Locked, write};
+use fullbore_tree::write::{in_place::Patch, tree::TargetTree, writer::TargetWriter};
 use std::{
     collections::HashMap,
     sync::{

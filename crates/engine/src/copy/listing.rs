@@ -1,16 +1,16 @@
 //! The entries of the tree that a copy writes, as they are before it.
 
 use super::{attributes::AttributeReader, call::OpenTarget};
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, split},
     error::{Error, Result},
-    format::{
-        entry::{Entry, EntryKind, split},
-        page::{EntryState, Record},
-    },
+    page::{EntryState, Record},
+};
+use fullbore_pipeline::{
     frame::Scanned,
-    platform::dir::{LOST_AND_FOUND, is_mount_root, open_dir, open_root},
     source::{Source, Stream},
 };
+use fullbore_platform::dir::{LOST_AND_FOUND, is_mount_root, open_dir, open_root};
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},

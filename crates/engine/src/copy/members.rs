@@ -1,18 +1,18 @@
 //! Writes members of a copy: each is made, or left out if the tree refuses it alone.
 
 use super::call::{BLOCK, CopyAnswer, DIGEST_BYTES, MAX_TAR, not_understood};
-use crate::{
+use crate::report::skipped::concerns_one_object;
+use fullbore_format::{
+    digest::{Digest, digests},
+    entry::{Entry, EntryKind, split},
     error::{Error, Result},
-    format::{
-        digest::{Digest, digests},
-        entry::{Entry, EntryKind, split},
-    },
-    platform::uring::{BATCH, OpenedFiles},
+};
+use fullbore_platform::{
     queue::Locked,
-    report::skipped::concerns_one_object,
-    target::{
-        deferred_dirs::DeferredDirs, in_place::Patch, tree::TargetTree, writer::TargetWriter,
-    },
+    uring::{BATCH, OpenedFiles},
+};
+use fullbore_tree::write::{
+    deferred_dirs::DeferredDirs, in_place::Patch, tree::TargetTree, writer::TargetWriter,
 };
 use std::{
     fs::File,

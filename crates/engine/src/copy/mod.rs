@@ -27,27 +27,29 @@ pub(crate) mod work;
 
 pub use call::CopyTarget;
 
-use crate::{
-    error::{Error, Result},
-    format::{
-        acl,
-        entry::{Entry, Xattr},
-        page::Record,
-    },
-    frame::{Pool, Scanned},
-    metrics::meter::Meter,
-    pipeline::{
-        pack::pack_below,
-        workers::{self, WorkerLimit},
-    },
-    platform,
-    queue::{Queue, start},
-    source::tree::Own,
-    source::{Source, Stream},
-    target::{deletion_limit::DeletionLimit, metadata::has_only_xattrs},
-};
 use apart::check_apart;
 use call::{CopyCall, OpenTarget};
+use fullbore_format::{
+    acl,
+    entry::{Entry, Xattr},
+    error::{Error, Result},
+    page::Record,
+};
+use fullbore_pipeline::{
+    frame::{Pool, Scanned},
+    pack::pack_below,
+    source::{Source, Stream},
+    workers::{self, WorkerLimit},
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    metrics::meter::Meter,
+    queue::{Queue, start},
+};
+use fullbore_tree::{
+    read::Own,
+    write::{deletion_limit::DeletionLimit, metadata::has_only_xattrs},
+};
 use held::CopyEnds;
 use plan::CopyPlan;
 use rules::CopyRules;
@@ -191,7 +193,7 @@ impl TreeCopy {
     /// Runs the copy. The scan of the source has begun before the target is opened.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if one directory is within the other; those of the source's root and of
+    /// [`ErrorKind::Usage`](fullbore_format::error::ErrorKind::Usage) if one directory is within the other; those of the source's root and of
     /// the target. An entry that cannot be read or written is in the summary.
     pub fn run(
         &self,

@@ -20,20 +20,18 @@ use super::{
     removal::TreeRemoval,
     rules::LeftOutPatterns,
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind},
     error::{Error, ErrorKind, Result},
-    format::{
-        entry::{Entry, EntryKind},
-        page::{MAX_RECORDS, ManifestPage},
-        pax::{PaxReader, TarItem, skip_padding},
-    },
-    frame::{Frame, FrameContent},
-    queue::Locked,
-    target::{
-        layout::TargetLayout,
-        tree::{TargetOptions, TargetTree},
-        writer::TargetWriter,
-    },
+    page::{MAX_RECORDS, ManifestPage},
+    pax::{PaxReader, TarItem, skip_padding},
+};
+use fullbore_pipeline::frame::{Frame, FrameContent};
+use fullbore_platform::queue::Locked;
+use fullbore_tree::write::{
+    layout::TargetLayout,
+    tree::{TargetOptions, TargetTree},
+    writer::TargetWriter,
 };
 use std::{
     path::{Path, PathBuf},
@@ -409,7 +407,7 @@ fn is_vacant(path: &Path) -> Result<bool> {
     let failed = |e| Error::io(format!("could not open {path:?}"), e);
     let names = match std::fs::File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
-        opened => crate::platform::dir::read_dir(opened.map_err(failed)?, &mut Vec::new()),
+        opened => fullbore_platform::dir::read_dir(opened.map_err(failed)?, &mut Vec::new()),
     };
     match names {
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {

@@ -6,16 +6,14 @@ use super::{
     held::HeldChanges,
     spool::PathSpool,
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryPath, split},
     error::{Result, quoted},
-    format::{
-        entry::{Entry, EntryPath, split},
-        page::EntryState,
-    },
-    frame::Scanned,
-    queue::Locked,
-    target::{deletion_limit::PlannedDeletions, partial::is_partial},
+    page::EntryState,
 };
+use fullbore_pipeline::frame::Scanned;
+use fullbore_platform::queue::Locked;
+use fullbore_tree::write::{deletion_limit::PlannedDeletions, partial::is_partial};
 use std::{
     collections::HashMap,
     sync::{

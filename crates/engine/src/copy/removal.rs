@@ -5,13 +5,12 @@ use super::{
     members::MemberWriter,
     rules::{CopyRules, LeftOutPatterns},
 };
-use crate::{
+use fullbore_format::{
+    entry::split,
     error::{Error, Result},
-    format::entry::split,
-    platform::dir::{self, is_lost_and_found},
-    source::tree::SourceTree,
-    target::tree::TargetTree,
 };
+use fullbore_platform::dir::{self, is_lost_and_found};
+use fullbore_tree::{read::SourceTree, write::tree::TargetTree};
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
 /// Removes paths that no rule of this side leaves out.
@@ -43,7 +42,7 @@ impl TreeRemoval {
     /// Removes the paths in `body`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if a rule leaves one of them out:
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if a rule leaves one of them out:
     /// then none is removed. An error that concerns all.
     pub(super) fn remove(
         &self,
@@ -67,7 +66,7 @@ impl TreeRemoval {
     /// Checks that this path may be removed, or given another name.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if a rule leaves it out, or if it
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if a rule leaves it out, or if it
     /// belongs to the file system.
     pub(super) fn check(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = split(path);

@@ -1,13 +1,12 @@
 //! What a copy leaves out, the same on both sides: what is not copied is not deleted either.
 
-use crate::{
-    error::{Error, Result},
-    platform::{self, dir},
-    postgres::stopped,
-    source::{
-        patterns::{PatternPlace, Patterns},
-        tree::{Own, SourceTree, Top, TopRole, TreeRules},
-    },
+use fullbore_format::error::{Error, Result};
+use fullbore_platform as platform;
+use fullbore_platform::dir;
+use fullbore_postgres::stopped;
+use fullbore_tree::{
+    patterns::{PatternPlace, Patterns},
+    read::{Own, SourceTree, Top, TopRole, TreeRules},
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{

@@ -1,10 +1,8 @@
 //! Paths that are needed at the end of a copy: in memory up to a limit, beyond it in a temporary
 //! file without a name.
 
-use crate::{
-    error::{Error, Result},
-    platform::write::{anonymous_file, pwrite_all},
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform::write::{anonymous_file, pwrite_all};
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 /// Most bytes in memory, and of a batch.

@@ -7,20 +7,18 @@ use super::{
     call::{BLOCK, CopyCall, DIGEST_BYTES, headers},
     plan::CopyPlan,
 };
-use crate::{
+use fullbore_format::{
+    digest::{Digest, digests},
+    entry::{Entry, EntryKind, EntryPath},
     error::Result,
-    format::{
-        digest::{Digest, digests},
-        entry::{Entry, EntryKind, EntryPath},
-        page::EntryState,
-    },
+    page::EntryState,
+};
+use fullbore_pipeline::{
     frame::{Frame, FrameContent, FrameEntry, LargeFile, Pool, Scanned, Slice},
     known::BaseEntry,
-    metrics::meter::Meter,
-    platform::dir,
-    queue::Locked,
     source::Source,
 };
+use fullbore_platform::{dir, metrics::meter::Meter, queue::Locked};
 use std::{
     collections::HashMap,
     sync::{

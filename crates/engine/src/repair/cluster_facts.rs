@@ -1,17 +1,17 @@
 //! Finds the facts of a PostgreSQL cluster in the files of its backup, after the root was lost.
 
-use crate::archive::small_file::small_file;
-use crate::{
-    archive::{Archive, Selection, preview::PreviewObjects},
+use fullbore_format::{
     error::Result,
-    format::root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
-    postgres::{
-        control::Control,
-        inventory::{MAX_UNLISTED, is_unlisted},
-        restore::plan::{BACKUP_LABEL, PG_CONTROL},
-    },
-    storage::Objects,
+    root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
 };
+use fullbore_postgres::{
+    control::Control,
+    inventory::{MAX_UNLISTED, is_unlisted},
+    restore::plan::{BACKUP_LABEL, PG_CONTROL},
+};
+use fullbore_repository::archive::small_file::small_file;
+use fullbore_repository::archive::{Archive, Selection, preview::PreviewObjects};
+use fullbore_storage::Objects;
 use std::sync::Arc;
 
 /// Adds the facts of a cluster to a rebuilt root, if it is a backup of one. Names of databases and
@@ -153,7 +153,7 @@ fn databases(archive: &Archive) -> Vec<DatabaseInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::postgres::manifest::{Manifest, WalRange};
+    use fullbore_postgres::manifest::{Manifest, WalRange};
     use std::os::unix::fs::FileExt;
 
     #[test]

@@ -3,12 +3,10 @@
 //! Such a file counts as not captured, and so do its other names.
 
 use super::{give_up::without, root::FoundPage};
-use crate::{
+use fullbore_format::{
+    entry::{EntryKind, EntryPath},
     error::Result,
-    format::{
-        entry::{EntryKind, EntryPath},
-        page::{Record, describe_whole_file},
-    },
+    page::{Record, describe_whole_file},
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -77,7 +75,7 @@ pub(crate) fn cut_off<'a>(records: impl Iterator<Item = &'a Record>) -> HashSet<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{
+    use fullbore_format::{
         entry::Entry,
         page::{Extent, FrameAt},
     };

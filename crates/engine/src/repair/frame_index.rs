@@ -2,15 +2,13 @@
 //! lost.
 
 use super::root::table;
-use crate::{
-    archive::object::{ObjectName, ObjectReader},
+use fullbore_format::{
     error::{Error, Result},
-    format::{
-        page::SegmentId,
-        segment::{FrameSpan, skippable_len},
-    },
-    stage::codec::Codec,
+    page::SegmentId,
+    segment::{FrameSpan, skippable_len},
 };
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_repository::archive::object::{ObjectName, ObjectReader};
 
 /// Bytes that are read at first to find the end of a frame.
 const FIRST_BYTES: usize = 4 << 20;
@@ -35,7 +33,7 @@ impl FrameIndex {
     /// Reads the index of segment `id`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the seek table is lost and the frames
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if the seek table is lost and the frames
     /// cannot be found without it.
     pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = ObjectName::Segment(id.clone());

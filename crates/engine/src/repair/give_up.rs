@@ -6,19 +6,19 @@
 //! segment, because a segment never changes.
 
 use super::{cut_off, remade_sums::RemadeSums};
-use crate::archive::unnamed_losses;
-use crate::{
-    archive::{Archive, object::ObjectName},
+use crate::verify::losses::EntryLoss;
+use fullbore_format::{
+    digest::hex,
+    entry::EntryPath,
     error::{Result, quoted},
-    format::{
-        digest::hex,
-        entry::EntryPath,
-        page::{EntryState, Extent, ManifestPage, Record, SegmentId, describe_whole_file},
-        root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
-    },
-    repo::inventory::full,
+    page::{EntryState, Extent, ManifestPage, Record, SegmentId, describe_whole_file},
+    root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
     text::counted,
-    verify::losses::EntryLoss,
+};
+use fullbore_repository::archive::unnamed_losses;
+use fullbore_repository::{
+    archive::{Archive, object::ObjectName},
+    inventory::full,
 };
 use std::collections::HashSet;
 

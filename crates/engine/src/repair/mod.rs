@@ -19,32 +19,30 @@ pub(crate) mod root;
 mod same_content;
 pub(crate) mod totals;
 
-use crate::{
-    archive::{Archive, object::ObjectName},
+use crate::verify::{Verify, VerifyVerdict, losses::EntryLoss};
+use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        layout::{self, Repository},
-        page::SegmentId,
-        root::{FORMAT, Root},
-        seal::seal,
-    },
-    metrics::meter::Meter,
-    platform,
-    repo::{
-        annotations::Annotations,
-        inventory::{Inventory, bad_words},
-        open::{backup_ids, read_repository, repository_at},
-        protocol::intent_key,
-        roots::{self, BackupState, key},
-        scan::{FoundDirectory, open_all},
-        select::BackupFilter,
-        verify_memory::VerifyMemory,
-        writer::lacks_conditions,
-    },
-    storage::{Lease, Leased, Objects, PutIf, Take},
+    layout::{self, Repository},
+    page::SegmentId,
+    root::{FORMAT, Root},
+    seal::seal,
     text::counted,
-    verify::{Verify, VerifyVerdict, losses::EntryLoss},
 };
+use fullbore_platform as platform;
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::{
+    annotations::Annotations,
+    archive::{Archive, object::ObjectName},
+    inventory::{Inventory, bad_words},
+    open::{backup_ids, read_repository, repository_at},
+    protocol::intent_key,
+    roots::{self, BackupState, key},
+    scan::{FoundDirectory, open_all},
+    select::BackupFilter,
+    verify_memory::VerifyMemory,
+    writer::lacks_conditions,
+};
+use fullbore_storage::{Lease, Leased, Objects, PutIf, Take};
 use give_up::{RemainingBackup, forgo};
 use root::{RebuiltRoot, label, rebuild};
 use same_content::SameContent;
@@ -175,13 +173,12 @@ impl Repair {
             let loss = lost
                 .iter()
                 .find(|loss| loss.backup == archive.root.id && !loss.all);
-            let mentions = |id: &SegmentId| {
-                archive
-                    .root
-                    .liveness
-                    .iter()
-                    .any(|live| crate::repo::inventory::full(archive, &live.id()) == *id)
-            };
+            let mentions =
+                |id: &SegmentId| {
+                    archive.root.liveness.iter().any(|live| {
+                        fullbore_repository::inventory::full(archive, &live.id()) == *id
+                    })
+                };
             if loss.is_some() || missing.iter().any(mentions) {
                 steps.push(forgo_step(objects, archive, loss, &missing, &same)?);
             }
@@ -567,7 +564,7 @@ fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
 
 /// Returns the segments that a backup refers to and that are missing.
 fn missing(stock: &Inventory) -> HashSet<SegmentId> {
-    let is_missing = |place: &&crate::repo::inventory::SegmentPlace| {
+    let is_missing = |place: &&fullbore_repository::inventory::SegmentPlace| {
         let len = stock.archives[place.archive]
             .store()
             .len(&ObjectName::Segment(place.id.clone()));

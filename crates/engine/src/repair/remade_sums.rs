@@ -6,14 +6,12 @@
 //! bytes. Otherwise every later check would report damage that harms no file.
 
 use super::{frame_index::FrameIndex, root::sum};
-use crate::{
-    archive::{Archive, object::ObjectName},
+use fullbore_format::{
     error::Result,
-    format::{
-        page::{FrameAt, SegmentId},
-        root::{PageAt, Root, Segment},
-    },
+    page::{FrameAt, SegmentId},
+    root::{PageAt, Root, Segment},
 };
+use fullbore_repository::archive::{Archive, object::ObjectName};
 use std::collections::BTreeSet;
 
 /// The present sizes and checksums of segments.

@@ -6,30 +6,29 @@
 //! object.
 
 use super::{cluster_facts, cut_off, frame_index::FrameIndex, totals::describe};
-use crate::archive::unnamed_losses;
-use crate::{
+use fullbore_format::{
+    digest::{Crc64, hex},
+    entry::order,
+    error::{Error, Result},
+    layout,
+    page::{ManifestPage, SegmentId},
+    root::{BackupOptions, FORMAT, PART_BYTES, Root, Segment, SourceInfo},
+    segment::{
+        Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len,
+    },
+    sizes,
+    text::counted,
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_repository::archive::unnamed_losses;
+use fullbore_repository::{
     archive::{
         Archive,
         object::{BackupObjects, ObjectName, ObjectReader},
     },
-    error::{Error, Result},
-    format::{
-        digest::{Crc64, hex},
-        entry::order,
-        layout,
-        page::{ManifestPage, SegmentId},
-        root::{BackupOptions, FORMAT, PART_BYTES, Root, Segment, SourceInfo},
-        segment::{
-            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table,
-            seek_table_len,
-        },
-        sizes,
-    },
-    repo::roots::files_of,
-    stage::codec::Codec,
-    storage::Objects,
-    text::counted,
+    roots::files_of,
 };
+use fullbore_storage::Objects;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -174,7 +173,7 @@ fn is_in_manifest(lost: &LostPage, found: &[FoundPage]) -> bool {
 /// Rebuilds the root of backup `id`; the roots of `others` may have the places of its pages.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if there are no pages to rebuild it from.
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if there are no pages to rebuild it from.
 pub(crate) fn rebuild(
     objects: &Arc<dyn Objects>,
     id: &str,
@@ -358,7 +357,7 @@ pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64,
 /// Returns stored and plain bytes of every frame.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it cannot be read.
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it cannot be read.
 pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
     let len = store.len(object)?;
     let damaged = || {

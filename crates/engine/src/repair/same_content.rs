@@ -1,11 +1,10 @@
 //! Looks for the content of lost files in other backups of the repository.
 
-use crate::{
+use crate::verify::losses::EntryLoss;
+use fullbore_format::{digest::Digest, entry::EntryPath, error::quoted, page::PageItem};
+use fullbore_repository::{
     archive::{Archive, Selection},
-    error::quoted,
-    format::{digest::Digest, entry::EntryPath, page::PageItem},
-    repo::inventory::files,
-    verify::losses::EntryLoss,
+    inventory::files,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,16 +1,14 @@
 //! Computes the totals of a rebuilt root from its pages: places, references, and counts.
 
 use super::root::FoundPage;
-use crate::{
-    format::{
-        digest::{Algorithm, Digest, hex},
-        entry::{self, EntryKind},
-        page::{EntryState, Record},
-        root::{BackupTotals, EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root, Segment},
-        sizes,
-    },
-    pipeline::liveness::References,
+use fullbore_format::{
+    digest::{Algorithm, Digest, hex},
+    entry::{self, EntryKind},
+    page::{EntryState, Record},
+    root::{BackupTotals, EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root, Segment},
+    sizes,
 };
+use fullbore_pipeline::liveness::References;
 
 /// Small backups have small frames only, but a backup cannot use a smaller limit than this.
 const LEAST_FRAME_BYTES: u64 = 64 << 10;

@@ -1,15 +1,13 @@
 //! Damage that was found, and the files lost by it.
 
-use crate::{
-    archive::{Archive, object::ObjectName},
+use fullbore_format::{
+    entry::EntryPath,
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::EntryPath,
-        page::{FrameAt, PageItem, SegmentId},
-    },
-    queue::Locked,
+    page::{FrameAt, PageItem, SegmentId},
     text::counted,
 };
+use fullbore_platform::queue::Locked;
+use fullbore_repository::archive::{Archive, object::ObjectName};
 use std::{
     collections::{BTreeSet, HashSet},
     sync::Mutex,
@@ -38,7 +36,7 @@ impl Damage {
 
 /// Returns the lines about damaged objects. Frames whose lost files are named elsewhere are only
 /// counted, unless `is_verbose`.
-pub(crate) fn damage_lines(damage: &[Damage], is_verbose: bool) -> Vec<String> {
+pub fn damage_lines(damage: &[Damage], is_verbose: bool) -> Vec<String> {
     let is_hidden = |one: &&Damage| !is_verbose && one.is_of_named_files();
     let (hidden, told): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_hidden);
     let mut lines = Vec::new();
@@ -61,7 +59,7 @@ pub(crate) const LEFT: &str = "is unchanged: it is damaged in the backup";
 
 /// Collects damage, or ends the run at the first damage.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub struct Report {
     keep_going: bool,
     damage: Mutex<Vec<Damage>>,
     warnings: Mutex<Vec<String>>,
@@ -70,7 +68,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(keep_going: bool) -> Self {
+    /// Makes an empty list. With `keep_going` damage does not end the run.
+    pub fn new(keep_going: bool) -> Self {
         Self {
             keep_going,
             ..Self::default()
@@ -79,7 +78,7 @@ impl Report {
 
     /// Adds damage with its files. Any other error ends the run, because it does not concern stored
     /// data.
-    pub(crate) fn add(&self, (error, files): (Error, Vec<EntryPath>)) -> Result<()> {
+    pub fn add(&self, (error, files): (Error, Vec<EntryPath>)) -> Result<()> {
         if !error.kind.is_loss() {
             return Err(error);
         }
@@ -113,12 +112,12 @@ impl Report {
     }
 
     /// Adds damage that caused no loss.
-    pub(crate) fn warn(&self, error: Error) {
+    pub fn warn(&self, error: Error) {
         self.note(format!("{}; another copy is intact", error.line()));
     }
 
     /// Adds a damaged frame of which no requested data is lost.
-    pub(crate) fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
+    pub fn harmless(&self, archive: &Archive, frame: &(SegmentId, FrameAt), error: Error) {
         let (error, _) = frame_damage(archive, frame, error, Vec::new());
         self.note(format!("{}; no requested data is lost", error.line()));
     }
@@ -170,7 +169,7 @@ impl Report {
     }
 
     /// Takes the notes, sorted.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let mut lines = std::mem::take(&mut *self.warnings.locked());
         lines.sort();
         lines.dedup();
@@ -178,7 +177,7 @@ impl Report {
     }
 
     /// Takes the damage, sorted, so that the list does not depend on the number of workers.
-    pub(crate) fn damage(&self) -> Vec<Damage> {
+    pub fn damage(&self) -> Vec<Damage> {
         let mut damage = std::mem::take(&mut *self.damage.locked());
         damage.sort_by(|a, b| (&a.what, &a.files).cmp(&(&b.what, &b.files)));
         damage
@@ -186,7 +185,7 @@ impl Report {
 }
 
 /// Describes a damaged frame and the files that need it. Passes on an error that is not damage.
-pub(crate) fn frame_damage(
+pub fn frame_damage(
     archive: &Archive,
     (segment, frame): &(SegmentId, FrameAt),
     error: Error,

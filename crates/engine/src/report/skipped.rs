@@ -1,13 +1,12 @@
 //! Entries of a tar or a backup that cannot be restored and do not stop the restore of the others.
 //! They become an error at the end.
 
-use crate::{
+use fullbore_format::{
+    entry::{self, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
-    format::entry::{self, EntryPath},
-    platform::{is_shortage, write::is_disk_failure},
-    queue::Locked,
-    target::tree::TargetTree,
 };
+use fullbore_platform::{is_shortage, queue::Locked, write::is_disk_failure};
+use fullbore_tree::write::tree::TargetTree;
 use std::{
     collections::HashSet,
     sync::{Mutex, MutexGuard},

@@ -1,19 +1,19 @@
 //! Checks before a restore: the requested paths exist, and the target is not the source.
 
 use super::Restore;
-use crate::archive::not_there;
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_format::{
+    entry::{EntryKind, EntryPath, is_within},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{EntryKind, EntryPath, is_within},
-        page::{EntryState, PageItem},
-    },
-    platform::dir::real_path,
-    repo::open::place,
-    sink::is_in,
-    target::layout::TargetLayout,
+    page::{EntryState, PageItem},
 };
+use fullbore_pipeline::sink::is_in;
+use fullbore_platform::dir::real_path;
+use fullbore_repository::archive::not_there;
+use fullbore_repository::{
+    archive::{Archive, Selection},
+    open::place,
+};
+use fullbore_tree::write::layout::TargetLayout;
 use std::{os::unix::ffi::OsStrExt, path::Path};
 
 /// Returns the paths of a selection; empty if the selection is everything.

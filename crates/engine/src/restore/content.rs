@@ -8,23 +8,23 @@
 //! file has many small changes. The worker assembles the stretch, then hashes and writes it once.
 
 use super::RestoreRun;
-use crate::{
-    archive::schedule::{
-        self, ContentEnd, JobPlanner, PieceHash, RunOwner, ScheduleShared, StretchBuffer,
-        WantedRun, check_pieces,
-    },
+use crate::report::damage::{LEFT, frame_damage};
+use fullbore_format::{
+    digest::Digest,
+    entry::{EntryKind, EntryPath},
     error::{Error, Result},
-    format::{
-        digest::Digest,
-        entry::{EntryKind, EntryPath},
-        page::{FrameAt, PageItem, SegmentId},
-    },
-    metrics::{cpu::ThreadClock, meter::lap},
-    pipeline::workers::{self, WorkerLimit},
-    report::damage::{LEFT, frame_damage},
-    stage::codec::Decompressor,
-    target::{parallel_file::ParallelFile, writer::TargetWriter},
+    page::{FrameAt, PageItem, SegmentId},
 };
+use fullbore_pipeline::{
+    stage::codec::Decompressor,
+    workers::{self, WorkerLimit},
+};
+use fullbore_platform::metrics::{cpu::ThreadClock, meter::lap};
+use fullbore_repository::archive::schedule::{
+    self, ContentEnd, JobPlanner, PieceHash, RunOwner, ScheduleShared, StretchBuffer, WantedRun,
+    check_pieces,
+};
+use fullbore_tree::write::{parallel_file::ParallelFile, writer::TargetWriter};
 use std::{
     collections::HashSet,
     ops::Range,

@@ -5,18 +5,16 @@
 //! The worker that completes the last entry a directory waits for also finishes that directory.
 
 use super::RestoreRun;
-use crate::{
+use crate::report::skipped::link_to_skipped_file;
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, order, split},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{Entry, EntryKind, EntryPath, order, split},
-        page::{EntryState, PageItem, describe_whole_file},
-    },
-    pipeline::workers::{self, WorkerLimit},
-    queue::Locked,
-    report::skipped::link_to_skipped_file,
-    target::writer::TargetWriter,
+    page::{EntryState, PageItem, describe_whole_file},
     text::counted,
 };
+use fullbore_pipeline::workers::{self, WorkerLimit};
+use fullbore_platform::queue::Locked;
+use fullbore_tree::write::writer::TargetWriter;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, atomic::Ordering::Relaxed},

@@ -1,15 +1,13 @@
 //! Patterns that choose entries of a restore.
 
 use super::Restore;
-use crate::{
-    archive::{Archive, Selection, source_paths::selection_in},
+use fullbore_format::{
+    entry::{EntryKind, EntryPath, is_within, split},
     error::{Error, ErrorKind, Result},
-    format::{
-        entry::{EntryKind, EntryPath, is_within, split},
-        root::EntryName,
-    },
-    source::patterns::{PatternPlace, Patterns},
+    root::EntryName,
 };
+use fullbore_repository::archive::{Archive, Selection, source_paths::selection_in};
+use fullbore_tree::patterns::{PatternPlace, Patterns};
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
 
 /// Patterns as in `.gitignore`, from the root of the backup.

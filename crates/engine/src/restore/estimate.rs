@@ -8,30 +8,29 @@ use super::{
     MissingParts, Restore, check_paths_exist,
     cluster::{self, choose_backup},
 };
-use crate::archive::unnamed_losses;
-use crate::{
-    archive::{
-        Archive, Selection,
-        schedule::{self, JobPlanner},
-    },
+use fullbore_format::{
+    digest::{Algorithm, piece},
+    entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::{Algorithm, piece},
-        entry::{EntryKind, EntryPath},
-        page::{FrameAt, PageItem, SegmentId},
-        sizes,
-    },
+    page::{FrameAt, PageItem, SegmentId},
+    sizes,
+};
+use fullbore_pipeline::{stage::codec::Decompressor, workers};
+use fullbore_platform::{
     metrics::{
         cpu::ThreadClock,
         meter::{Meter, lap},
     },
-    pipeline::workers,
-    platform::write::{anonymous_file, fsync, pwrite_all},
-    postgres::restore::{
-        plan::{ClusterPlan, Fate},
-        recovery::RecoveryFacts,
-    },
-    stage::codec::Decompressor,
+    write::{anonymous_file, fsync, pwrite_all},
+};
+use fullbore_postgres::restore::{
+    plan::{ClusterPlan, Fate},
+    recovery::RecoveryFacts,
+};
+use fullbore_repository::archive::unnamed_losses;
+use fullbore_repository::archive::{
+    Archive, Selection,
+    schedule::{self, JobPlanner},
 };
 use serde::Serialize;
 use std::{

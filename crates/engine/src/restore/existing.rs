@@ -1,20 +1,20 @@
 //! Existing files of a target: which of them a restore may replace.
 
 use super::Restore;
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_format::{
+    entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{EntryKind, EntryPath},
-        page::PageItem,
-    },
-    platform::dir::{self, FileKind},
-    queue::Locked,
-    target::{
-        layout::{TargetLayout, is_vacant},
-        writer::TargetWriter,
-    },
+    page::PageItem,
     text::counted,
+};
+use fullbore_platform::{
+    dir::{self, FileKind},
+    queue::Locked,
+};
+use fullbore_repository::archive::{Archive, Selection};
+use fullbore_tree::write::{
+    layout::{TargetLayout, is_vacant},
+    writer::TargetWriter,
 };
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Mutex};
 

@@ -6,18 +6,20 @@
 //! points. A mount point for which the backup has an empty directory is kept with its content,
 //! because the backup excluded the mounted file system. Changes nothing.
 
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_format::{
+    entry::{self, EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
-    format::entry::{self, EntryKind, EntryPath},
-    platform::{
-        dir::{self, FileKind, LOST_AND_FOUND, Stat, open_dir, open_root},
-        tree_walk::{Visit, descend},
-    },
-    postgres::restore::plan::ClusterPlan,
-    sink::Place,
-    source::patterns::Patterns,
-    target::{
+};
+use fullbore_pipeline::sink::Place;
+use fullbore_platform::{
+    dir::{self, FileKind, LOST_AND_FOUND, Stat, open_dir, open_root},
+    tree_walk::{Visit, descend},
+};
+use fullbore_postgres::restore::plan::ClusterPlan;
+use fullbore_repository::archive::{Archive, Selection};
+use fullbore_tree::{
+    patterns::Patterns,
+    write::{
         deletion_limit::PlannedDeletions,
         layout::{TargetLayout, TargetMount},
     },

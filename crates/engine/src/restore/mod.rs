@@ -23,31 +23,11 @@ pub mod preview;
 pub(crate) mod run;
 pub(crate) mod tar_stream;
 
-pub use crate::archive::missing::MissingParts;
+pub use fullbore_repository::archive::missing::MissingParts;
 
-use crate::archive::unnamed_losses;
-use crate::{
-    archive::Archive,
-    error::{Error, Result},
-    format::{digest::Algorithm, entry::EntryPath, root::Root},
-    metrics::meter::Meter,
-    pipeline::{ordered::Permits, workers::WorkerLimit},
-    platform::{self},
-    postgres::restore::plan as postgres,
-    queue::Locked,
-    repo::{
-        open::{OpenedFrom, open_any},
-        select::BackupFilter,
-    },
-    report::{
-        damage::{Damage, Report},
-        skipped::SkippedEntries,
-    },
-    target::{
-        layout::{TargetLayout, TargetMount},
-        tree::{TargetOptions, TargetTree},
-    },
-    text::source_text,
+use crate::report::{
+    damage::{Damage, Report},
+    skipped::SkippedEntries,
 };
 use checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source, selected_paths};
 use cluster::choose_backup;
@@ -56,6 +36,27 @@ pub use entry_patterns::EntryPatterns;
 use existing::NewerFiles;
 pub use existing::Overwrite;
 use extraneous::ExtraneousFiles;
+use fullbore_format::{
+    digest::Algorithm,
+    entry::EntryPath,
+    error::{Error, Result},
+    root::Root,
+    text::source_text,
+};
+use fullbore_pipeline::{ordered::Permits, workers::WorkerLimit};
+use fullbore_platform as platform;
+use fullbore_platform::{metrics::meter::Meter, queue::Locked};
+use fullbore_postgres::restore::plan as postgres;
+use fullbore_repository::archive::unnamed_losses;
+use fullbore_repository::{
+    archive::Archive,
+    open::{OpenedFrom, open_any},
+    select::BackupFilter,
+};
+use fullbore_tree::write::{
+    layout::{TargetLayout, TargetMount},
+    tree::{TargetOptions, TargetTree},
+};
 use run::RestoreRun;
 use std::{
     ffi::OsString,
@@ -157,7 +158,7 @@ impl Restore {
     /// Restores the backup or the stream that `from` names.
     ///
     /// # Errors
-    /// Every error that ends a restore; [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for damage without `keep_going`.
+    /// Every error that ends a restore; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
         if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite.is_allowed())?
         {

@@ -1,12 +1,13 @@
 //! Lists what a restore would create and change. Nothing is written, and no content is read.
 
 use super::{Restore, checks::check_paths_exist, cluster::choose_backup};
-use crate::{
+use fullbore_format::{
+    entry::{Device, Entry, EntryKind, EntryPath, Xattr},
     error::{Error, Result},
-    format::entry::{Device, Entry, EntryKind, EntryPath, Xattr},
-    platform::{self, owner::OwnerNames, xattr},
-    target::metadata::{has_only_xattrs, is_same_here},
 };
+use fullbore_platform as platform;
+use fullbore_platform::{owner::OwnerNames, xattr};
+use fullbore_tree::write::metadata::{has_only_xattrs, is_same_here};
 use std::{
     ffi::OsStr,
     fs::{self, File, Metadata},

@@ -1,20 +1,17 @@
 //! The shared state of a restore, and the planning of one entry.
 
 use super::{MissingParts, directories, existing::NewerFiles};
-use crate::{
-    archive::{Archive, Selection},
+use crate::report::{damage::Report, skipped::SkippedEntries};
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath},
     error::{Error, Result, quoted},
-    format::{
-        entry::{Entry, EntryKind, EntryPath},
-        page::{EntryState, PageItem},
-    },
-    metrics::meter::Meter,
-    pipeline::ordered::Permits,
-    postgres::restore::plan::{ClusterPlan, Fate},
-    queue::Locked,
-    report::{damage::Report, skipped::SkippedEntries},
-    target::{tree::TargetTree, writer::TargetWriter},
+    page::{EntryState, PageItem},
 };
+use fullbore_pipeline::ordered::Permits;
+use fullbore_platform::{metrics::meter::Meter, queue::Locked};
+use fullbore_postgres::restore::plan::{ClusterPlan, Fate};
+use fullbore_repository::archive::{Archive, Selection};
+use fullbore_tree::write::{tree::TargetTree, writer::TargetWriter};
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},

@@ -12,34 +12,33 @@
 
 use super::{Restore, Summary, cluster, selected_paths};
 use crate::{
-    archive::Selection,
-    error::{Error, ErrorKind, Result, quoted},
-    format::{
-        digest::Algorithm,
-        entry::{self, Entry, EntryKind, EntryPath},
-        pax::{Member, TarItem, Unknown},
-    },
-    metrics::meter::Meter,
-    platform::BlockedCalls,
     report::{
         damage::{Damage, Report},
         skipped::{self, SkippedEntries},
     },
-    stage::thin::PARTS,
-    storage::access::opened_stream,
     tar::{
         members::TarMembers,
         self_check::{Mismatch, SelfCheck},
     },
-    target::{
-        case_folding::is_name_taken,
-        deferred_dirs::DeferredDirs,
-        layout::TargetLayout,
-        parallel_file::ParallelFile,
-        tree::{TargetOptions, TargetTree},
-        writer::TargetWriter,
-    },
+};
+use fullbore_format::{
+    digest::Algorithm,
+    entry::{self, Entry, EntryKind, EntryPath},
+    error::{Error, ErrorKind, Result, quoted},
+    pax::{Member, TarItem, Unknown},
     text::source_text,
+};
+use fullbore_pipeline::stage::thin::PARTS;
+use fullbore_platform::{BlockedCalls, metrics::meter::Meter};
+use fullbore_repository::archive::Selection;
+use fullbore_storage::access::opened_stream;
+use fullbore_tree::write::{
+    case_folding::is_name_taken,
+    deferred_dirs::DeferredDirs,
+    layout::TargetLayout,
+    parallel_file::ParallelFile,
+    tree::{TargetOptions, TargetTree},
+    writer::TargetWriter,
 };
 use std::{
     collections::HashSet,

@@ -4,18 +4,20 @@
 //! `.NAME.ID.partial`, where a long NAME is shortened. The next backup to the same path removes
 //! such files of killed runs, unless their lock is held.
 
-use super::{Abilities, Destination, Place, Placed, Sink, StoredSegment, commit_flag, place_of};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::is_backup_id,
-    platform::{
-        self,
-        dir::is_append_only,
-        place::{check_parent_exists, dir_of, quoted_path},
-        safe_file::{self, FileAccess},
-        user, write,
-    },
+    layout::is_backup_id,
+};
+use fullbore_pipeline::sink::{
+    Abilities, Destination, Place, Placed, Sink, StoredSegment, commit_flag, place_of,
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::is_append_only,
+    place::{check_parent_exists, dir_of, quoted_path},
     queue::Locked,
+    safe_file::{self, FileAccess},
+    user, write,
 };
 use std::{
     ffi::{OsStr, OsString},
@@ -90,7 +92,7 @@ impl Output {
     /// Locks the file as long as it is open.
     fn lock(&self) {
         if let Err(error) = write::lock_exclusive(&self.file) {
-            crate::platform::debug(|| format!("no lock on {}: {error}", quoted_path(&self.path)));
+            fullbore_platform::debug(|| format!("no lock on {}: {error}", quoted_path(&self.path)));
         }
     }
 
@@ -220,7 +222,7 @@ fn remove_leftovers(path: &Path) {
         if let Ok((true, _held)) = lock
             && let Err(error) = fs::remove_file(entry.path())
         {
-            crate::platform::debug(|| {
+            fullbore_platform::debug(|| {
                 format!("could not remove {}: {error}", quoted_path(&entry.path()))
             });
         }
@@ -268,7 +270,7 @@ impl Destination for OneFile {
 
     fn abort(self: Box<Self>, _keep: bool) {
         if let Err(error) = fs::remove_file(&self.partial) {
-            crate::platform::debug(|| {
+            fullbore_platform::debug(|| {
                 format!("could not remove {}: {error}", quoted_path(&self.partial))
             });
         }

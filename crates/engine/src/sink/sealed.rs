@@ -3,11 +3,9 @@
 //! Bytes are sealed front to back and never again: nothing can be amended. So a stream whose length is not known is read to its end
 //! first.
 
-use super::{Abilities, Destination, Place, Placed, Role, Sink, StoredSegment};
-use crate::{
-    crypt::{SealingWriter, UserRecipient},
-    error::{Error, ErrorKind, Result},
-};
+use fullbore_crypt::{SealingWriter, UserRecipient};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_pipeline::sink::{Abilities, Destination, Place, Placed, Role, Sink, StoredSegment};
 use std::{io::Write, mem, sync::Arc};
 
 /// A destination of one stream that people open with their keys.

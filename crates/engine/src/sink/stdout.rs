@@ -1,13 +1,11 @@
 //! Standard output; and a null destination, to measure the rest of a backup.
 
-use super::{Abilities, Destination, Place, Placed, Role, Sink, StoredSegment};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::{
-        BlockedCalls,
-        dir::{FileKind, stat_fd},
-        write::{fsync, is_stdout_closed},
-    },
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_pipeline::sink::{Abilities, Destination, Place, Placed, Role, Sink, StoredSegment};
+use fullbore_platform::{
+    BlockedCalls,
+    dir::{FileKind, stat_fd},
+    write::{fsync, is_stdout_closed},
 };
 use std::{
     fs::File,

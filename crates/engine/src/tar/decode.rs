@@ -6,14 +6,12 @@
 //! and is at most as large as most own frames. Other frames are released as far as they can be
 //! decoded.
 
-use crate::{
-    format::{
-        seal::MAX_BYTES,
-        segment::{Service, ZSTD_HEADER_BYTES},
-    },
-    platform::memory,
-};
 use flate2::bufread::GzDecoder;
+use fullbore_format::{
+    seal::MAX_BYTES,
+    segment::{Service, ZSTD_HEADER_BYTES},
+};
+use fullbore_platform::memory;
 use lzzzz::lz4f::BufReadDecompressor;
 use std::io::{self, BufRead, BufReader, Read};
 use zstd_safe::{DCtx, InBuffer, OutBuffer};

@@ -5,9 +5,9 @@
 //! frames is available separately.
 
 use super::decode::decoder;
-use crate::{
-    format::seal::MAX_BYTES,
-    platform::memory,
+use fullbore_format::seal::MAX_BYTES;
+use fullbore_platform::{
+    memory,
     queue::{End, Queue},
 };
 use std::{
@@ -175,7 +175,7 @@ impl Read for PlainInput {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::codec::Codec;
+    use fullbore_pipeline::stage::codec::Codec;
 
     fn frames(codec: Codec, pieces: &[&[u8]]) -> Vec<u8> {
         let mut compressor = codec.compressor().unwrap();
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn skippable_frames_are_passed_over() {
-        use crate::format::segment::Service;
+        use fullbore_format::segment::Service;
         for codec in [Codec::Zstd(1), Codec::Lz4] {
             let label = Service::Label.frame(b"anything");
             let stored = [
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn service_frames_come_where_they_stood() {
-        use crate::format::segment::{EMPTY_ZSTD, Service, filler};
+        use fullbore_format::segment::{EMPTY_ZSTD, Service, filler};
         for codec in [Codec::Zstd(1), Codec::Lz4] {
             let page = |number: u32| Service::Page.frame(&vec![number as u8; 200_000]);
             let mut stored = if codec == Codec::Lz4 {
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_stream_ends_between_frames_and_nowhere_else() {
-        use crate::format::segment::Service;
+        use fullbore_format::segment::Service;
         let noise: Vec<u8> = (0..3000u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();

@@ -1,9 +1,9 @@
 //! Recognizes other file formats by their first bytes, so that an intact file of another kind is
 //! not reported as a damaged tar.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::pax,
+    pax,
 };
 
 /// Formats that contain or replace a tar: first bytes, name, and a command that decodes the tar.

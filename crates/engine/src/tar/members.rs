@@ -5,16 +5,14 @@ use super::{
     magic::check_is_tar,
     self_check::SelfCheck,
 };
-use crate::{
+use fullbore_format::{
+    digest::{Digest, Running},
     error::{Error, Result},
-    format::{
-        digest::{Digest, Running},
-        pax::{PaxReader, TarItem, skip_padding},
-    },
-    metrics::{
-        cpu::ThreadClock,
-        meter::{Meter, lap},
-    },
+    pax::{PaxReader, TarItem, skip_padding},
+};
+use fullbore_platform::metrics::{
+    cpu::ThreadClock,
+    meter::{Meter, lap},
 };
 use std::{
     io::{BufRead, Read},
@@ -62,7 +60,7 @@ impl<'a> TarMembers<'a> {
     /// [`TarMembers::skip`]ped.
     ///
     /// # Errors
-    /// Those of [`PaxReader::next`]; [`crate::error::ErrorKind::Unsupported`] if the input is not a
+    /// Those of [`PaxReader::next`]; [`fullbore_format::error::ErrorKind::Unsupported`] if the input is not a
     /// tar.
     pub(crate) fn next(&mut self) -> Result<Option<TarItem>> {
         lap(&self.meter.sink, &mut self.clock);
@@ -78,7 +76,7 @@ impl<'a> TarMembers<'a> {
     /// Reads the next piece of a file's content, of which `left` bytes remain.
     ///
     /// # Errors
-    /// Errors of the input, or [`crate::error::ErrorKind::Corrupt`] if it ends early.
+    /// Errors of the input, or [`fullbore_format::error::ErrorKind::Corrupt`] if it ends early.
     pub(crate) fn piece(&mut self, left: u64, data: &mut Vec<u8>) -> Result<()> {
         lap(&self.meter.sink, &mut self.clock);
         let wanted = left.min(PIECE as u64);
@@ -137,7 +135,7 @@ impl<'a> TarMembers<'a> {
     /// Ends the stream. Returns whether other data followed the tar.
     ///
     /// # Errors
-    /// [`crate::error::ErrorKind::Corrupt`] if the tar has no proper end.
+    /// [`fullbore_format::error::ErrorKind::Corrupt`] if the tar has no proper end.
     pub(crate) fn end(&mut self) -> Result<bool> {
         self.self_check.end();
         match self.reader.as_ref().filter(|reader| reader.has_ended()) {

@@ -4,19 +4,17 @@
 //! page are kept. The root comes last and lists the pages. A stream without service frames cannot
 //! be compared.
 
-use crate::archive::missing::MissingParts;
-use crate::{
-    archive::Selection,
+use fullbore_format::{
+    digest::{Digest, hex},
+    entry::{EntryKind, EntryPath},
     error::{Error, quoted},
-    format::{
-        digest::{Digest, hex},
-        entry::{EntryKind, EntryPath},
-        page::{ManifestPage, Record},
-        root::{FORMAT, Root},
-        segment::{Label, Service},
-    },
+    page::{ManifestPage, Record},
+    root::{FORMAT, Root},
+    segment::{Label, Service},
     text::counted,
 };
+use fullbore_repository::archive::Selection;
+use fullbore_repository::archive::missing::MissingParts;
 use std::collections::{HashMap, HashSet};
 
 /// Maximum number of members before the label: with lz4 the label follows the first frame.

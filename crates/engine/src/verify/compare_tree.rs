@@ -5,33 +5,30 @@
 //! names of the directories between the root and the current entry.
 
 use super::{stored_content::StoredContent, tree_roots::TreeRoots};
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_format::{
+    acl,
+    digest::{Digest, crc32c},
+    entry::{self, Entry, EntryKind, EntryPath},
     error::{Error, Result, quoted},
-    format::{
-        acl,
-        digest::{Digest, crc32c},
-        entry::{self, Entry, EntryKind, EntryPath},
-        page::{EntryState, PageItem, Record},
-        sizes,
-    },
-    metrics::meter::Meter,
-    pipeline::{
-        read_ahead::{ReadAhead, WindowFiles, WindowLimits},
-        workers::{self, WorkerLimit},
-    },
-    platform::{
-        self,
-        dir::{self, DirName, FileKind, Stat, open_at_once, open_dir, open_read, stat_fd},
-        is_shortage,
-        owner::OwnerNames,
-        read::{data_outside, each_piece},
-        xattr,
-    },
-    postgres::restore::plan::TABLESPACE_MAP,
-    queue::Locked,
-    text,
+    page::{EntryState, PageItem, Record},
+    sizes, text,
 };
+use fullbore_pipeline::{
+    read_ahead::{ReadAhead, WindowFiles, WindowLimits},
+    workers::{self, WorkerLimit},
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{self, DirName, FileKind, Stat, open_at_once, open_dir, open_read, stat_fd},
+    is_shortage,
+    metrics::meter::Meter,
+    owner::OwnerNames,
+    queue::Locked,
+    read::{data_outside, each_piece},
+    xattr,
+};
+use fullbore_postgres::restore::plan::TABLESPACE_MAP;
+use fullbore_repository::archive::{Archive, Selection};
 use std::{
     collections::{BTreeMap, HashSet},
     fmt,
@@ -543,7 +540,7 @@ pub(crate) fn digest(
     buffer: &mut [u8],
 ) -> io::Result<Option<Digest>> {
     let mut hasher = blake3::Hasher::new();
-    let mut joiner = crate::format::digest::Joiner::default();
+    let mut joiner = fullbore_format::digest::Joiner::default();
     let is_crc = matches!(item.digest, Some(Digest::Crc32c(_)));
     each_piece(
         file,
@@ -551,7 +548,7 @@ pub(crate) fn digest(
         buffer,
         |bytes| {
             if is_crc {
-                joiner.push(&crate::format::digest::Piece::Crc(
+                joiner.push(&fullbore_format::digest::Piece::Crc(
                     crc32c(bytes),
                     bytes.len() as u64,
                 ));

@@ -9,29 +9,31 @@ use super::{
     losses::DamageSet,
     part_runs::{SegmentRun, SegmentRuns, SendRun},
 };
-use crate::{
+use crate::report::damage::{Report, frame_damage};
+use fullbore_format::{
+    digest::crc64,
+    entry::EntryKind,
+    error::{Error, Result},
+    page::{FrameAt, PageItem, SegmentId, describe_whole_file},
+    root::PART_BYTES,
+    sizes,
+};
+use fullbore_pipeline::{
+    stage::codec::Decompressor,
+    workers::{self, WorkerLimit},
+};
+use fullbore_platform::metrics::{
+    cpu::ThreadClock,
+    meter::{Meter, lap},
+};
+use fullbore_repository::{
     archive::{
         Archive, Selection,
         held_bytes::HeldBytes,
         object::{ObjectName, Sealing},
         schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
     },
-    error::{Error, Result},
-    format::{
-        digest::crc64,
-        entry::EntryKind,
-        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
-        root::PART_BYTES,
-        sizes,
-    },
-    metrics::{
-        cpu::ThreadClock,
-        meter::{Meter, lap},
-    },
-    pipeline::workers::{self, WorkerLimit},
-    repo::inventory::{Inventory, SegmentPlace, files, full},
-    report::damage::{Report, frame_damage},
-    stage::codec::Decompressor,
+    inventory::{Inventory, SegmentPlace, files, full},
 };
 use std::{
     cmp::Ordering::{Equal, Less},
@@ -394,14 +396,14 @@ fn was_looked_at(
     records: &mut std::iter::Peekable<impl Iterator<Item = Vec<PageItem>>>,
 ) -> bool {
     let path = &parts[0].entry.path;
-    let order = |earlier: &[PageItem]| crate::format::entry::order(&earlier[0].entry.path, path);
+    let order = |earlier: &[PageItem]| fullbore_format::entry::order(&earlier[0].entry.path, path);
     while records.next_if(|earlier| order(earlier) == Less).is_some() {}
     let Some(earlier) = records.next_if(|earlier| order(earlier) == Equal) else {
         return false;
     };
     let same = |(a, b): (&PageItem, &PageItem)| {
         let at = |archive: &Archive, item: &PageItem| -> Vec<_> {
-            let place = |extent: &crate::format::page::Extent| {
+            let place = |extent: &fullbore_format::page::Extent| {
                 let frame = extent.frame;
                 let place = (
                     full(archive, item.segment(&frame)),

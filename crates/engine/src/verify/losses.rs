@@ -9,16 +9,16 @@ use super::{
     data::{StoredPart, part_count},
     stored_content::StoredContent,
 };
-use crate::{
-    archive::{Archive, Selection, object::ObjectName},
-    format::{
-        entry::{EntryKind, EntryPath},
-        page::{FrameAt, PageItem, SegmentId, describe_whole_file},
-    },
-    queue::Locked,
-    repo::inventory::{Inventory, files, full},
-    report::damage::{Report, names},
+use crate::report::damage::{Report, names};
+use fullbore_format::{
+    entry::{EntryKind, EntryPath},
+    page::{FrameAt, PageItem, SegmentId, describe_whole_file},
     text::counted,
+};
+use fullbore_platform::queue::Locked;
+use fullbore_repository::{
+    archive::{Archive, Selection, object::ObjectName},
+    inventory::{Inventory, files, full},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

@@ -19,27 +19,28 @@ pub mod sample;
 pub(crate) mod seek_tables;
 pub(crate) mod stored_content;
 mod stored_objects;
-pub(crate) mod stream;
+pub mod stream;
 pub(crate) mod structure;
 pub(crate) mod tree_roots;
 
-use crate::{
-    archive::Archive,
-    error::{Error, ErrorKind, Result, quoted},
-    format::{page::SegmentId, root::PART_BYTES, sizes},
-    metrics::meter::Meter,
-    queue::Locked,
-    repo::{
-        annotations::Annotations,
-        inventory::{Inventory, NoRoots, bad_words, open_some},
-        open::{backup_ids, is_repository, place, repository_at},
-        select::BackupFilter,
-        verify_memory::{CheckedShare, VerifyRecord},
-    },
-    report::damage::{Damage, Report, damage_lines},
-    storage::{Objects, sealed::changed_key_files},
-};
+use crate::report::damage::{Damage, Report, damage_lines};
 use data::{ContentCheck, StoredPart};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result, quoted},
+    page::SegmentId,
+    root::PART_BYTES,
+    sizes,
+};
+use fullbore_platform::{metrics::meter::Meter, queue::Locked};
+use fullbore_repository::{
+    annotations::Annotations,
+    archive::Archive,
+    inventory::{Inventory, NoRoots, bad_words, open_some},
+    open::{backup_ids, is_repository, place, repository_at},
+    select::BackupFilter,
+    verify_memory::{CheckedShare, VerifyRecord},
+};
+use fullbore_storage::{Objects, sealed::changed_key_files};
 use losses::{DamageSet, EntryLoss, blame};
 use seek_tables::SegmentFrames;
 use std::{
@@ -128,7 +129,7 @@ impl VerifyVerdict {
     /// # Errors
     /// Those of `out`.
     pub fn print(&self, out: &mut dyn std::io::Write, is_verbose: bool) -> Result<()> {
-        let mut line = |text: &str| crate::text::line(out, text);
+        let mut line = |text: &str| fullbore_format::text::line(out, text);
         for loss in &self.lost {
             let all = loss.all.then(|| "everything".to_owned());
             let files = loss.files.iter().map(|path| quoted(path));

@@ -4,14 +4,12 @@
 //! other, except for frames that later backups refer to again: these are read one by one.
 
 use super::data::{Job, StoredPart, checksum};
-use crate::{
+use fullbore_format::{
     error::Result,
-    format::{
-        page::{FrameAt, SegmentId},
-        root::PART_BYTES,
-    },
-    repo::inventory::Inventory,
+    page::{FrameAt, SegmentId},
+    root::PART_BYTES,
 };
+use fullbore_repository::inventory::Inventory;
 use std::{collections::HashMap, ops::Range};
 
 /// Frames of one run at most, and bytes of their content, so that one worker does not do all of a segment that was compressed well.

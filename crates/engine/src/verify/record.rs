@@ -1,7 +1,9 @@
 //! The outcome of a check of all data, which is remembered in the repository.
 
 use super::{RunningCheck, data::part_count, losses::EntryLoss};
-use crate::{format::root::PART_BYTES, queue::Locked, repo::verify_memory::VerifyRecord};
+use fullbore_format::root::PART_BYTES;
+use fullbore_platform::queue::Locked;
+use fullbore_repository::verify_memory::VerifyRecord;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 impl RunningCheck<'_> {

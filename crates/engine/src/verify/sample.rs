@@ -12,22 +12,22 @@ use super::{
     seek_tables::SegmentFrames,
     until_final,
 };
-use crate::{
-    archive::object::ObjectName,
+use crate::report::damage::frame_damage;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{page::FrameAt, sizes},
-    metrics::meter::Meter,
-    pipeline::workers,
-    platform,
-    queue::Locked,
-    repo::{
-        inventory::{SegmentPlace, known_frames, open_some},
-        open::place,
-        verify_memory::{DAMAGED, VerifyMemory},
-    },
-    report::damage::frame_damage,
-    storage::{Found, Location, Objects},
+    page::FrameAt,
+    sizes,
 };
+use fullbore_pipeline::workers;
+use fullbore_platform as platform;
+use fullbore_platform::{metrics::meter::Meter, queue::Locked};
+use fullbore_repository::{
+    archive::object::ObjectName,
+    inventory::{SegmentPlace, known_frames, open_some},
+    open::place,
+    verify_memory::{DAMAGED, VerifyMemory},
+};
+use fullbore_storage::{Found, Location, Objects};
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,

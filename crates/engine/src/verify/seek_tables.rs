@@ -1,20 +1,20 @@
 //! The frames of a segment, from its seek table.
 
-use crate::format::segment::FrameSpan;
-use crate::{
-    archive::{Archive, object::ObjectName},
+use fullbore_format::segment::FrameSpan;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        page::FrameAt,
-        root::FORMAT,
-        segment::{
-            Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES,
-            parse_seek_table, seek_table_len, skippable_len,
-        },
-        sizes,
+    page::FrameAt,
+    root::FORMAT,
+    segment::{
+        Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES,
+        parse_seek_table, seek_table_len, skippable_len,
     },
-    repo::inventory::SegmentPlace,
-    stage::codec::Codec,
+    sizes,
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_repository::{
+    archive::{Archive, object::ObjectName},
+    inventory::SegmentPlace,
 };
 
 /// The frames of a segment, ascending.
@@ -89,7 +89,7 @@ pub(super) fn check_length(archive: &Archive, segment: &SegmentPlace) -> Result<
 /// Check the size of a segment and read its seek table; with `data`, compare every entry with the frame itself.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if its size or table is not right; [`ErrorKind::NotFound`](crate::error::ErrorKind::NotFound) if there is no such segment.
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if its size or table is not right; [`ErrorKind::NotFound`](fullbore_format::error::ErrorKind::NotFound) if there is no such segment.
 pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Result<SegmentFrames> {
     let object = ObjectName::Segment(segment.id.clone());
     let name = archive.store().name(&object);

@@ -4,17 +4,15 @@
 //! read. The frames with the content of the file are fetched and decoded.
 
 use super::data::DataWorker;
-use crate::{
-    archive::{
-        Archive,
-        schedule::{is_saved, misfit},
-    },
+use fullbore_format::{
+    entry::ByteRun,
     error::{Error, Result, quoted},
-    format::{
-        entry::ByteRun,
-        page::{Extent, PageItem, SegmentId},
-    },
-    platform::read::each_piece,
+    page::{Extent, PageItem, SegmentId},
+};
+use fullbore_platform::read::each_piece;
+use fullbore_repository::archive::{
+    Archive,
+    schedule::{is_saved, misfit},
 };
 use std::{fs::File, io};
 

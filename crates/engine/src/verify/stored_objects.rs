@@ -4,12 +4,10 @@
 //! checksums in the roots as well. Manifests have no checksum of stored bytes: only a key finds damage in them.
 
 use super::{RunningCheck, SegmentTables, seek_tables};
-use crate::{
-    archive::{
-        Archive,
-        object::{ObjectName, Sealing},
-    },
-    error::{Error, ErrorKind, Result},
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_repository::archive::{
+    Archive,
+    object::{ObjectName, Sealing},
 };
 use std::collections::BTreeMap;
 

@@ -2,26 +2,25 @@
 
 use super::{VerifyVerdict, losses::EntryLoss};
 use crate::{
-    archive::{Archive, Selection},
-    error::{Error, ErrorKind, Result},
-    format::{
-        page::Record,
-        pax::{TarItem, Unknown},
-        root::Root,
-    },
-    metrics::meter::Meter,
-    platform::BlockedCalls,
-    repo::{
-        open::{OpenedFrom, open_any},
-        select::BackupFilter,
-    },
     report::damage::Report,
-    storage::access::opened_stream,
     tar::{
         members::TarMembers,
         self_check::{MAX_UNLABELED, Mismatch, SelfCheck},
     },
 };
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    page::Record,
+    pax::{TarItem, Unknown},
+    root::Root,
+};
+use fullbore_platform::{BlockedCalls, metrics::meter::Meter};
+use fullbore_repository::{
+    archive::{Archive, Selection},
+    open::{OpenedFrom, open_any},
+    select::BackupFilter,
+};
+use fullbore_storage::access::opened_stream;
 use std::{
     ffi::OsStr,
     fs::File,
@@ -31,7 +30,7 @@ use std::{
 };
 
 /// The input of a command that only reads.
-pub(crate) enum InspectedInput {
+pub enum InspectedInput {
     /// A backup with pages.
     Backup(Box<Archive>),
     /// Standard input, or a file of another program.
@@ -42,7 +41,7 @@ pub(crate) enum InspectedInput {
 ///
 /// # Errors
 /// As [`open_any`].
-pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
+pub fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
     if from == "-" {
         filter.must_be_empty(from)?;
         let input = opened_stream(BlockedCalls(stdin()), "standard input")?;
@@ -66,7 +65,7 @@ pub(crate) fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput
 ///
 /// # Errors
 /// Those of the stream and of `each`.
-pub(crate) fn entries(
+pub fn entries(
     input: impl Read + Send + 'static,
     mut each: impl FnMut(&Record) -> Result<()>,
 ) -> Result<()> {
@@ -123,8 +122,8 @@ pub(crate) fn entries(
 /// Returns the root of an archive that comes as a stream.
 ///
 /// # Errors
-/// Those of the stream; [`ErrorKind::Unsupported`](crate::error::ErrorKind::Unsupported) if it has no root.
-pub(crate) fn root(input: impl Read + Send + 'static) -> Result<Root> {
+/// Those of the stream; [`ErrorKind::Unsupported`](fullbore_format::error::ErrorKind::Unsupported) if it has no root.
+pub fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
     let mut members = TarMembers::of(input, SelfCheck::default(), &meter);
     pass(&mut members, &meter)?;

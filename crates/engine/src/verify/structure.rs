@@ -3,18 +3,18 @@
 //! Reads roots, pages and seek tables, but no frame with data.
 
 use super::{RunningCheck, SegmentTables, seek_tables};
-use crate::{
-    archive::{object::ObjectName, schedule::misfit},
+use crate::report::damage::frame_damage;
+use fullbore_format::{
+    entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{EntryKind, EntryPath},
-        page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
-    },
-    pipeline::workers,
-    queue::Locked,
-    repo::inventory::{PageRef, SegmentPlace, full, items},
-    report::damage::frame_damage,
+    page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
     text::counted,
+};
+use fullbore_pipeline::workers;
+use fullbore_platform::queue::Locked;
+use fullbore_repository::{
+    archive::{object::ObjectName, schedule::misfit},
+    inventory::{PageRef, SegmentPlace, full, items},
 };
 use std::{
     collections::{BTreeMap, HashSet},

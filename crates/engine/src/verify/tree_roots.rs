@@ -1,16 +1,14 @@
 //! The directories of a tree on disk: its root, and the directories that the links of a cluster to
 //! its tablespaces and its WAL lead to. No other link is followed.
 
-use crate::{
+use fullbore_format::{
+    entry::{self, EntryPath},
     error::{Error, Result},
-    format::{
-        entry::{self, EntryPath},
-        root::{ClusterInfo, Tablespace},
-    },
-    platform::dir::{is_missing_directory, open_root},
-    postgres::restore::{plan::PG_WAL, tablespaces},
-    target::layout::SharedDirectory,
+    root::{ClusterInfo, Tablespace},
 };
+use fullbore_platform::dir::{is_missing_directory, open_root};
+use fullbore_postgres::restore::{plan::PG_WAL, tablespaces};
+use fullbore_tree::write::layout::SharedDirectory;
 use std::{
     ffi::OsStr,
     os::{fd::OwnedFd, unix::ffi::OsStrExt},

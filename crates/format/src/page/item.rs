@@ -1,7 +1,7 @@
 //! Records that keep their page in memory.
 
 use super::{FrameAt, ManifestPage, Record, SegmentId};
-use crate::format::entry::{self, EntryPath};
+use crate::entry::{self, EntryPath};
 use std::{ops::Deref, sync::Arc};
 
 /// A record, together with a reference to its page.

@@ -1,6 +1,6 @@
 //! Decodes the records of a page from its columns. Every value is checked before it is used.
 
-use crate::format::{
+use crate::{
     digest::Digest,
     entry::{self, ByteRun, Device, Entry, EntryKind, Owner, SparseMap, Time},
     page::*,

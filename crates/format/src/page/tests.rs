@@ -1,6 +1,6 @@
 //! Properties of pages with any content: they decode to the same records, and damage is refused.
 
-use crate::format::{
+use crate::{
     entry::{ByteRun, Device, EntryKind, Owner, Time},
     page::*,
 };

@@ -1,7 +1,7 @@
 //! Encodes a page from its records: columns, with differences instead of values where those are
 //! smaller.
 
-use crate::format::{
+use crate::{
     digest::Digest,
     entry::{ByteRun, EntryKind, Owner},
     page::*,

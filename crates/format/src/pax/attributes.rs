@@ -1,7 +1,7 @@
 //! The pax records of a member.
 
 use super::{ACLS, XATTR, sparse};
-use crate::format::entry::{Time, Xattr};
+use crate::entry::{Time, Xattr};
 use std::collections::HashSet;
 
 /// Values that records set; `None` where the header block applies.

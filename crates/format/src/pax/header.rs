@@ -5,8 +5,8 @@ use super::{
     field::{self, Block, number, text},
 };
 use crate::{
+    entry::{Device, Entry, EntryKind, EntryPath, Owner, Time, is_safe},
     error::{Error, Result, quoted},
-    format::entry::{Device, Entry, EntryKind, EntryPath, Owner, Time, is_safe},
 };
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@
 //! - No `g` header is written (libarchive plans to refuse them), and no keys of fullbore's own (GNU
 //!   tar warns for each).
 
-use crate::format::acl;
+use crate::acl;
 
 mod attributes;
 mod field;

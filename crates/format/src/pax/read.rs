@@ -13,8 +13,8 @@ use super::{
     sparse::{MapLines, OLD_EXTENSION, OLD_HEADER, OLD_SIZE, read_map, read_old},
 };
 use crate::{
+    entry::{Entry, EntryKind},
     error::{Error, ErrorKind, Result},
-    format::entry::{Entry, EntryKind},
 };
 use std::io::Read;
 

@@ -7,7 +7,7 @@ use super::{
     BLOCK,
     field::{Block, number},
 };
-use crate::format::entry::{ByteRun, SparseMap};
+use crate::entry::{ByteRun, SparseMap};
 use std::io::Write;
 
 /// Maximum runs of one map, written or read. A map of this size takes 24 MiB of memory.

@@ -1,11 +1,9 @@
 //! Headers read back as they were written, and no input causes harm.
 
 use crate::{
+    entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr, is_safe},
     error::{ErrorKind, Result},
-    format::{
-        entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr, is_safe},
-        pax::*,
-    },
+    pax::*,
 };
 use proptest::{collection::vec, prelude::*};
 

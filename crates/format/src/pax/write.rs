@@ -7,11 +7,9 @@ use super::{
     padding, sparse,
 };
 use crate::{
+    acl,
+    entry::{ByteRun, Device, Entry, EntryKind, Time, is_safe},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        acl,
-        entry::{ByteRun, Device, Entry, EntryKind, Time, is_safe},
-    },
 };
 use std::{borrow::Cow, io::Write};
 

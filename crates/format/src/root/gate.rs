@@ -6,7 +6,8 @@
 use super::{Root, is_pseudonym};
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::{root_parts::SealedRoot, seal::MAX_BYTES},
+    root_parts::SealedRoot,
+    seal::MAX_BYTES,
 };
 
 /// Bytes that a root may have however little data its backup has.
@@ -107,7 +108,7 @@ pub fn check_new_root(bytes: &[u8], id: &str, host: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{
+    use crate::{
         root::{FORMAT, SourceInfo},
         root_parts::{RootParts, SealedBody},
         seal::seal,

@@ -1,7 +1,7 @@
 //! The root of a backup: everything about it but its entries, as JSON that a person can read.
 //!
 //! The root is stored last; a backup without a root does not exist. The root is
-//! [sealed](crate::format::seal), so that damage to it is detected.
+//! [sealed](crate::seal), so that damage to it is detected.
 
 mod cluster;
 mod gate;

@@ -6,7 +6,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 ///
 /// # Errors
 /// What it should be.
-pub(crate) fn pattern(text: OsString) -> Result<OsString, String> {
+pub fn pattern(text: OsString) -> Result<OsString, String> {
     let bytes = text.as_bytes();
     let is_empty = bytes
         .iter()
@@ -25,7 +25,7 @@ pub(crate) fn pattern(text: OsString) -> Result<OsString, String> {
 ///
 /// # Errors
 /// What it should be.
-pub(crate) fn name(text: OsString) -> Result<OsString, String> {
+pub fn name(text: OsString) -> Result<OsString, String> {
     match text.as_bytes() {
         b"" | b"." | b".." => Err("the name of a file".to_owned()),
         bytes if bytes.contains(&b'/') => Err("the name of a file, not a path".to_owned()),

@@ -5,7 +5,7 @@
 use jiff::{Timestamp, Zoned, civil::Date, tz::TimeZone};
 
 /// Returns `2026-11-25 19:53:48 +01:00` for a time in RFC 3339; a text that is no time is returned as it is.
-pub(crate) fn local_second(rfc3339: &str) -> String {
+pub fn local_second(rfc3339: &str) -> String {
     match zoned(rfc3339, TimeZone::system()) {
         Some(time) => time.strftime("%Y-%m-%d %H:%M:%S %:z").to_string(),
         None => super::name(rfc3339.as_bytes()),
@@ -13,12 +13,12 @@ pub(crate) fn local_second(rfc3339: &str) -> String {
 }
 
 /// Returns the time now, as [`local_second`].
-pub(crate) fn local_now() -> String {
+pub fn local_now() -> String {
     local_second(&Timestamp::now().to_string())
 }
 
 /// Returns [`local_second`] of seconds since 1970.
-pub(crate) fn local_second_of(seconds: u64) -> String {
+pub fn local_second_of(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok();
     let time = time.and_then(|time| Timestamp::from_second(time).ok());
     time.map_or_else(
@@ -29,7 +29,7 @@ pub(crate) fn local_second_of(seconds: u64) -> String {
 
 /// Returns `today 19:53`, `yesterday 19:53` or `2026-11-23 19:53` for a time in RFC 3339: at most 16 characters.
 /// A text that is no time is returned as it is.
-pub(crate) fn recent_minute(rfc3339: &str, now: &Zoned) -> String {
+pub fn recent_minute(rfc3339: &str, now: &Zoned) -> String {
     let Some(time) = zoned(rfc3339, now.time_zone().clone()) else {
         return super::name(rfc3339.as_bytes());
     };

@@ -2,14 +2,14 @@
 //!
 //! Belongs here: formats that several rooms print. Does not belong here: sentences of one command.
 
-pub(crate) mod arguments;
-pub(crate) mod local_time;
-pub(crate) mod size;
+pub mod arguments;
+pub mod local_time;
+pub mod size;
 
-use crate::format::root::SourceInfo;
+use crate::root::SourceInfo;
 use crate::{
+    entry::{Entry, EntryKind, Time},
     error::{Error, ErrorKind, Result},
-    format::entry::{Entry, EntryKind, Time},
 };
 use jiff::{Timestamp, tz::TimeZone};
 use std::{
@@ -100,7 +100,7 @@ pub fn count(count: u64) -> String {
 }
 
 /// Returns the levels of adaptive compression, from the bytes at each: `1 to 6, mostly 3`.
-pub(crate) fn levels(used: &BTreeMap<i32, u64>) -> Option<String> {
+pub fn levels(used: &BTreeMap<i32, u64>) -> Option<String> {
     let (lowest, _) = used.first_key_value()?;
     let (highest, _) = used.last_key_value()?;
     let (most, _) = used.iter().max_by_key(|(_, bytes)| **bytes)?;
@@ -122,7 +122,7 @@ pub fn counted(number: u64, noun: &str) -> String {
 }
 
 /// Returns the mode as in `ls -l`: `drwxr-xr-x`.
-pub(crate) fn mode(entry: &Entry) -> String {
+pub fn mode(entry: &Entry) -> String {
     let kind = match entry.kind {
         EntryKind::File { .. } => '-',
         EntryKind::HardLink(_) => 'h',
@@ -156,7 +156,7 @@ pub(crate) fn mode(entry: &Entry) -> String {
 }
 
 /// Returns `2026-11-21 05:45`, in the time zone of this machine.
-pub(crate) fn local_minute(time: Time) -> String {
+pub fn local_minute(time: Time) -> String {
     let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));
     zoned.map_or_else(
         || time.seconds.to_string(),
@@ -165,7 +165,7 @@ pub(crate) fn local_minute(time: Time) -> String {
 }
 
 /// Returns RFC 3339 in UTC with nanoseconds; bare seconds for years that RFC 3339 does not have.
-pub(crate) fn rfc3339(time: Time) -> String {
+pub fn rfc3339(time: Time) -> String {
     timestamp(time).map_or_else(|| time.seconds.to_string(), |time| format!("{time:.9}"))
 }
 
@@ -177,7 +177,7 @@ fn timestamp(time: Time) -> Option<Timestamp> {
 }
 
 /// Returns a name for a terminal: invalid UTF-8, backslashes and invisible characters are escaped.
-pub(crate) fn name(path: &[u8]) -> String {
+pub fn name(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {

@@ -1,12 +1,12 @@
 //! Sizes, times and counts: parsed from arguments and printed for people.
 
-pub(crate) use super::{bytes, count, counted};
+pub use super::{bytes, count, counted};
 
 /// Parses a size as operators write it: `128M`, `1GiB`, `65536`. Units are powers of 1,024.
 ///
 /// # Errors
 /// A sentence for the operator.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -28,12 +28,12 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// Returns a rate: `572 MB/s`.
-pub(crate) fn rate(count: u64, seconds: f64) -> String {
+pub fn rate(count: u64, seconds: f64) -> String {
     format!("{}/s", bytes((count as f64 / seconds.max(1e-6)) as u64))
 }
 
 /// Returns a duration: `0.42 s`, `12.3 s`, `1m 02s`, `3h 05m`.
-pub(crate) fn seconds(seconds: f64) -> String {
+pub fn seconds(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match seconds {
         s if s < 1.0 => format!("{s:.2} s"),

@@ -2,11 +2,8 @@
 //!
 //! A signal that ends this process is passed on to the program that runs; [`is_interrupted`] then says that there was one.
 
-use crate::{
-    error::{Error, Result},
-    platform::child_environment::without_secrets,
-    queue::start,
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform::{child_environment::without_secrets, queue::start};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},

@@ -1,22 +1,19 @@
 //! The decision whether a new repository or an archive is encrypted, and what a copy may make plain.
 
-use crate::{
-    archive::object::Sealing,
-    crypt::{KIND_BYTES, UserRecipient, is_sealed, recipients_of_word},
-    error::{Error, ErrorKind, Result},
-    plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec},
-    platform::safe_file,
-    repo::{open::place, writer::must_be_possible},
-    storage::{
-        Location,
-        access::{
-            check_key_use, check_new_place, encrypt_new, has_keys, new_passphrase, stored_objects,
-        },
-        keys::is_encrypted,
-        probe,
-    },
-};
 use clap::Args;
+use fullbore_crypt::{KIND_BYTES, UserRecipient, is_sealed, recipients_of_word};
+use fullbore_engine::plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::safe_file;
+use fullbore_repository::{archive::object::Sealing, open::place, writer::must_be_possible};
+use fullbore_storage::{
+    Location,
+    access::{
+        check_key_use, check_new_place, encrypt_new, has_keys, new_passphrase, stored_objects,
+    },
+    keys::is_encrypted,
+    probe,
+};
 use std::{ffi::OsStr, io::Read, os::unix::ffi::OsStrExt, path::Path};
 
 /// Whether a new repository or an archive is encrypted. It stays so for ever.

@@ -1,6 +1,6 @@
 //! Charts of a page about a run: SVG with axes, units and ticks.
 
-use crate::text::size::rate;
+use fullbore_format::text::size::rate;
 use std::fmt::Write;
 
 const WIDTH: f64 = 900.0;

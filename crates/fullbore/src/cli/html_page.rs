@@ -7,7 +7,7 @@ use super::{
     html_chart::{Chart, bytes_a_second, percent},
     limit::RunLimit,
 };
-use crate::metrics::meter::{MeterSample, Shares, Side, verdict};
+use fullbore_platform::metrics::meter::{MeterSample, Shares, Side, verdict};
 use serde::{Deserialize, Serialize};
 
 /// The first bytes of each page. A file that begins otherwise is not a report, and is not replaced.

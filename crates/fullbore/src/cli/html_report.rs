@@ -8,16 +8,16 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::{
-    command::serve::FAR_NUMBERS,
+use crate::command::serve::FAR_NUMBERS;
+use fullbore_format::{
     error::{Error, ErrorKind, Result, reason},
-    metrics::meter::MeterSample,
-    platform,
     text::{
         self,
         size::{bytes, seconds},
     },
 };
+use fullbore_platform as platform;
+use fullbore_platform::metrics::meter::MeterSample;
 use std::{
     ffi::OsStr,
     fs::File,
@@ -176,10 +176,8 @@ pub(super) fn machine() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cli::limit::RunEnds,
-        metrics::{hardware::RunKind, meter::Meter},
-    };
+    use crate::cli::limit::RunEnds;
+    use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
     use std::num::NonZeroUsize;
 
     #[test]

@@ -1,14 +1,12 @@
 //! The limit of a run: one line for people, and members of the result for programs.
 
-use crate::{
-    metrics::{
-        hardware::{EndKind, HardwareVerdict, Limit, RunKind, RunSetting},
-        meter::{LimitVerdict, Meter, Side},
-    },
-    platform,
-    repo::open::place,
-    storage::{Location, access::cloud_counts},
+use fullbore_platform as platform;
+use fullbore_platform::metrics::{
+    hardware::{EndKind, HardwareVerdict, Limit, RunKind, RunSetting},
+    meter::{LimitVerdict, Meter, Side},
 };
+use fullbore_repository::open::place;
+use fullbore_storage::{Location, access::cloud_counts};
 use serde_json::{Value, json};
 use std::{ffi::OsStr, num::NonZeroUsize};
 
@@ -230,7 +228,7 @@ pub(super) fn shares(verdict: &LimitVerdict) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::meter::Shares;
+    use fullbore_platform::metrics::meter::Shares;
 
     #[test]
     fn a_headroom_that_nobody_measured_is_not_told_as_one() {

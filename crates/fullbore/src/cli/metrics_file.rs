@@ -7,10 +7,8 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::{
-    command::newest::NewestBackups,
-    error::{Error, ErrorKind, Result, reason},
-};
+use crate::command::newest::NewestBackups;
+use fullbore_format::error::{Error, ErrorKind, Result, reason};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,

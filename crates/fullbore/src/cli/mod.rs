@@ -30,11 +30,9 @@ mod suggestions;
 mod values;
 mod verbs;
 
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform,
-};
 use args::Command;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
 use output::aside;
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
 //! Options and exit codes that several commands share.
 
 use super::color::ColorChoice;
-use crate::platform;
 use clap::{Args, ValueHint};
+use fullbore_platform as platform;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// Exit codes of a command that reads backups or their notes.

@@ -5,11 +5,11 @@
 //! standard error. Errors of standard error itself are ignored.
 
 use super::color::{self, LinePainter};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    platform::BlockedCalls,
     text::shown,
 };
+use fullbore_platform::BlockedCalls;
 use std::{
     fmt::Display,
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},

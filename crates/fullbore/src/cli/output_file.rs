@@ -4,7 +4,7 @@
 //! is opened once, every later step goes by that descriptor, and no link in place of the file is
 //! followed. The file appears complete under its name, or not at all.
 
-use crate::platform::{
+use fullbore_platform::{
     guarded_path::{GuardedPath, is_trusted},
     safe_file,
     write::{chmod_fd, rename_at, unlink_at},

@@ -5,14 +5,16 @@ use super::{
     output::{aside, object_aside, told},
     report::{not_captured, store_json},
 };
-use crate::{
-    format::root::Root,
-    metrics::meter::{Meter, MeterSample, verdict},
-    queue::start_in,
+use fullbore_format::{
+    root::Root,
     text::{
         self,
         size::{self, counted},
     },
+};
+use fullbore_platform::{
+    metrics::meter::{Meter, MeterSample, verdict},
+    queue::start_in,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};

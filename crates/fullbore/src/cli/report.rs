@@ -1,23 +1,23 @@
 //! The last lines of each command, for people and as JSON.
 
 use super::limit::RunLimit;
-use crate::{
+use fullbore_engine::{
     backup::SourceCount,
-    error::{Error, quoted},
-    format::{
-        root::{ClusterInfo, EntryName, NotCaptured, Root, Tablespace},
-        sizes,
-    },
-    metrics::{hardware::Limit, waits::Wait},
-    postgres::inventory,
-    repo::base::Unlike,
     report::damage::{Damage, damage_lines},
-    storage::access::cloud_counts,
+};
+use fullbore_format::{
+    error::{Error, quoted},
+    root::{ClusterInfo, EntryName, NotCaptured, Root, Tablespace},
+    sizes,
     text::{
         self,
         size::{bytes, count, counted, rate, seconds},
     },
 };
+use fullbore_platform::metrics::{hardware::Limit, waits::Wait};
+use fullbore_postgres::inventory;
+use fullbore_repository::base::Unlike;
+use fullbore_storage::access::cloud_counts;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64};
 

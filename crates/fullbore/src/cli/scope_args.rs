@@ -1,12 +1,10 @@
 //! Arguments that say which files are backed up.
 
-use crate::{
-    backup::paths::Scope,
-    cli::values::any_bytes,
-    repo::compare::Compare,
-    text::arguments::{name, pattern},
-};
+use crate::cli::values::any_bytes;
 use clap::{Args, ValueHint};
+use fullbore_engine::backup::paths::Scope;
+use fullbore_format::text::arguments::{name, pattern};
+use fullbore_repository::compare::Compare;
 use std::{ffi::OsString, path::PathBuf};
 
 /// Which files are backed up.

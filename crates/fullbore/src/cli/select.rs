@@ -4,15 +4,13 @@ use super::{
     command_line,
     profile::{self, NamedProfile},
 };
-use crate::{
-    backup::paths::source_path,
-    error::Result,
-    repo::{
-        retention::TagRule,
-        select::{BackupFilter, OwnSource, RetryLine},
-    },
-};
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
+use fullbore_engine::backup::paths::source_path;
+use fullbore_format::error::Result;
+use fullbore_repository::{
+    retention::TagRule,
+    select::{BackupFilter, OwnSource, RetryLine},
+};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,

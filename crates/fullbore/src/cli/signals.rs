@@ -4,16 +4,13 @@
 //! signal, so that its parent sees it.
 
 use super::{args::Command, child, output::aside, progress::A_MOMENT, report};
-use crate::{
-    error::{Error, ErrorKind},
-    plan::SinkSpec,
-    platform,
-    queue::start,
-    sink::{commit_flag::is_named, local_file::remove_partials},
-    source::command_output::end_commands,
-    storage::Location,
-    target::access::restore_dir_access,
-};
+use fullbore_engine::{plan::SinkSpec, sink::local_file::remove_partials};
+use fullbore_format::error::{Error, ErrorKind};
+use fullbore_pipeline::sink::commit_flag::is_named;
+use fullbore_platform as platform;
+use fullbore_platform::queue::start;
+use fullbore_storage::Location;
+use fullbore_tree::{command_output::end_commands, write::access::restore_dir_access};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,

@@ -1,19 +1,19 @@
 //! Options with which every command reaches storages and opens what is encrypted.
 
 use super::{args::Command, values::rate};
-use crate::{
-    crypt::{KeyOptions, parse_fingerprint},
-    error::Result,
-    format::layout::{BACKUPS, FORGOTTEN, MANIFEST, NOTES, REPOSITORY, ROOT},
-    storage::{
-        CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust,
-        access::{StorageAccess, set_access},
-        ssh::HostSettings,
-        state_dir,
-        wire::{TlsFiles, WireLimits},
-    },
-};
 use clap::Args;
+use fullbore_crypt::{KeyOptions, parse_fingerprint};
+use fullbore_format::{
+    error::Result,
+    layout::{BACKUPS, FORGOTTEN, MANIFEST, NOTES, REPOSITORY, ROOT},
+};
+use fullbore_storage::{
+    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust,
+    access::{StorageAccess, set_access},
+    ssh::HostSettings,
+    state_dir,
+    wire::{TlsFiles, WireLimits},
+};
 use std::{
     env,
     io::{IsTerminal, stdin},

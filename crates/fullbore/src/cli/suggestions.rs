@@ -12,11 +12,11 @@ use super::{
     output::aside,
     profile,
 };
-use crate::error::{Error, ErrorKind, Result};
 use clap::{
     FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{
     env,
     ffi::OsString,

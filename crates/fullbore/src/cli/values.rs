@@ -1,19 +1,20 @@
 //! Values of options: their syntax, and the errors for anything else.
 
-use crate::{
-    error::{Error, ErrorKind},
-    format::{digest::Algorithm, entry::is_safe},
-    postgres::{
-        request::Wal,
-        restore::recovery::{Mode, TargetAction},
-    },
-    repo::{compare::Compare, open::names_backup},
-    text::size,
-};
 use clap::{
     ValueEnum,
     builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser},
 };
+use fullbore_format::{
+    digest::Algorithm,
+    entry::is_safe,
+    error::{Error, ErrorKind},
+    text::size,
+};
+use fullbore_postgres::{
+    request::Wal,
+    restore::recovery::{Mode, TargetAction},
+};
+use fullbore_repository::{compare::Compare, open::names_backup};
 use std::{
     collections::BTreeMap,
     ffi::OsString,

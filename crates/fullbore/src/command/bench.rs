@@ -3,19 +3,19 @@
 //! Every figure is bytes of content a second over all threads. Reading and the pipeline use the
 //! program's own code with stages left out, so they show the speed of a real backup.
 
-use crate::{
-    backup::{Backup, Outcome, Subject, paths::Scope},
-    error::{Error, ErrorKind, Result},
-    format::digest::{Algorithm, piece},
-    metrics::meter::Meter,
-    plan::{SinkSpec, Tuning},
-    platform::dir,
-    queue::start_in,
-    repo::base::WantedBase,
-    sink::local_file::Output,
-    stage::codec::Codec,
-};
 use clap::ValueEnum;
+use fullbore_engine::{
+    backup::{Backup, Outcome, Subject, paths::Scope},
+    plan::{SinkSpec, Tuning},
+    sink::local_file::Output,
+};
+use fullbore_format::{
+    digest::{Algorithm, piece},
+    error::{Error, ErrorKind, Result},
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::{dir, metrics::meter::Meter, queue::start_in};
+use fullbore_repository::base::WantedBase;
 use std::{
     collections::BTreeMap,
     num::NonZeroUsize,

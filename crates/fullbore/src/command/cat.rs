@@ -1,21 +1,22 @@
 //! Writes one file of a backup to standard output, or a directory as a tar.
 
 use super::export::Export;
-use crate::{
+use fullbore_engine::plan::SinkSpec;
+use fullbore_format::{
+    digest::Running,
+    entry::{Entry, EntryKind},
+    error::{Error, ErrorKind, Result, quoted},
+    page::PageItem,
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::{
     archive::{
         Archive, Selection, extents::FileContent, frame_cache::FrameCache, not_there,
         schedule::misfit, source_paths::selection_in,
     },
-    error::{Error, ErrorKind, Result, quoted},
-    format::{
-        digest::Running,
-        entry::{Entry, EntryKind},
-        page::PageItem,
-    },
-    metrics::meter::Meter,
-    plan::SinkSpec,
-    repo::{open::open, select::BackupFilter},
-    stage::codec::Codec,
+    open::open,
+    select::BackupFilter,
 };
 use std::{
     ffi::OsString,

@@ -8,20 +8,17 @@ use super::{
     diff_entry::{DiffEntries, Parts, differing_bytes, differing_properties, last},
     list::kind_parts,
 };
-use crate::text::source_text;
-use crate::{
-    archive::{Archive, Selection, source_paths::selection_in_either},
+use fullbore_format::text::source_text;
+use fullbore_format::{
+    entry::{EntryKind, order},
     error::{Error, ErrorKind, Result},
-    format::{
-        entry::{EntryKind, order},
-        root::{EntryName, PageAt, Root},
-        sizes,
-    },
-    repo::{
-        open::{list_backups, named, open, repository_at},
-        select::BackupFilter,
-    },
-    text,
+    root::{EntryName, PageAt, Root},
+    sizes, text,
+};
+use fullbore_repository::{
+    archive::{Archive, Selection, source_paths::selection_in_either},
+    open::{list_backups, named, open, repository_at},
+    select::BackupFilter,
 };
 use serde::Serialize;
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write};

@@ -1,14 +1,12 @@
 //! The differences of one entry between two backups.
 
-use crate::{
+use fullbore_format::{
+    digest::Digest,
+    entry::{self, Entry, EntryKind},
     error::Result,
-    format::{
-        digest::Digest,
-        entry::{self, Entry, EntryKind},
-        page::{BLOCK_DIGEST_BYTES, PageItem},
-        root::Root,
-        sizes,
-    },
+    page::{BLOCK_DIGEST_BYTES, PageItem},
+    root::Root,
+    sizes,
 };
 use std::{collections::HashMap, iter::Peekable};
 
@@ -114,7 +112,7 @@ pub(super) fn differing_bytes(a: (&Root, &Parts), b: (&Root, &Parts)) -> u64 {
 
 /// Returns the data ranges of a sparse file. Digests skip the holes, so other holes shift every
 /// block.
-fn data_map(entry: &Entry) -> Option<&[crate::format::entry::ByteRun]> {
+fn data_map(entry: &Entry) -> Option<&[fullbore_format::entry::ByteRun]> {
     match &entry.kind {
         EntryKind::File { map, .. } => map.as_deref(),
         _ => None,

@@ -4,17 +4,23 @@
 //! It uses the engine of a backup, with the stored backup as the source. The capture time, the
 //! source, the tags and the facts of the cluster are kept; only the ID is new.
 
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_engine::{
     backup::{Backup, Outcome, Subject},
-    error::{Error, ErrorKind, Result},
-    format::digest::is_block_size,
-    metrics::meter::Meter,
     plan::{SinkSpec, Tuning},
-    repo::{base::WantedBase, open::open, select::BackupFilter},
     report::damage::{Damage, Report, frame_damage},
-    source::backup::{Damaged, OnDamage, StoredBackup},
-    stage::codec::Codec,
+    stored_backup::{Damaged, OnDamage, StoredBackup},
+};
+use fullbore_format::{
+    digest::is_block_size,
+    error::{Error, ErrorKind, Result},
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::{
+    archive::{Archive, Selection},
+    base::WantedBase,
+    open::open,
+    select::BackupFilter,
 };
 use std::{
     ffi::OsString,

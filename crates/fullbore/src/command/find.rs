@@ -9,27 +9,25 @@ use super::{
     find_pattern::{FindPattern, check_pattern},
     list::kind_parts,
 };
-use crate::text::source_text;
-use crate::{
-    archive::{Archive, object::Sealing},
-    crypt::only_adds,
+use fullbore_crypt::only_adds;
+use fullbore_format::text::source_text;
+use fullbore_format::{
+    digest::Digest,
+    entry::{self, EntryPath, Time, order},
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::Digest,
-        entry::{self, EntryPath, Time, order},
-        layout::BACKUPS,
-        page::Record,
-        root::{EntryName, SourceInfo},
-    },
-    repo::{
-        inventory::{PageRef, sheets},
-        open::{backup_ids, list_backups, pick, place, repository_at, without_backup},
-        select::BackupFilter,
-    },
-    source::patterns::Patterns,
-    storage::Objects,
+    layout::BACKUPS,
+    page::Record,
+    root::{EntryName, SourceInfo},
     text,
 };
+use fullbore_repository::{
+    archive::{Archive, object::Sealing},
+    inventory::{PageRef, sheets},
+    open::{backup_ids, list_backups, pick, place, repository_at, without_backup},
+    select::BackupFilter,
+};
+use fullbore_storage::Objects;
+use fullbore_tree::patterns::Patterns;
 use serde::Serialize;
 use std::{
     cmp::Ordering, collections::BTreeMap, ffi::OsString, io::Write, iter::Peekable,

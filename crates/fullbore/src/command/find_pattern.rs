@@ -3,12 +3,12 @@
 //! A pattern is one of a `.gitignore`. As everywhere, a path may also be written as it is on the
 //! host: `/srv/app/x` of a backup of `/srv/app` is `x` at the root of the backup.
 
-use crate::{
-    archive::{Selection, source_paths::places_of},
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::SourceInfo,
-    source::patterns::Patterns,
+    root::SourceInfo,
 };
+use fullbore_repository::archive::{Selection, source_paths::places_of};
+use fullbore_tree::patterns::Patterns;
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 /// A pattern, and the directories of a backup that can hold a match.
@@ -93,7 +93,7 @@ fn prefix(pattern: &[u8]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::root::EntryName;
+    use fullbore_format::root::EntryName;
 
     #[test]
     fn only_what_can_hold_the_pattern_is_read() {

@@ -4,23 +4,24 @@
 //! backups need, see [`crate::command::prune`].
 
 use super::prune::{Prune, amount};
-use crate::text::{local_time::recent_minute, source_text};
-use crate::{
+use fullbore_format::text::{local_time::recent_minute, source_text};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{layout::is_of_future, root::Root},
-    repo::{
-        annotations::Annotations,
-        exact::forgettable,
-        open::{list_backups, read_repository, repository_at},
-        protocol,
-        prune::{ObjectCount, prune_forecast},
-        retention::{RetentionCandidate, RetentionRules},
-        roots::Documents,
-        select::BackupFilter,
-    },
-    storage::Objects,
+    layout::is_of_future,
+    root::Root,
     text,
 };
+use fullbore_repository::{
+    annotations::Annotations,
+    exact::forgettable,
+    open::{list_backups, read_repository, repository_at},
+    protocol,
+    prune::{ObjectCount, prune_forecast},
+    retention::{RetentionCandidate, RetentionRules},
+    roots::Documents,
+    select::BackupFilter,
+};
+use fullbore_storage::Objects;
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::Serialize;
 use std::{

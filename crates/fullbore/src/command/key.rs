@@ -1,18 +1,18 @@
 //! Lists and changes the keys of an encrypted repository.
 
-use crate::{
-    crypt::{Access, KeyOptions, KeyRing, UserRecipient, recipients_of_word},
+use fullbore_crypt::{Access, KeyOptions, KeyRing, UserRecipient, recipients_of_word};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::{ROOT, is_backup_id},
-    repo::roots,
-    storage::{
-        Location, Objects,
-        access::{new_passphrase, opened_key, saved_key, stored_and_key},
-        keys::{KeyFile, accept_root, add_key, list_keys, remove_key, rotate_key},
-        lost_keys::restore_keys,
-        seen_keys::{new_recipients, remember_recipients},
-    },
+    layout::{ROOT, is_backup_id},
     text,
+};
+use fullbore_repository::roots;
+use fullbore_storage::{
+    Location, Objects,
+    access::{new_passphrase, opened_key, saved_key, stored_and_key},
+    keys::{KeyFile, accept_root, add_key, list_keys, remove_key, rotate_key},
+    lost_keys::restore_keys,
+    seen_keys::{new_recipients, remember_recipients},
 };
 use serde_json::json;
 use std::{ffi::OsString, io::Write};
@@ -93,7 +93,7 @@ impl KeyCommand {
     /// Carries out the change, and prints what was done.
     ///
     /// # Errors
-    /// As the functions of [`keys`](crate::storage::keys).
+    /// As the functions of [`keys`](fullbore_storage::keys).
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let location = Location::parse(&self.repository)?;
         match &self.change {

@@ -1,15 +1,15 @@
 //! When the newest backup of each source in a repository began.
 
-use crate::{
+use fullbore_format::{
     error::{Error, Result},
-    repo::{
-        counted::counted_backups,
-        open::{is_repository, repository_at},
-        select::OwnSource,
-    },
-    storage::{Found, Location},
     text::source_text,
 };
+use fullbore_repository::{
+    counted::counted_backups,
+    open::{is_repository, repository_at},
+    select::OwnSource,
+};
+use fullbore_storage::{Found, Location};
 use std::{collections::BTreeMap, ffi::OsStr};
 
 /// Times of the newest backups.
@@ -24,7 +24,7 @@ pub struct NewestBackups {
 /// Returns the times in a repository, of all sources or of `own` alone; nothing for an archive or a stream.
 ///
 /// # Errors
-/// [`crate::error::ErrorKind::NotFound`] if nothing is there, as where a disk is not mounted; the storage's.
+/// [`fullbore_format::error::ErrorKind::NotFound`] if nothing is there, as where a disk is not mounted; the storage's.
 pub fn newest_backups(repository: &OsStr, own: Option<&OwnSource>) -> Result<NewestBackups> {
     let mut newest = NewestBackups::default();
     if !is_repository(repository) {
@@ -53,7 +53,10 @@ fn must_exist(repository: &OsStr) -> Result<()> {
     match location.look() {
         Found::Nothing | Found::Directory if location.as_local().is_some() => {
             let what = format!("could not find a repository at {location}");
-            Err(Error::new(crate::error::ErrorKind::NotFound, what))
+            Err(Error::new(
+                fullbore_format::error::ErrorKind::NotFound,
+                what,
+            ))
         }
         _ => Ok(()),
     }

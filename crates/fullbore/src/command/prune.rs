@@ -1,13 +1,10 @@
-//! Frees storage that no backup needs, see [`crate::repo::prune`].
+//! Frees storage that no backup needs, see [`fullbore_repository::prune`].
 
-use crate::{
-    error::Result,
-    repo::{
-        open::{read_repository, repository_at},
-        protocol,
-        prune::{BackupRemains, ObjectCount, Pruned, prune},
-    },
-    text,
+use fullbore_format::{error::Result, text};
+use fullbore_repository::{
+    open::{read_repository, repository_at},
+    protocol,
+    prune::{BackupRemains, ObjectCount, Pruned, prune},
 };
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
@@ -51,7 +48,7 @@ impl Prune {
     /// Prunes the repository, and prints freed and held storage.
     ///
     /// # Errors
-    /// Those of [`prune`]; [`ErrorKind::Permission`](crate::error::ErrorKind::Permission) if the storage refused to delete something.
+    /// Those of [`prune`]; [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission) if the storage refused to delete something.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let objects = repository_at(&self.repository)?;
         read_repository(&*objects)?;

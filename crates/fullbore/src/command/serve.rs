@@ -1,24 +1,25 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
-use crate::{
+use fullbore_engine::{
     backup::far_source::{SourceRights, served_sources},
     copy::{far::answer, near::NearTarget},
+};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::REPOSITORY,
-    platform::{debug, write::anonymous_file},
-    queue::start,
-    repo::writer::must_be_possible,
-    source::far::ServedSources,
-    storage::{
-        Allowed, AppendRules, Confined, Location, Objects,
-        access::stored_objects,
-        wire::{
-            ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide,
-            SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams,
-            WireTimes, listen_for_sessions, not_offered, relay_to_session,
-        },
+    layout::REPOSITORY,
+};
+use fullbore_platform::{debug, queue::start, write::anonymous_file};
+use fullbore_repository::writer::must_be_possible;
+use fullbore_storage::{
+    Allowed, AppendRules, Confined, Location, Objects,
+    access::stored_objects,
+    wire::{
+        ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide,
+        SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams, WireTimes,
+        listen_for_sessions, not_offered, relay_to_session,
     },
 };
+use fullbore_tree::far::ServedSources;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,

@@ -1,16 +1,13 @@
 //! Prints the facts of one backup, without its entries.
 
-use crate::text::{local_time::local_second, source_text};
-use crate::{
+use fullbore_engine::verify::stream::{self, InspectedInput, look};
+use fullbore_format::text::{local_time::local_second, source_text};
+use fullbore_format::{
     error::Result,
-    format::{
-        root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
-        sizes,
-    },
-    repo::{annotations::Annotations, open::place, select::BackupFilter},
-    text,
-    verify::stream::{self, InspectedInput, look},
+    root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+    sizes, text,
 };
+use fullbore_repository::{annotations::Annotations, open::place, select::BackupFilter};
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 

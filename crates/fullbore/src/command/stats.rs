@@ -1,22 +1,20 @@
 //! Prints how many backups a repository holds, and what they take.
 
-use crate::{
+use fullbore_format::{
     error::Result,
-    format::{
-        page::SegmentId,
-        root::{PART_BYTES, Root},
-    },
-    repo::{
-        open::{ids_of, listed_roots, read_repository, repository_at},
-        prune::prune_forecast,
-        roots::{BackupState, Document, Documents, backup_files},
-        verify_memory::CheckedShare,
-    },
+    page::SegmentId,
+    root::{PART_BYTES, Root},
     text::{
         self,
         local_time::{local_second, local_second_of},
         source_text,
     },
+};
+use fullbore_repository::{
+    open::{ids_of, listed_roots, read_repository, repository_at},
+    prune::prune_forecast,
+    roots::{BackupState, Document, Documents, backup_files},
+    verify_memory::CheckedShare,
 };
 use serde::Serialize;
 use std::{

@@ -1,14 +1,14 @@
 //! Annotates a backup: tags, and a pin that protects it from `forget`.
 
 use super::show::tag;
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    repo::{
-        annotations::Annotations,
-        open::{locate, open_in},
-        select::BackupFilter,
-    },
     text,
+};
+use fullbore_repository::{
+    annotations::Annotations,
+    open::{locate, open_in},
+    select::BackupFilter,
 };
 use serde_json::json;
 use std::{ffi::OsString, io::Write};

@@ -1,18 +1,19 @@
 //! Takes back that a backup was forgotten, as long as no prune has freed its data.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{layout::FORGOTTEN, root::Root},
-    repo::{
-        exact::forgotten,
-        import::{IncomingBackup, NeededObject},
-        open::{read_repository, repository_at},
-        protocol,
-        roots::{key, needs},
-    },
-    storage::Objects,
+    layout::FORGOTTEN,
+    root::Root,
     text,
 };
+use fullbore_repository::{
+    exact::forgotten,
+    import::{IncomingBackup, NeededObject},
+    open::{read_repository, repository_at},
+    protocol,
+    roots::{key, needs},
+};
+use fullbore_storage::Objects;
 use serde_json::json;
 use std::{ffi::OsString, io::Write, sync::Arc};
 

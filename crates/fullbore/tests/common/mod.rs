@@ -2,26 +2,24 @@
 
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-use fullbore::{
-    archive::{Archive, Selection},
+use fullbore_engine::restore::{Restore, Summary};
+use fullbore_format::{
+    digest::{Algorithm, Digest, crc32c, crc64, hex},
+    entry::{ByteRun, Entry, EntryKind, Owner, Time, order},
     error::Error,
-    format::{
-        digest::{Algorithm, Digest, crc32c, crc64, hex},
-        entry::{ByteRun, Entry, EntryKind, Owner, Time, order},
-        layout::{self, Repository},
-        page::{EntryState, Extent, FrameAt, ManifestPage, Record, SegmentId},
-        root::{
-            BackupOptions, BackupTotals, EntryName, FORMAT, Live, PART_BYTES, PageAt, Root,
-            Segment, SourceInfo,
-        },
-        seal::seal,
-        segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
+    layout::{self, Repository},
+    page::{EntryState, Extent, FrameAt, ManifestPage, Record, SegmentId},
+    root::{
+        BackupOptions, BackupTotals, EntryName, FORMAT, Live, PART_BYTES, PageAt, Root, Segment,
+        SourceInfo,
     },
-    metrics::meter::Meter,
-    platform,
-    restore::{Restore, Summary},
-    stage::codec::Codec,
+    seal::seal,
+    segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
 };
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform as platform;
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::archive::{Archive, Selection};
 use std::{
     collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::Path, process::Command, thread,
 };
@@ -95,7 +93,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         filter: Default::default(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore::restore::Overwrite::Never,
+        overwrite: fullbore_engine::restore::Overwrite::Never,
         keep_going: false,
         numeric_owner: false,
         postgres: Default::default(),
@@ -339,7 +337,7 @@ fn key(id: &SegmentId) -> (String, u32, u32) {
 impl Base {
     fn open(repository: &Path, id: &str) -> Self {
         let archive = Archive::open_backup(
-            &fullbore::repo::open::repository_at(repository).unwrap(),
+            &fullbore_repository::open::repository_at(repository).unwrap(),
             id,
         )
         .unwrap();

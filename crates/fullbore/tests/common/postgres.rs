@@ -59,7 +59,7 @@ pub fn debian() -> Option<Version> {
 
 fn places(name: &str) -> impl Iterator<Item = PathBuf> + use<> {
     let ours = env::var_os("FULLBORE_POSTGRES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/postgres"),
+        || Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("target/postgres"),
         PathBuf::from,
     );
     [

@@ -1,14 +1,12 @@
 //! Copies are counted: system calls, and questions that wait for the other side.
 
 use crate::runs::{FULLBORE, has, or_skip, temp, text, write};
-use fullbore::{
-    copy::{
-        CopyOptions, CopyWatch, TreeCopy,
-        far::{FarTarget, answer},
-        near::NearTarget,
-    },
-    metrics::meter::Meter,
+use fullbore_engine::copy::{
+    CopyOptions, CopyWatch, TreeCopy,
+    far::{FarTarget, answer},
+    near::NearTarget,
 };
+use fullbore_platform::metrics::meter::Meter;
 use std::{
     fs,
     path::Path,

@@ -1,19 +1,17 @@
 //! The other side may say anything: nothing is written outside of the target.
 
 use crate::runs::{names, temp, write};
-use fullbore::{
-    copy::{
-        CopyOptions, CopyTarget,
-        call::{CopyCall, OpenTarget, encode_call},
-        far::answer,
-        near::NearTarget,
-        rules::CopyRules,
-    },
+use fullbore_engine::copy::{
+    CopyOptions, CopyTarget,
+    call::{CopyCall, OpenTarget, encode_call},
+    far::answer,
+    near::NearTarget,
+    rules::CopyRules,
+};
+use fullbore_format::{
+    entry::{Entry, EntryKind},
     error::ErrorKind,
-    format::{
-        entry::{Entry, EntryKind},
-        pax::write_header,
-    },
+    pax::write_header,
 };
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::Path};

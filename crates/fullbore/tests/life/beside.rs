@@ -5,16 +5,15 @@ use crate::{
     args,
     runs::{self, Ran, fullbore, names, tampered, temp},
 };
-use fullbore::{
-    format::{root::Root, seal::seal},
-    platform::write,
-    repo::{
-        protocol::{Intent, check, intent_key, listed_needs, refer},
-        writer::RepositoryWriter,
-    },
-    sink::Destination,
-    storage::{self, Leased, LocalObjects, Objects, PutIf, Take},
+use fullbore_format::{root::Root, seal::seal};
+use fullbore_pipeline::sink::Destination;
+use fullbore_platform::write;
+use fullbore_repository::{
+    protocol::{Intent, check, intent_key, listed_needs, refer},
+    writer::RepositoryWriter,
 };
+use fullbore_storage as storage;
+use fullbore_storage::{Leased, LocalObjects, Objects, PutIf, Take};
 use std::{
     ffi::OsString,
     fs,

@@ -5,7 +5,7 @@ use crate::{
     args,
     runs::{Ran, command, fullbore, noise, temp, write},
 };
-use fullbore::format::{
+use fullbore_format::{
     root::{ClusterInfo, Root},
     seal::seal,
 };

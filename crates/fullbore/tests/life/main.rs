@@ -12,7 +12,7 @@ mod chosen;
 mod rest;
 
 use common::{Fixture, content, restore};
-use fullbore::format::{
+use fullbore_format::{
     layout,
     root::{FORMAT, Live, PageAt, Root, Segment, SourceInfo},
     seal::seal,
@@ -55,7 +55,7 @@ fn dated(repository: &Path, root: Root, day: u32, source: &str) -> Root {
         time: format!("2026-11-{day:02}T05:45:01Z"),
         ..root
     };
-    root.source.paths = vec![fullbore::format::root::EntryName(source.into())];
+    root.source.paths = vec![fullbore_format::root::EntryName(source.into())];
     fs::write(
         dir(repository, day).join(layout::ROOT),
         seal(&root).unwrap(),
@@ -434,7 +434,7 @@ fn sources_that_look_alike_are_kept_apart() {
         let mut root = full(repository, day, "/data");
         root.source.paths = paths
             .iter()
-            .map(|path| fullbore::format::root::EntryName(path.as_bytes().to_vec()))
+            .map(|path| fullbore_format::root::EntryName(path.as_bytes().to_vec()))
             .collect();
         fs::write(dir(repository, day).join("root.json"), seal(&root).unwrap()).unwrap();
     }

@@ -5,13 +5,11 @@ use crate::{
     args,
     runs::{Mount, Ran, fullbore, names, noise, temp, text, write},
 };
-use fullbore::{
-    error::{ErrorKind, Result},
-    repo::protocol::{intent_key, remove_abandoned, write_off},
-    storage::{
-        Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take,
-        Upload, Version,
-    },
+use fullbore_format::error::{ErrorKind, Result};
+use fullbore_repository::protocol::{intent_key, remove_abandoned, write_off};
+use fullbore_storage::{
+    Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
+    Version,
 };
 use std::{
     fs,
@@ -88,7 +86,7 @@ impl Objects for Told {
         None
     }
 
-    fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
+    fn as_sealed(&self) -> Option<&fullbore_storage::SealedObjects> {
         None
     }
 }
@@ -330,7 +328,7 @@ fn what_is_under_way_is_not_forgotten() {
     full(repository, 1, "/data");
     died(repository, 2);
     let held = fs::File::open(repository.join("intents").join(format!("{}.json", id(2)))).unwrap();
-    assert!(fullbore::platform::write::lock_exclusive(&held).unwrap());
+    assert!(fullbore_platform::write::lock_exclusive(&held).unwrap());
     fullbore(args!["forget", "--yes", repository, id(2)])
         .ends_with(2)
         .has_one_error("it is running");
@@ -390,7 +388,7 @@ fn where_there_are_no_locks_a_prune_says_whom_it_left_alone() {
         names(&dir(repository, 2)),
     );
     assert_eq!(
-        fullbore::repo::prune::prune(&objects, false)
+        fullbore_repository::prune::prune(&objects, false)
             .unwrap()
             .doubtful,
         [id(2)]

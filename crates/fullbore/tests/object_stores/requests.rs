@@ -1,13 +1,11 @@
 //! How many requests commands make, what they say of them, and what the cache saves.
 
 use crate::{StoreRepository, runs};
-use fullbore::{
-    format::{
-        root::{BackupOptions, EntryName, FORMAT, Root, SourceInfo},
-        seal::seal,
-    },
-    storage::{CloudAddress, CloudObjects, Objects, PutIf},
+use fullbore_format::{
+    root::{BackupOptions, EntryName, FORMAT, Root, SourceInfo},
+    seal::seal,
 };
+use fullbore_storage::{CloudAddress, CloudObjects, Objects, PutIf};
 use runs::{noise, temp, write};
 use std::{fs, path::Path};
 

@@ -1,13 +1,11 @@
 //! Trees on disk and what is seen of them, as entries and bytes.
 
-use fullbore::{
-    format::{
-        acl,
-        entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr},
-        pax::{END, PaxReader, TarItem, padding, skip, skip_padding, write_header},
-    },
-    platform::owner::OwnerNames,
+use fullbore_format::{
+    acl,
+    entry::{ByteRun, Device, Entry, EntryKind, EntryPath, Owner, Time, Xattr},
+    pax::{END, PaxReader, TarItem, padding, skip, skip_padding, write_header},
 };
+use fullbore_platform::owner::OwnerNames;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsStr,

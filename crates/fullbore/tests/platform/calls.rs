@@ -1,7 +1,7 @@
 //! How many system calls a small file costs: counts do not flake, times do.
 
 use super::{empty, places};
-use fullbore::platform::{
+use fullbore_platform::{
     dir::{open_dir, open_read, open_root, read_dir, stat},
     read::{PageCacheUse, read_full},
     uring::FileRing,
@@ -37,7 +37,7 @@ fn trace(count: usize, with_tricks: bool, options: &[&str]) -> Option<BTreeMap<S
     let (dir, root) = empty(places()[0].0.path().parent()?);
     for i in 0..count {
         let file = create_file(&root, format!("{i}").as_bytes(), 0o600).ok()?;
-        fullbore::platform::write::pwrite_all(file, b"small", 0).ok()?;
+        fullbore_platform::write::pwrite_all(file, b"small", 0).ok()?;
     }
     let log = dir.path().with_extension("log");
     let mut strace = Command::new("strace");

@@ -1,7 +1,7 @@
 //! Closing many files at once.
 
 use super::places;
-use fullbore::platform::uring::FileRing;
+use fullbore_platform::uring::FileRing;
 use std::{
     collections::HashSet,
     fs::File,

@@ -6,7 +6,7 @@ mod read;
 mod walk;
 mod write;
 
-use fullbore::platform::{dir::open_root, tricks};
+use fullbore_platform::{dir::open_root, tricks};
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},

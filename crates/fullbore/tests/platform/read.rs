@@ -1,13 +1,11 @@
 //! Reading, advice, and maps of sparse files.
 
 use super::places;
-use fullbore::{
-    format::entry::ByteRun,
-    platform::{
-        dir::stat_fd,
-        read::{MAX_RUNS, PageCacheUse, data_map, drop_behind, pread, read_full, sequential},
-        write::fsync,
-    },
+use fullbore_format::entry::ByteRun;
+use fullbore_platform::{
+    dir::stat_fd,
+    read::{MAX_RUNS, PageCacheUse, data_map, drop_behind, pread, read_full, sequential},
+    write::fsync,
 };
 use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
 use tempfile::TempDir;

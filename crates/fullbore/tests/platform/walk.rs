@@ -1,7 +1,7 @@
 //! Directories, and opening beneath a root.
 
 use super::{errno, places};
-use fullbore::platform::{
+use fullbore_platform::{
     dir::{FileKind, open_dir, open_read, open_root, read_dir, read_link, stat, stat_fd},
     write::{create_dir_beneath, create_file, mknod_at, open_write, pwrite_all},
 };

@@ -1,15 +1,13 @@
 //! What a restore does.
 
 use super::{errno, places};
-use fullbore::{
-    format::entry::{Device, Time},
-    platform::{
-        dir::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
-        durable::{self, SyncMethod, sync_and_close},
-        tricks,
-        unopened::UnopenedObject,
-        write::*,
-    },
+use fullbore_format::entry::{Device, Time};
+use fullbore_platform::{
+    dir::{FileKind, open_dir, open_read, read_link, stat, stat_fd},
+    durable::{self, SyncMethod, sync_and_close},
+    tricks,
+    unopened::UnopenedObject,
+    write::*,
 };
 use std::{
     fs,

@@ -5,7 +5,7 @@ use crate::{
     runs::{fullbore, names},
     servers::wait_until,
 };
-use fullbore::stage::codec::Codec;
+use fullbore_pipeline::stage::codec::Codec;
 use std::{
     fs,
     os::unix::fs::FileExt,
@@ -378,7 +378,7 @@ fn a_server_that_was_set_back_on_its_timeline_is_read() {
             roots[at]["start_lsn"]
                 .as_str()
                 .unwrap()
-                .parse::<fullbore::postgres::lsn::Lsn>()
+                .parse::<fullbore_postgres::lsn::Lsn>()
                 .unwrap()
         };
         assert!(place(0) < place(1), "{roots:?}");

@@ -5,21 +5,21 @@ use crate::{
     cluster::{Cluster, debian, some_versions},
     runs::{fullbore, write},
 };
-use fullbore::{
-    format::{
-        digest::Piece,
-        entry::{Entry, EntryKind},
-        page::EntryState,
-    },
+use fullbore_format::{
+    digest::Piece,
+    entry::{Entry, EntryKind},
+    page::EntryState,
+};
+use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
-    platform::dir,
-    postgres::{
-        page_stage::{PageCheck, PageChecks},
-        relation::Sizes,
-    },
-    source::tree::{Own, SourceTree, Top, TopRole, TreeRules},
     stage::Stage,
 };
+use fullbore_platform::dir;
+use fullbore_postgres::{
+    page_stage::{PageCheck, PageChecks},
+    relation::Sizes,
+};
+use fullbore_tree::read::{Own, SourceTree, Top, TopRole, TreeRules};
 use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
 
 /// Change one byte of a page's content.

@@ -7,14 +7,15 @@ use crate::{
     servers::own,
     stock::put_tablespaces_in_place,
 };
-use fullbore::{archive::Archive, format::root::Root};
+use fullbore_format::root::Root;
+use fullbore_repository::archive::Archive;
 use std::{fs, path::Path};
 
 /// The root of the only backup of a repository, and all of its records.
-fn stored(repository: &Path) -> (Root, Vec<fullbore::format::page::Record>) {
+fn stored(repository: &Path) -> (Root, Vec<fullbore_format::page::Record>) {
     let id = names(&repository.join("backups")).pop().unwrap();
     let archive = Archive::open_backup(
-        &fullbore::repo::open::repository_at(repository).unwrap(),
+        &fullbore_repository::open::repository_at(repository).unwrap(),
         &id,
     )
     .unwrap();

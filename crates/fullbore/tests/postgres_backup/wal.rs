@@ -7,7 +7,7 @@ use crate::{
     servers::{own, wait_until},
     slow::Slow,
 };
-use fullbore::postgres::{
+use fullbore_postgres::{
     archiver,
     conninfo::{Environment, Params},
     session::Session,

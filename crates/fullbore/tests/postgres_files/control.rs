@@ -1,7 +1,7 @@
 //! The control file is read as `pg_controldata` reads it; without its checkpoint it needs the label.
 
 use super::{manifest::again, server::Cluster};
-use fullbore::postgres::{
+use fullbore_postgres::{
     control::{self, Control, ControlState},
     manifest::lsn,
 };

@@ -1,7 +1,7 @@
 //! What is picked of a running cluster is what `pg_basebackup` takes of it.
 
 use super::server::{Cluster, walk};
-use fullbore::postgres::{control, layout::ClusterLayout};
+use fullbore_postgres::{control, layout::ClusterLayout};
 use std::{fs, path::Path};
 
 /// Files that a server makes and backups leave out, in places where they are and in places where they are a user's.

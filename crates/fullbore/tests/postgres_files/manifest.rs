@@ -1,10 +1,8 @@
 //! PostgreSQL's own manifest, made again from a backup of `pg_basebackup`, is the same to the last byte.
 
 use super::server::Cluster;
-use fullbore::{
-    format::{digest::crc32c, name::parse_hex},
-    postgres::manifest::{Manifest, WalRange},
-};
+use fullbore_format::{digest::crc32c, name::parse_hex};
+use fullbore_postgres::manifest::{Manifest, WalRange};
 use serde_json::Value;
 use std::{
     ffi::OsStr,

@@ -1,7 +1,7 @@
 //! Pages of a real cluster have the checksums that are computed here, and damage to them is found.
 
 use super::server::{Cluster, walk};
-use fullbore::postgres::{
+use fullbore_postgres::{
     page_checksum::{PageVerdict, check},
     relation::{Sizes, first_block},
 };

@@ -1,6 +1,6 @@
 //! A small cluster in a directory of its own, whose server listens on a socket there.
 
-use fullbore::platform::dir::{DirName, FileKind};
+use fullbore_platform::dir::{DirName, FileKind};
 use std::{
     fs,
     os::unix::{

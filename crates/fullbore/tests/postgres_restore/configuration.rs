@@ -2,12 +2,9 @@
 
 use super::{Place, cluster, run};
 use crate::common::Fixture;
-use fullbore::{
-    error::ErrorKind,
-    format::root::EntryName,
-    postgres::restore::recovery::{Mode, RecoveryOptions},
-    restore::Restore,
-};
+use fullbore_engine::restore::Restore;
+use fullbore_format::{error::ErrorKind, root::EntryName};
+use fullbore_postgres::restore::recovery::{Mode, RecoveryOptions};
 use std::fs;
 
 /// A cluster whose `postgresql.conf` is something else.

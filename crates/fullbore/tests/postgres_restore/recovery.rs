@@ -5,21 +5,18 @@ use super::{
     common::{Fixture, ID},
     declare, facts, mode, run, served,
 };
-use fullbore::{
-    archive::Archive,
+use fullbore_engine::restore::Restore;
+use fullbore_format::{
     error::ErrorKind,
-    format::{
-        layout,
-        root::{ClusterInfo, EntryName},
-    },
-    postgres::restore::{
-        plan::ClusterOptions,
-        recovery::{self, Mode, TargetAction},
-        recovery_target::RecoveryTarget,
-    },
-    repo::select::BackupFilter,
-    restore::Restore,
+    layout,
+    root::{ClusterInfo, EntryName},
 };
+use fullbore_postgres::restore::{
+    plan::ClusterOptions,
+    recovery::{self, Mode, TargetAction},
+    recovery_target::RecoveryTarget,
+};
+use fullbore_repository::{archive::Archive, select::BackupFilter};
 use std::{fs, os::unix::fs::MetadataExt};
 
 fn with(place: &Place, recovery: recovery::RecoveryOptions) -> Restore {
@@ -346,7 +343,7 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     fixture.frame_bytes = 64; // a frame for each file
     let place = Place::with(&fixture, |_| {});
     let archive = Archive::open_backup(
-        &fullbore::repo::open::repository_at(place.at("repo")).unwrap(),
+        &fullbore_repository::open::repository_at(place.at("repo")).unwrap(),
         &fixture.id,
     )
     .unwrap();
@@ -424,7 +421,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     assert_refused(&place.plan(), ErrorKind::Usage, "has backups of 2 sources");
     assert_refused(
         &Restore {
-            overwrite: fullbore::restore::Overwrite::All,
+            overwrite: fullbore_engine::restore::Overwrite::All,
             ..recovering.clone()
         },
         ErrorKind::Usage,

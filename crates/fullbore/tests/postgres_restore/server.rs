@@ -5,7 +5,7 @@ use crate::{
     args,
     runs::{FULLBORE, Ran, has, is_root, only, or_skip, set_mode, shell, temp},
 };
-use fullbore::format::{
+use fullbore_format::{
     layout,
     root::{ClusterInfo, DatabaseInfo, EntryName, Root, Tablespace},
 };

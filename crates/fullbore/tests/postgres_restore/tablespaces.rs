@@ -6,12 +6,12 @@ use crate::{
     common::{Fixture, content, plan},
     runs::{self, Mount, has, is_root, or_skip, shell, temp},
 };
-use fullbore::{
+use fullbore_engine::restore::Restore;
+use fullbore_format::{
     error::ErrorKind,
-    format::root::{ClusterInfo, EntryName, Tablespace},
-    postgres::restore::plan::ClusterOptions,
-    restore::Restore,
+    root::{ClusterInfo, EntryName, Tablespace},
 };
+use fullbore_postgres::restore::plan::ClusterOptions;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, symlink},
@@ -51,8 +51,8 @@ fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
     fs::create_dir_all(place.at("old").join(VERSION)).unwrap();
     own(&place.at("old"));
     for overwrite in [
-        fullbore::restore::Overwrite::Never,
-        fullbore::restore::Overwrite::All,
+        fullbore_engine::restore::Overwrite::Never,
+        fullbore_engine::restore::Overwrite::All,
     ] {
         let restore = Restore {
             postgres: ClusterOptions::default(),

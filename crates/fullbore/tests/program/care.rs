@@ -1,13 +1,13 @@
 //! Repositories whose backups refer to each other: what is checked, and what the loss of any one object costs.
 
 use crate::common::{Fixture, ID, content, plan};
-use fullbore::{
-    format::entry::EntryKind,
-    metrics::meter::Meter,
+use fullbore_engine::{
     restore::Restore,
-    stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
 };
+use fullbore_format::entry::EntryKind;
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::metrics::meter::Meter;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -167,8 +167,8 @@ fn backups_that_refer_to_each_other_are_sound_and_restore() {
         let dir = temp();
         let repository = dir.path().join("repo");
         let all = three(&repository, codec);
-        let root = fullbore::archive::Archive::open_backup(
-            &fullbore::repo::open::repository_at(&repository).unwrap(),
+        let root = fullbore_repository::archive::Archive::open_backup(
+            &fullbore_repository::open::repository_at(&repository).unwrap(),
             THIRD,
         )
         .unwrap()

@@ -340,7 +340,7 @@ fn host_path_and_tag_select_in_every_command() {
     backup(&a, &repository, &["--host", "elsewhere"]);
     let ids = ids(&repository);
     let text = repository.to_str().unwrap();
-    let path_a: &[OsString] = &args!["--path", a, "--host", fullbore::platform::host_name()];
+    let path_a: &[OsString] = &args!["--path", a, "--host", fullbore_platform::host_name()];
     let cases: [(&[OsString], &[usize]); 6] = [
         (path_a, &[0, 1]),
         (&args!["--path", b], &[2]),
@@ -407,7 +407,7 @@ fn host_path_and_tag_select_in_every_command() {
         "--path",
         a,
         "--host",
-        fullbore::platform::host_name(),
+        fullbore_platform::host_name(),
         "--json"
     ]);
     let total = diff.ends_with(0).json().pop().unwrap();

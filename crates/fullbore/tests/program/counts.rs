@@ -2,13 +2,11 @@
 
 use crate::runs;
 use crate::runs::{assert_same, fullbore, has, or_skip, shape, shell, temp, text};
-use fullbore::{
-    metrics::meter::Meter,
-    repo::select::BackupFilter,
-    storage::{
-        CoalescedObjects, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording,
-    },
-    verify::Verify,
+use fullbore_engine::verify::Verify;
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::select::BackupFilter;
+use fullbore_storage::{
+    CoalescedObjects, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording,
 };
 use std::{
     collections::HashMap, fs, num::NonZeroUsize, os::unix::fs::FileExt, path::Path, sync::Arc,

@@ -2,14 +2,16 @@
 
 use crate::common;
 use crate::common::{Fixture, content};
-use fullbore::{
-    error::{Error, ErrorKind},
-    format::entry::EntryKind,
-    metrics::meter::Meter,
+use fullbore_engine::{
     restore::{Restore, Summary},
-    stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
 };
+use fullbore_format::{
+    entry::EntryKind,
+    error::{Error, ErrorKind},
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::metrics::meter::Meter;
 use std::{
     collections::BTreeSet,
     fs,
@@ -28,7 +30,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         to: to.into(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore::restore::Overwrite::Never,
+        overwrite: fullbore_engine::restore::Overwrite::Never,
         keep_going,
         numeric_owner: false,
         postgres: Default::default(),

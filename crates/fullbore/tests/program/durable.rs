@@ -268,7 +268,7 @@ fn what_a_crash_may_have_lost_is_read_again() {
     root.as_object_mut().unwrap().remove("blake3");
     assert!(!root["boot"].as_str().unwrap().is_empty());
     root["boot"] = "another".into();
-    fs::write(&path, fullbore::format::seal::seal(&root).unwrap()).unwrap();
+    fs::write(&path, fullbore_format::seal::seal(&root).unwrap()).unwrap();
     assert!(next());
     assert!(!next());
 }

@@ -2,7 +2,8 @@
 
 use crate::common::{Fixture, content, look, restore};
 use crate::runs::{self, assert_same, fed, fullbore, noise, sample, shape, shell, temp};
-use fullbore::{archive::Archive, stage::codec::Codec};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_repository::archive::Archive;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -88,7 +89,7 @@ impl Two {
 fn the_second_backup_refers_to_the_first() {
     let two = two("zstd:1");
     let archive = Archive::open_backup(
-        &fullbore::repo::open::repository_at(&two.repository).unwrap(),
+        &fullbore_repository::open::repository_at(&two.repository).unwrap(),
         &two.ids[1],
     )
     .unwrap();
@@ -172,7 +173,8 @@ fn an_export_of_a_full_backup_has_the_same_frames() {
     .ends_with(0);
     let of = |from: &Path, id: &str| {
         let archive =
-            Archive::open_backup(&fullbore::repo::open::repository_at(from).unwrap(), id).unwrap();
+            Archive::open_backup(&fullbore_repository::open::repository_at(from).unwrap(), id)
+                .unwrap();
         let pages =
             (0..archive.root.pages.len()).map(|at| archive.page(at).unwrap().records.clone());
         pages.flatten().collect::<Vec<_>>()

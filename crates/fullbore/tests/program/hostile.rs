@@ -2,7 +2,7 @@
 
 use crate::runs;
 use crate::runs::{Ran, fullbore, make_fifo, names, only, shell, temp, text, write};
-use fullbore::format::{
+use fullbore_format::{
     root::{ClusterInfo, EntryName, Live, NotCaptured, Root, Tablespace},
     seal::seal,
 };

@@ -9,7 +9,7 @@ use std::{
 };
 
 fn testdata() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata")
 }
 
 /// Everything in a directory of one format that a restore is made from.
@@ -110,7 +110,7 @@ const CODECS: [&str; 3] = ["zstd", "lz4", "none"];
 #[test]
 #[ignore = "writes testdata for a new format"]
 fn make_archives_of_the_current_format() {
-    let format = testdata().join(format!("format-{}", fullbore::format::root::FORMAT));
+    let format = testdata().join(format!("format-{}", fullbore_format::root::FORMAT));
     assert!(!format.exists(), "what is there is never written again");
     let dir = temp();
     let tree = dir.path().join("tree");

@@ -2,15 +2,14 @@
 
 use crate::common;
 use crate::common::{Fixture, content, entry, plan};
-use fullbore::{
-    command::{list::List, show::Show},
-    error::ErrorKind,
-    format::entry::EntryKind,
-    metrics::meter::Meter,
-    repo::{open::open, select::BackupFilter},
+use fullbore::command::{list::List, show::Show};
+use fullbore_engine::{
     restore::Restore,
     verify::{Verify, VerifyVerdict},
 };
+use fullbore_format::{entry::EntryKind, error::ErrorKind};
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::{open::open, select::BackupFilter};
 use std::{fs, path::Path};
 use tempfile::tempdir;
 
@@ -110,13 +109,13 @@ fn backups_are_found_by_id_prefix_and_latest() {
 fn a_repository_of_a_newer_format_is_unsupported() {
     let dir = tempdir().unwrap();
     two_backups(dir.path());
-    let newer = fullbore::format::layout::Repository {
+    let newer = fullbore_format::layout::Repository {
         format: 999,
         ..Default::default()
     };
     fs::write(
         dir.path().join("fullbore-repo.json"),
-        fullbore::format::seal::seal(&newer).unwrap(),
+        fullbore_format::seal::seal(&newer).unwrap(),
     )
     .unwrap();
     assert_eq!(
@@ -205,7 +204,7 @@ fn show_prints_the_root() {
         String::from_utf8(out).unwrap()
     };
     assert_eq!(
-        serde_json::from_str::<fullbore::format::root::Root>(&show(true)).unwrap(),
+        serde_json::from_str::<fullbore_format::root::Root>(&show(true)).unwrap(),
         root
     );
     assert!(show(false).contains("host:/data"));
@@ -259,7 +258,7 @@ fn every_difference_from_a_tree_on_disk_is_listed() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::sample();
     fixture.put(entry("socket", EntryKind::Socket, 0o600), []);
-    fixture.entries.last_mut().unwrap().3 = fullbore::format::page::EntryState::Noted;
+    fixture.entries.last_mut().unwrap().3 = fullbore_format::page::EntryState::Noted;
     fixture.write_repository(&dir.path().join("repo"));
     let to = dir.path().join("to");
     let restore = plan(&dir.path().join("repo"), &to);
@@ -363,7 +362,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         to: to.clone(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore::restore::Overwrite::Never,
+        overwrite: fullbore_engine::restore::Overwrite::Never,
         keep_going: true,
         numeric_owner: false,
         postgres: Default::default(),

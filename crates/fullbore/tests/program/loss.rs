@@ -2,18 +2,16 @@
 
 use crate::runs;
 use crate::runs::{fullbore, has, noise, or_skip, shell, tampered, temp, text, write};
-use fullbore::{
-    format::{
-        digest::hex,
-        page::{EntryState, ManifestPage, Record},
-        root::Root,
-        seal::seal,
-    },
-    metrics::meter::Meter,
-    repair::{self, Repair, RepairStep},
-    repo::protocol::intent_key,
-    storage::{Leased, LocalObjects, Objects, Take},
+use fullbore_engine::repair::{self, Repair, RepairStep};
+use fullbore_format::{
+    digest::hex,
+    page::{EntryState, ManifestPage, Record},
+    root::Root,
+    seal::seal,
 };
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_repository::protocol::intent_key;
+use fullbore_storage::{Leased, LocalObjects, Objects, Take};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,13 +1,13 @@
 //! Restoring backups to disk.
 
 use crate::common::{self, Fixture, content, entry, look, once_more_without_tricks, plan, restore};
-use fullbore::{
+use fullbore_engine::restore::Restore;
+use fullbore_format::{
+    entry::{EntryKind, order},
     error::{Error, ErrorKind},
-    format::entry::{EntryKind, order},
-    metrics::meter::Meter,
-    restore::Restore,
-    stage::codec::Codec,
 };
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::metrics::meter::Meter;
 use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -116,7 +116,7 @@ fn one_worker_and_many_restore_the_same_tree() {
 fn a_file_that_goes_on_over_pages_comes_back() {
     for digest in [
         Default::default(),
-        fullbore::format::digest::Algorithm::Crc32c,
+        fullbore_format::digest::Algorithm::Crc32c,
     ] {
         let dir = tempdir().unwrap();
         let mut fixture = Fixture {
@@ -253,7 +253,7 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
     std::os::unix::fs::symlink(&outside, to.join("a/b")).unwrap();
     std::os::unix::fs::symlink(outside.join("f01"), to.join("a/b.txt")).unwrap();
     Restore {
-        overwrite: fullbore::restore::Overwrite::All,
+        overwrite: fullbore_engine::restore::Overwrite::All,
         ..plan(&dir.path().join("repo"), &to)
     }
     .run(&Meter::default())
@@ -267,8 +267,8 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
 #[test]
 fn a_symlink_of_the_backup_leads_nobody_out_of_the_target() {
     for overwrite in [
-        fullbore::restore::Overwrite::Never,
-        fullbore::restore::Overwrite::All,
+        fullbore_engine::restore::Overwrite::Never,
+        fullbore_engine::restore::Overwrite::All,
     ] {
         let dir = tempdir().unwrap();
         let outside = dir.path().join("outside");
@@ -302,10 +302,10 @@ fn files_that_were_not_captured_are_left_out() {
     let mut fixture = Fixture::default();
     fixture.dir("", 0o755);
     for (name, state) in [
-        ("gone", fullbore::format::page::EntryState::Vanished),
+        ("gone", fullbore_format::page::EntryState::Vanished),
         (
             "denied",
-            fullbore::format::page::EntryState::Unreadable("no".into()),
+            fullbore_format::page::EntryState::Unreadable("no".into()),
         ),
     ] {
         fixture.put(
@@ -335,15 +335,15 @@ fn files_that_were_not_captured_are_left_out() {
 
 /// Counts what is read.
 struct Recording {
-    inner: Box<dyn fullbore::archive::object::ObjectReader>,
+    inner: Box<dyn fullbore_repository::archive::object::ObjectReader>,
     bytes: std::sync::Arc<std::sync::atomic::AtomicU64>,
     calls: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
-impl fullbore::archive::object::ObjectReader for Recording {
+impl fullbore_repository::archive::object::ObjectReader for Recording {
     fn read_at(
         &self,
-        object: &fullbore::archive::object::ObjectName,
+        object: &fullbore_repository::archive::object::ObjectName,
         offset: u64,
         len: usize,
         out: &mut Vec<u8>,
@@ -355,11 +355,11 @@ impl fullbore::archive::object::ObjectReader for Recording {
         self.inner.read_at(object, offset, len, out)
     }
 
-    fn len(&self, object: &fullbore::archive::object::ObjectName) -> Result<u64, Error> {
+    fn len(&self, object: &fullbore_repository::archive::object::ObjectName) -> Result<u64, Error> {
         self.inner.len(object)
     }
 
-    fn name(&self, object: &fullbore::archive::object::ObjectName) -> String {
+    fn name(&self, object: &fullbore_repository::archive::object::ObjectName) -> String {
         self.inner.name(object)
     }
 }
@@ -367,8 +367,8 @@ impl fullbore::archive::object::ObjectReader for Recording {
 fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
     use std::sync::atomic::Ordering::Relaxed;
     let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
-    let inner = Box::new(fullbore::archive::object::BackupObjects::new(
-        &fullbore::repo::open::repository_at(repository).unwrap(),
+    let inner = Box::new(fullbore_repository::archive::object::BackupObjects::new(
+        &fullbore_repository::open::repository_at(repository).unwrap(),
         common::ID,
     ));
     let store = Recording {
@@ -376,7 +376,7 @@ fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
         bytes: bytes.clone(),
         calls: std::sync::Arc::clone(&calls),
     };
-    let archive = fullbore::archive::Archive::with_store(Box::new(store)).unwrap();
+    let archive = fullbore_repository::archive::Archive::with_store(Box::new(store)).unwrap();
     plan.run_archive(archive, &Meter::default()).unwrap();
     let calls: &std::sync::atomic::AtomicU64 = &calls;
     (bytes.load(Relaxed), calls.load(Relaxed))
@@ -441,7 +441,7 @@ fn an_unprivileged_restore_notes_what_it_may_not_set() {
     }
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::sample();
-    let device = fullbore::format::entry::Device { major: 1, minor: 3 };
+    let device = fullbore_format::entry::Device { major: 1, minor: 3 };
     fixture.put(entry("null", EntryKind::CharDevice(device), 0o666), []);
     let mut attributed = entry("attributed", EntryKind::File { size: 1, map: None }, 0o444);
     attributed.xattrs = vec![
@@ -500,7 +500,7 @@ fn owners_attributes_and_devices_come_back_as_root() {
     let dir = tempdir().unwrap();
     let mut fixture = Fixture::default();
     fixture.dir("", 0o755);
-    let device = fullbore::format::entry::Device {
+    let device = fullbore_format::entry::Device {
         major: 7,
         minor: 300,
     };
@@ -530,12 +530,12 @@ fn owners_attributes_and_devices_come_back_as_root() {
     let summary = restore(&dir.path().join("repo"), &dir.path().join("to")).unwrap();
     assert_eq!(summary.notes, Vec::<String>::new());
     assert_restored(&fixture, &dir.path().join("to"));
-    let root = fullbore::platform::dir::open_root(&dir.path().join("to")).unwrap();
+    let root = fullbore_platform::dir::open_root(&dir.path().join("to")).unwrap();
     for (_, entry, ..) in fixture.entries.iter().skip(1) {
-        let stat = fullbore::platform::dir::stat(&root, &entry.path).unwrap();
+        let stat = fullbore_platform::dir::stat(&root, &entry.path).unwrap();
         assert_eq!((stat.uid, stat.gid), (12_345, 54_321));
         assert_eq!(
-            fullbore::platform::xattr::read_all_at(&root, &entry.path).unwrap(),
+            fullbore_platform::xattr::read_all_at(&root, &entry.path).unwrap(),
             entry.xattrs
         );
         if let EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) = entry.kind {

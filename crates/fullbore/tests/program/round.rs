@@ -1,14 +1,14 @@
 //! What `backup` writes, `restore`, `list` and `verify` read.
 
 use crate::common::{Fixture, content, plan};
-use fullbore::{
+use fullbore_engine::{
     backup::{Backup, Subject, paths::Scope},
-    format::digest::Algorithm,
-    metrics::meter::Meter,
     plan::{OpenStorage, SinkSpec, Tuning},
-    stage::codec::Codec,
     verify::{Verify, VerifyVerdict},
 };
+use fullbore_format::digest::Algorithm;
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::metrics::meter::Meter;
 use std::{path::Path, sync::Arc};
 use tempfile::tempdir;
 

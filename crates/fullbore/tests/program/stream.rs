@@ -1,11 +1,9 @@
 //! Restoring tars that other programs wrote.
 
 use crate::common::{Fixture, content, look, plan, restore};
-use fullbore::{
-    error::{ErrorKind, Result},
-    metrics::meter::Meter,
-    restore::{Restore, Summary},
-};
+use fullbore_engine::restore::{Restore, Summary};
+use fullbore_format::error::{ErrorKind, Result};
+use fullbore_platform::metrics::meter::Meter;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tempfile::tempdir;
 
@@ -76,7 +74,7 @@ fn a_cut_tar_restores_what_is_whole_and_says_so() {
     let error = restore(&dir.path().join("x.tar"), &to).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     let again = Restore {
-        overwrite: fullbore::restore::Overwrite::All,
+        overwrite: fullbore_engine::restore::Overwrite::All,
         keep_going: true,
         ..plan(&dir.path().join("x.tar"), &to)
     };

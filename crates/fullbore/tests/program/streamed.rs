@@ -2,7 +2,7 @@
 
 use crate::runs;
 use crate::runs::{Ran, command, fed, fullbore, shell, temp};
-use fullbore::format::segment::{SEEK_FOOTER_BYTES, Service, parse_seek_table, seek_table_len};
+use fullbore_format::segment::{SEEK_FOOTER_BYTES, Service, parse_seek_table, seek_table_len};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{
     fs,
@@ -256,7 +256,7 @@ fn content_that_is_another_is_not_restored() {
         });
     data[at + 7] ^= 1;
     let mut frame = Vec::new();
-    fullbore::stage::codec::Codec::Zstd(1)
+    fullbore_pipeline::stage::codec::Codec::Zstd(1)
         .compressor()
         .unwrap()
         .compress(&data, &mut frame)

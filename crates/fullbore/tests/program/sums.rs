@@ -1,7 +1,7 @@
 //! Sizes whose sum is more than a `u64` holds: the sum is the largest `u64`, and no command fails for it.
 
 use crate::runs::{self, Ran, fullbore, or_skip, temp, text, write};
-use fullbore::format::{root::Root, seal::seal};
+use fullbore_format::{root::Root, seal::seal};
 use serde_json::Value;
 use std::{
     ffi::OsString,

@@ -11,7 +11,7 @@ use std::{
 const PROGRAM: &str = "/usr/bin/fullbore";
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name)
 }
 
 /// Names and texts of the files in `contrib/systemd` that end so.

@@ -4,7 +4,7 @@ use crate::{
     runs::{self, Mount, Ran},
     world::{Person, World},
 };
-use fullbore::crypt::{KeyRing, UserIdentity, unwrap_secret};
+use fullbore_crypt::{KeyRing, UserIdentity, unwrap_secret};
 use std::{
     ffi::OsString,
     fs,
@@ -275,9 +275,9 @@ fn a_fingerprint_stays_when_the_key_is_rotated() {
 /// The ring of a repository, as its key file for a person holds it.
 fn ring_of(repository: &Path, person: &Person) -> KeyRing {
     let secret = fs::read_to_string(&person.key).unwrap();
-    let options = fullbore::crypt::Prompt::default();
+    let options = fullbore_crypt::Prompt::default();
     let identities: Vec<UserIdentity> =
-        fullbore::crypt::parse_identities(secret.as_bytes(), "the key", &options).unwrap();
+        fullbore_crypt::parse_identities(secret.as_bytes(), "the key", &options).unwrap();
     let file = fs::read(repository.join("keys/owner.age")).unwrap();
     let text = unwrap_secret(&file, &identities, "the file")
         .unwrap()

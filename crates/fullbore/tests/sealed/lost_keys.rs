@@ -4,7 +4,7 @@ use crate::{
     runs::{self, tampered_in},
     world::{Person, World, files_below},
 };
-use fullbore::crypt::{Prompt, parse_identities, unwrap_secret};
+use fullbore_crypt::{Prompt, parse_identities, unwrap_secret};
 use std::{fs, path::PathBuf};
 
 /// A copy of the repository's key, as `age -d` prints it.

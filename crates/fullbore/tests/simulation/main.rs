@@ -7,25 +7,23 @@
 
 mod memory;
 
-use fullbore::{
+use fullbore_format::{
     error::{ErrorKind, Result},
-    format::{
-        layout::{REPOSITORY, Repository},
-        page::SegmentId,
-        root::{
-            BackupOptions, EntryName, FORMAT, Live, PageAt, Root, Segment, SourceInfo, is_void,
-        },
-        seal::seal,
+    layout::{REPOSITORY, Repository},
+    page::SegmentId,
+    root::{BackupOptions, EntryName, FORMAT, Live, PageAt, Root, Segment, SourceInfo, is_void},
+    seal::seal,
+};
+use fullbore_repository::{
+    protocol::{
+        Intent, check, forget, give_up, intent_key, listed_needs, refer, remove_abandoned,
+        store_root, write_off,
     },
-    repo::{
-        protocol::{
-            Intent, check, forget, give_up, intent_key, listed_needs, refer, remove_abandoned,
-            store_root, write_off,
-        },
-        prune::prune,
-        roots::{BackupState, documents, key, needs},
-    },
-    storage::{Clock, Lease, Leased, MemoryObjects, Objects, PutIf, RENEWAL, Take, TestClock},
+    prune::prune,
+    roots::{BackupState, documents, key, needs},
+};
+use fullbore_storage::{
+    Clock, Lease, Leased, MemoryObjects, Objects, PutIf, RENEWAL, Take, TestClock,
 };
 use memory::{Accident, Actor, World, is_real};
 use proptest::prelude::*;
@@ -133,7 +131,7 @@ fn choose(
     habits: Habits,
 ) -> Result<Offer> {
     let mut bases = BTreeMap::new();
-    for base in fullbore::repo::roots::ids(actor)?
+    for base in fullbore_repository::roots::ids(actor)?
         .iter()
         .filter(|base| **base != intent.id)
     {

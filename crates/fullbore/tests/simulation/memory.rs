@@ -1,12 +1,12 @@
 //! Objects in memory, and a schedule: one actor at a time, and any of them may be next at any operation.
 
-use fullbore::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::is_void,
-    storage::{
-        Lease, Leased, ListedObject, LocalObjects, MemoryObjects, Objects, Put, PutIf,
-        StorageAbilities, Take, Upload, Version,
-    },
+    root::is_void,
+};
+use fullbore_storage::{
+    Lease, Leased, ListedObject, LocalObjects, MemoryObjects, Objects, Put, PutIf,
+    StorageAbilities, Take, Upload, Version,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -438,7 +438,7 @@ impl Objects for Actor {
         None
     }
 
-    fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
+    fn as_sealed(&self) -> Option<&fullbore_storage::SealedObjects> {
         None
     }
 }

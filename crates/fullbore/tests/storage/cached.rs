@@ -1,13 +1,11 @@
 //! The cache of immutable objects: it saves requests, and nothing depends on it.
 
 use crate::suite::{get, pattern, put};
-use fullbore::{
-    error::ErrorKind,
-    repo::{prune::prune, writer},
-    storage::{
-        CacheSpec, CachedObjects, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
-        StorageAbilities, Take, Upload, probe,
-    },
+use fullbore_format::error::ErrorKind;
+use fullbore_repository::{prune::prune, writer};
+use fullbore_storage::{
+    CacheSpec, CachedObjects, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
+    StorageAbilities, Take, Upload, probe,
 };
 use std::{
     fs,
@@ -195,10 +193,18 @@ fn the_cache_stays_below_its_bound() {
 struct Careless(MemoryObjects);
 
 impl Objects for Careless {
-    fn put(&self, key: &str, bytes: &[u8], _condition: &PutIf) -> fullbore::error::Result<Put> {
+    fn put(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        _condition: &PutIf,
+    ) -> fullbore_format::error::Result<Put> {
         self.0.put(key, bytes, &PutIf::Always)
     }
-    fn list(&self, prefix: &str) -> fullbore::error::Result<Vec<fullbore::storage::ListedObject>> {
+    fn list(
+        &self,
+        prefix: &str,
+    ) -> fullbore_format::error::Result<Vec<fullbore_storage::ListedObject>> {
         self.0.list(prefix)
     }
     fn read_at(
@@ -207,28 +213,28 @@ impl Objects for Careless {
         offset: u64,
         len: usize,
         out: &mut Vec<u8>,
-    ) -> fullbore::error::Result<()> {
+    ) -> fullbore_format::error::Result<()> {
         self.0.read_at(key, offset, len, out)
     }
     fn get(
         &self,
         key: &str,
-    ) -> fullbore::error::Result<Option<(Vec<u8>, fullbore::storage::Version)>> {
+    ) -> fullbore_format::error::Result<Option<(Vec<u8>, fullbore_storage::Version)>> {
         self.0.get(key)
     }
-    fn stat(&self, key: &str) -> fullbore::error::Result<Option<u64>> {
+    fn stat(&self, key: &str) -> fullbore_format::error::Result<Option<u64>> {
         self.0.stat(key)
     }
-    fn create(&self, key: &str) -> fullbore::error::Result<Box<dyn Upload>> {
+    fn create(&self, key: &str) -> fullbore_format::error::Result<Box<dyn Upload>> {
         self.0.create(key)
     }
-    fn delete(&self, keys: &[String]) -> fullbore::error::Result<()> {
+    fn delete(&self, keys: &[String]) -> fullbore_format::error::Result<()> {
         self.0.delete(keys)
     }
-    fn abort_uploads(&self, prefix: &str) -> fullbore::error::Result<()> {
+    fn abort_uploads(&self, prefix: &str) -> fullbore_format::error::Result<()> {
         self.0.abort_uploads(prefix)
     }
-    fn settle(&self, prefix: &str) -> fullbore::error::Result<()> {
+    fn settle(&self, prefix: &str) -> fullbore_format::error::Result<()> {
         self.0.settle(prefix)
     }
     fn lease(
@@ -236,7 +242,7 @@ impl Objects for Careless {
         key: &str,
         body: &[u8],
         take: Take,
-    ) -> fullbore::error::Result<fullbore::storage::Leased> {
+    ) -> fullbore_format::error::Result<fullbore_storage::Leased> {
         self.0.lease(key, body, take)
     }
     fn abilities(&self) -> StorageAbilities {
@@ -245,11 +251,11 @@ impl Objects for Careless {
     fn describe(&self, key: &str) -> String {
         self.0.describe(key)
     }
-    fn as_local(&self) -> Option<&fullbore::storage::LocalObjects> {
+    fn as_local(&self) -> Option<&fullbore_storage::LocalObjects> {
         None
     }
 
-    fn as_sealed(&self) -> Option<&fullbore::storage::SealedObjects> {
+    fn as_sealed(&self) -> Option<&fullbore_storage::SealedObjects> {
         None
     }
 }

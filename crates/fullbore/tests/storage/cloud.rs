@@ -5,11 +5,8 @@ use crate::{
     stores::{SECRET, s3_address, s3_endpoint, s3_environment, s3_server, settings},
     suite::{get, keys, pattern, put},
 };
-use fullbore::{
-    error::ErrorKind,
-    format::{digest::crc64, root::PART_BYTES},
-    storage::{CloudAddress, CloudEnvironment, CloudObjects, Objects, Put, PutIf, probe},
-};
+use fullbore_format::{digest::crc64, error::ErrorKind, root::PART_BYTES};
+use fullbore_storage::{CloudAddress, CloudEnvironment, CloudObjects, Objects, Put, PutIf, probe};
 use std::{fs, sync::Arc, time::Duration};
 
 const MIB: usize = 1 << 20;
@@ -35,7 +32,7 @@ fn broken() -> Broken {
     broken_with(|_| {})
 }
 
-fn broken_with(change: impl Fn(&mut fullbore::storage::CloudSettings)) -> Broken {
+fn broken_with(change: impl Fn(&mut fullbore_storage::CloudSettings)) -> Broken {
     let proxy = FaultProxy::new(s3_server().port);
     let address = s3_address();
     let open = |endpoint: &str| {
@@ -56,7 +53,7 @@ fn upload(
     objects: &Arc<dyn Objects>,
     key: &str,
     bytes: &[u8],
-) -> fullbore::error::Result<Vec<u64>> {
+) -> fullbore_format::error::Result<Vec<u64>> {
     let mut upload = objects.create(key)?;
     for piece in bytes.chunks(3 * MIB + 5) {
         upload.append(piece)?;

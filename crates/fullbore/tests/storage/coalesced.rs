@@ -1,10 +1,8 @@
 //! Reads that follow each other are answered by few requests, and all others as they are.
 
-use fullbore::{
-    error::ErrorKind,
-    storage::{
-        CoalescedObjects, Fault, Faulty, MemoryObjects, Objects, Operation, PutIf, Recording,
-    },
+use fullbore_format::error::ErrorKind;
+use fullbore_storage::{
+    CoalescedObjects, Fault, Faulty, MemoryObjects, Objects, Operation, PutIf, Recording,
 };
 use std::{
     sync::{Arc, Barrier},

@@ -1,21 +1,21 @@
 //! The key files of a repository: made, opened, added, removed, rotated, and all that may go wrong with them.
 
 use crate::suite::{get, put};
-use fullbore::{
-    crypt::{
-        Access, Author, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities,
-        seal_object, unwrap_secret, wrap_secret,
-    },
+use fullbore_crypt::{
+    Access, Author, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities, seal_object,
+    unwrap_secret, wrap_secret,
+};
+use fullbore_format::{
     error::{ErrorKind, Result},
-    format::seal::seal,
-    storage::{
-        Fault, Faulty, MemoryObjects, Objects, Operation, Recording, SealedObjects, SystemClock,
-        keys::{
-            RepositoryKey, add_key, encrypt_repository, is_encrypted, list_keys, open_repository,
-            remove_key, rotate_key,
-        },
-        members::{ListNumber, ListedKey, Members},
+    seal::seal,
+};
+use fullbore_storage::{
+    Fault, Faulty, MemoryObjects, Objects, Operation, Recording, SealedObjects, SystemClock,
+    keys::{
+        RepositoryKey, add_key, encrypt_repository, is_encrypted, list_keys, open_repository,
+        remove_key, rotate_key,
     },
+    members::{ListNumber, ListedKey, Members},
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, thread, time::Duration};
 

@@ -1,12 +1,10 @@
 //! Leases by renewal: who is alive, who is dead, and who may find out too late.
 
 use crate::suite::{get, keys, ours, put};
-use fullbore::{
-    error::ErrorKind,
-    storage::{
-        Clock, Fault, Faulty, LeaseTaker, Leased, MemoryObjects, Objects, Operation, Put, PutIf,
-        Take, TestClock, lease_body,
-    },
+use fullbore_format::error::ErrorKind;
+use fullbore_storage::{
+    Clock, Fault, Faulty, LeaseTaker, Leased, MemoryObjects, Objects, Operation, Put, PutIf, Take,
+    TestClock, lease_body,
 };
 use std::{
     sync::Arc,

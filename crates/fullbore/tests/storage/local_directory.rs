@@ -1,12 +1,9 @@
 //! Objects in a local directory: their files, whose they are, and what links and dead writers leave.
 
 use crate::suite::{get, keys, ours, pattern, put};
-use fullbore::{
-    error::ErrorKind,
-    format::layout::REPOSITORY,
-    platform::write::lock_exclusive,
-    storage::{Leased, LocalObjects, Objects, Put, PutIf, Take},
-};
+use fullbore_format::{error::ErrorKind, layout::REPOSITORY};
+use fullbore_platform::write::lock_exclusive;
+use fullbore_storage::{Leased, LocalObjects, Objects, Put, PutIf, Take};
 use std::{
     fs::{self, File},
     os::unix::fs::{PermissionsExt, symlink},

@@ -16,7 +16,7 @@ mod stores;
 mod suite;
 mod wrappers;
 
-use fullbore::storage::{
+use fullbore_storage::{
     CacheSpec, CachedObjects, CoalescedObjects, Faulty, LocalObjects, MemoryObjects, Objects,
     Recording, Storing, SystemClock,
 };

@@ -4,24 +4,22 @@ use crate::{
     in_directory, in_memory,
     suite::{get, keys, pattern, put, suite},
 };
-use fullbore::{
-    crypt::{
-        Access, Author, CHUNK_BYTES, KeyRing, OBJECT_PREFIX_BYTES, SealObserver, UserRecipient,
-        stored_object_bytes,
-    },
+use fullbore_crypt::{
+    Access, Author, CHUNK_BYTES, KeyRing, OBJECT_PREFIX_BYTES, SealObserver, UserRecipient,
+    stored_object_bytes,
+};
+use fullbore_format::{
+    digest::crc64,
     error::ErrorKind,
-    format::{
-        digest::crc64,
-        root::{EntryName, FORMAT, Live, PART_BYTES, PageAt, Root, SourceInfo},
-        seal::seal,
-    },
-    platform,
-    repo::writer::RepositoryWriter,
-    storage::{
-        Fault, Faulty, KeptBackups, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
-        SealedObjects,
-        keys::{accept_root, encrypt_repository, rotate_key},
-    },
+    root::{EntryName, FORMAT, Live, PART_BYTES, PageAt, Root, SourceInfo},
+    seal::seal,
+};
+use fullbore_platform as platform;
+use fullbore_repository::writer::RepositoryWriter;
+use fullbore_storage::{
+    Fault, Faulty, KeptBackups, MemoryObjects, Objects, Operation, Put, PutIf, Recording,
+    SealedObjects,
+    keys::{accept_root, encrypt_repository, rotate_key},
 };
 use proptest::prelude::*;
 use std::{
@@ -107,7 +105,7 @@ fn upload(
     key: &str,
     bytes: &[u8],
     piece: usize,
-) -> fullbore::storage::StoredObject {
+) -> fullbore_storage::StoredObject {
     let mut upload = objects.create(key).unwrap();
     bytes
         .chunks(piece)
@@ -121,7 +119,7 @@ fn read(objects: &dyn Objects, key: &str, offset: u64, len: usize) -> Vec<u8> {
     out
 }
 
-fn kind_of<T: std::fmt::Debug>(result: fullbore::error::Result<T>) -> ErrorKind {
+fn kind_of<T: std::fmt::Debug>(result: fullbore_format::error::Result<T>) -> ErrorKind {
     result.unwrap_err().kind
 }
 
@@ -445,13 +443,13 @@ fn an_object_under_the_key_of_another_or_of_another_repository_is_found() {
     upload(&other, &second, &plain, 1000);
     put(&memory, &second, &get(&other_memory, &second).unwrap());
     refuses(&memory, &ring, &second, &plain).unwrap();
-    let recipients = [fullbore::crypt::UserRecipient::Native(
+    let recipients = [fullbore_crypt::UserRecipient::Native(
         ring.newest().recipient().clone(),
     )];
     put(
         &memory,
         &second,
-        &fullbore::crypt::wrap_secret(&plain, &recipients).unwrap(),
+        &fullbore_crypt::wrap_secret(&plain, &recipients).unwrap(),
     );
     refuses(&memory, &ring, &second, &plain).unwrap();
     put(&memory, &second, &plain);

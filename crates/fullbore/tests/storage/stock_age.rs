@@ -1,16 +1,14 @@
 //! Stock `age` opens what fullbore sealed, and fullbore what stock `age` sealed.
 
 use crate::suite::pattern;
-use fullbore::{
-    crypt::{
-        KeyOptions, OpeningReader, Passphrase, PositionalBytes, SealedFile, SealingWriter,
-        UserIdentity, UserRecipient, is_sealed,
-    },
-    error::ErrorKind,
-    storage::{
-        KEYS, LocalObjects, Objects, PutIf, SealedObjects,
-        keys::{RepositoryKey, encrypt_repository, open_repository},
-    },
+use fullbore_crypt::{
+    KeyOptions, OpeningReader, Passphrase, PositionalBytes, SealedFile, SealingWriter,
+    UserIdentity, UserRecipient, is_sealed,
+};
+use fullbore_format::error::ErrorKind;
+use fullbore_storage::{
+    KEYS, LocalObjects, Objects, PutIf, SealedObjects,
+    keys::{RepositoryKey, encrypt_repository, open_repository},
 };
 use std::{
     fs,
@@ -96,7 +94,7 @@ impl Keys {
     }
 }
 
-fn opened(key: RepositoryKey) -> Arc<fullbore::crypt::KeyRing> {
+fn opened(key: RepositoryKey) -> Arc<fullbore_crypt::KeyRing> {
     match key {
         RepositoryKey::Opened(ring) => Arc::new(*ring),
         other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 //! `scripts/object-stores` installs the servers. Each ends with the process of the tests: a shell holds it, and waits for the end of its input.
 
 use crate::fake_gcs;
-use fullbore::storage::{CloudAddress, CloudEnvironment, CloudObjects, CloudSettings};
+use fullbore_storage::{CloudAddress, CloudEnvironment, CloudObjects, CloudSettings};
 use std::{
     fs,
     io::Read as _,
@@ -33,7 +33,7 @@ pub(crate) struct Server {
 /// Where the servers were installed.
 fn installed(name: &str) -> PathBuf {
     let ours = std::env::var_os("FULLBORE_OBJECT_STORES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/object-stores"),
+        || Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("target/object-stores"),
         PathBuf::from,
     );
     let path = ours.join(name);

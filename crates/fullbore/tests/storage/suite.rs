@@ -1,12 +1,8 @@
 //! The suite that holds for every storage and every wrapper of one.
 
-use fullbore::{
-    error::ErrorKind,
-    format::{digest::crc64, root::PART_BYTES},
-    storage::{
-        Lease, Leased, MAX_KEY_BYTES, MAX_NAME_BYTES, Objects, Put, PutIf, Take, Version,
-        lease_body,
-    },
+use fullbore_format::{digest::crc64, error::ErrorKind, root::PART_BYTES};
+use fullbore_storage::{
+    Lease, Leased, MAX_KEY_BYTES, MAX_NAME_BYTES, Objects, Put, PutIf, Take, Version, lease_body,
 };
 use std::{
     any::Any,
@@ -667,7 +663,7 @@ pub(crate) fn hostile_keys_are_refused(objects: &Storage) {
         &long_name,
         &long_key,
     ];
-    let refused = |result: fullbore::error::Result<()>, what: &str, key: &str| {
+    let refused = |result: fullbore_format::error::Result<()>, what: &str, key: &str| {
         let error = result.expect_err(&format!("{what} of {key:?}"));
         assert_eq!(error.kind, ErrorKind::Usage, "{what} of {key:?}");
     };

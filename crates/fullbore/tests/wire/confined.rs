@@ -4,18 +4,16 @@ use crate::{
     far,
     suite::{get, keys, ours, pattern, put},
 };
-use fullbore::{
+use fullbore_format::{
     error::{Error, ErrorKind},
-    format::{
-        intent::{Intent, intent_key},
-        layout::{REPOSITORY, Repository},
-        root::{BackupOptions, ClusterInfo, FORMAT, Live, Root, SourceInfo, void_root},
-        seal::seal,
-    },
-    storage::{
-        Allowed, AppendRules, Confined, Lease, Leased, LocalObjects, MemoryObjects, Objects, Put,
-        PutIf, Take,
-    },
+    intent::{Intent, intent_key},
+    layout::{REPOSITORY, Repository},
+    root::{BackupOptions, ClusterInfo, FORMAT, Live, Root, SourceInfo, void_root},
+    seal::seal,
+};
+use fullbore_storage::{
+    Allowed, AppendRules, Confined, Lease, Leased, LocalObjects, MemoryObjects, Objects, Put,
+    PutIf, Take,
 };
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;

@@ -4,13 +4,10 @@ use crate::{
     TIMES, connect, far, serve, socket, streams,
     suite::{get, keys, ours, pattern, put},
 };
-use fullbore::{
-    error::{Error, ErrorKind, Result},
-    storage::{
-        Fault, Faulty, Leased, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording,
-        Take,
-        wire::{NoService, OfferedObjects, Wire, WireTimes},
-    },
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_storage::{
+    Fault, Faulty, Leased, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording, Take,
+    wire::{NoService, OfferedObjects, Wire, WireTimes},
 };
 use std::{
     ffi::OsStr,
@@ -73,7 +70,7 @@ fn store_a_backup(objects: &dyn Objects, data: &[u8]) -> Result<()> {
     objects.put(
         "backups/a/root.json",
         b"root",
-        &fullbore::storage::PutIf::Absent,
+        &fullbore_storage::PutIf::Absent,
     )?;
     objects.delete(&[INTENT.to_owned()])
 }
@@ -447,7 +444,7 @@ fn errors_of_the_other_side_keep_their_kind_and_their_words() {
             .with(Operation::Append, 3, Fault::Fail(kind));
         let objects = far(Arc::new(faulty));
         let error = objects
-            .put("a", b"", &fullbore::storage::PutIf::Always)
+            .put("a", b"", &fullbore_storage::PutIf::Always)
             .unwrap_err();
         assert_eq!(error.kind, kind);
         assert!(error.what.contains("a fault was planned"), "{}", error.what);

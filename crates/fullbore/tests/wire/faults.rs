@@ -4,12 +4,10 @@ use crate::{
     TIMES, far_over,
     suite::{get, keys, pattern},
 };
-use fullbore::{
-    error::Result,
-    storage::{
-        MemoryObjects, Objects,
-        wire::{PeerSide, Wire, WireService, WireStreams},
-    },
+use fullbore_format::error::Result;
+use fullbore_storage::{
+    MemoryObjects, Objects,
+    wire::{PeerSide, Wire, WireService, WireStreams},
 };
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use std::{

@@ -8,12 +8,10 @@ use crate::{
     streams,
     suite::{pattern, put},
 };
-use fullbore::{
-    error::Error,
-    storage::{
-        MemoryObjects, Objects,
-        wire::{OfferedObjects, Wire, WireTimes},
-    },
+use fullbore_format::error::Error;
+use fullbore_storage::{
+    MemoryObjects, Objects,
+    wire::{OfferedObjects, Wire, WireTimes},
 };
 use minicbor::Encoder;
 use std::{

@@ -7,12 +7,10 @@ use crate::{
     sshd::{FULLBORE, sshd},
     streams,
 };
-use fullbore::{
-    error::Result,
-    storage::{
-        Leased, Objects, PutIf, Take,
-        wire::{AskTopic, NoService, PeerSide, Wire, WireObjects, WireService},
-    },
+use fullbore_format::error::Result;
+use fullbore_storage::{
+    Leased, Objects, PutIf, Take,
+    wire::{AskTopic, NoService, PeerSide, Wire, WireObjects, WireService},
 };
 use minicbor::Encoder;
 use std::{
@@ -87,7 +85,7 @@ fn against(
     };
     let serving = thread::spawn(move || {
         let (socket, _) = listener.accept().unwrap();
-        let streams = fullbore::storage::wire::WireStreams {
+        let streams = fullbore_storage::wire::WireStreams {
             input: OwnedFd::from(socket.try_clone().unwrap()),
             output: OwnedFd::from(socket),
         };

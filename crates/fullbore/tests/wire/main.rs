@@ -20,13 +20,10 @@ mod sshd;
 #[allow(dead_code, reason = "the tests of storages use the rest")]
 mod suite;
 
-use fullbore::{
-    error::Result,
-    storage::{
-        Allowed, AppendRules, Confined, LocalObjects, MemoryObjects, Objects, Recording,
-        SystemClock,
-        wire::{NoService, OfferedObjects, Wire, WireObjects, WireStreams, WireTimes},
-    },
+use fullbore_format::error::Result;
+use fullbore_storage::{
+    Allowed, AppendRules, Confined, LocalObjects, MemoryObjects, Objects, Recording, SystemClock,
+    wire::{NoService, OfferedObjects, Wire, WireObjects, WireStreams, WireTimes},
 };
 use std::{
     ffi::OsStr,

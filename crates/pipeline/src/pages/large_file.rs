@@ -2,16 +2,16 @@
 
 use super::PageWriter;
 use crate::{
-    format::{
-        digest::{Joiner, Piece},
-        entry::{Entry, EntryKind},
-        page::{BLOCK_DIGEST_BYTES, EntryState, Extent, Record, UNKNOWN_BLOCK, block_digests},
-        sizes,
-    },
     frame::LargeFile,
     known::{BaseEntry, Finder, StoredRun},
-    queue::Locked,
 };
+use fullbore_format::{
+    digest::{Joiner, Piece},
+    entry::{Entry, EntryKind},
+    page::{BLOCK_DIGEST_BYTES, EntryState, Extent, Record, UNKNOWN_BLOCK, block_digests},
+    sizes,
+};
+use fullbore_platform::queue::Locked;
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
 /// A large file in progress.

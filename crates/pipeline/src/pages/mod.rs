@@ -8,21 +8,18 @@ mod large_file;
 mod references;
 
 use super::liveness::References;
-use crate::{
-    format::{
-        digest::{BlockCrcs, Joiner, Piece},
-        entry::{Entry, EntryKind, EntryPath},
-        page::{
-            EntryState, Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS,
-            MAX_TEXT_BYTES, ManifestPage, Record, SegmentId, block_digests,
-        },
-        root::{
-            BAD_PAGES, BackupTotals, CHANGED, EntryName, Live, MAX_NOT_CAPTURED, NotCaptured,
-            PageAt,
-        },
-        sizes,
+use crate::frame::{FrameContent, FrameEntry, LOST_LINK};
+use fullbore_format::{
+    digest::{BlockCrcs, Joiner, Piece},
+    entry::{Entry, EntryKind, EntryPath},
+    page::{
+        EntryState, Extent, FrameAt, MAX_DIGEST_BYTES, MAX_EXTENTS, MAX_RECORDS, MAX_TEXT_BYTES,
+        ManifestPage, Record, SegmentId, block_digests,
     },
-    frame::{FrameContent, FrameEntry, LOST_LINK},
+    root::{
+        BAD_PAGES, BackupTotals, CHANGED, EntryName, Live, MAX_NOT_CAPTURED, NotCaptured, PageAt,
+    },
+    sizes,
 };
 use large_file::OpenLargeFile;
 use std::{

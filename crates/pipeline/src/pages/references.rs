@@ -1,14 +1,12 @@
 //! References of pages to earlier backups: unchanged records, whole pages, and extents.
 
 use super::{ClosedPage, MIN_RECORDS, PageWriter};
-use crate::{
-    format::{
-        entry::Entry,
-        page::{EntryState, Extent, ManifestPage, PageItem, Record, SegmentId},
-        root::PageAt,
-        sizes,
-    },
-    known::{BaseEntry, Trust},
+use crate::known::{BaseEntry, Trust};
+use fullbore_format::{
+    entry::Entry,
+    page::{EntryState, Extent, ManifestPage, PageItem, Record, SegmentId},
+    root::PageAt,
+    sizes,
 };
 use std::sync::Arc;
 

@@ -7,14 +7,17 @@
 //! beginning, like a tar of any other program.
 
 use super::{Stage, raw_zstd};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    format::{digest::crc32, root::CodecLevel},
-    frame::{Frame, FrameContent, FrameEntry, Pool},
-    metrics::cpu::{COMPRESSING, timed_cpu},
-    platform::memory,
-};
+use crate::frame::{Frame, FrameContent, FrameEntry, Pool};
 use flate2::{Compress as Deflate, Compression, FlushCompress};
+use fullbore_format::{
+    digest::crc32,
+    error::{Error, ErrorKind, Result},
+    root::CodecLevel,
+};
+use fullbore_platform::{
+    memory,
+    metrics::cpu::{COMPRESSING, timed_cpu},
+};
 use lzzzz::lz4f::{self, BlockMode, BlockSize, ContentChecksum, PreferencesBuilder};
 use std::{fmt, io::Read, str::FromStr, sync::Arc};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter};

@@ -2,13 +2,13 @@
 
 use super::Stage;
 use crate::{
-    error::Result,
-    format::{
-        chunk::{self, ContentChunk, MAX_FILE_BYTES},
-        digest::{Algorithm, Piece, crc32c, digests, piece},
-    },
     frame::{Frame, FrameContent, FrameEntry},
     known::StoredRun,
+};
+use fullbore_format::{
+    chunk::{self, ContentChunk, MAX_FILE_BYTES},
+    digest::{Algorithm, Piece, crc32c, digests, piece},
+    error::Result,
 };
 use std::sync::atomic::Ordering::Acquire;
 

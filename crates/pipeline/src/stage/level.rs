@@ -4,11 +4,9 @@ use super::{
     Stage,
     codec::{Codec, Compressor, START_LEVEL, compress_frame},
 };
-use crate::{
-    error::Result,
-    frame::{Frame, Pool},
-    queue::Locked,
-};
+use crate::frame::{Frame, Pool};
+use fullbore_format::error::Result;
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     fmt,

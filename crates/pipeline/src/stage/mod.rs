@@ -9,7 +9,8 @@ pub mod level;
 mod raw_zstd;
 pub mod thin;
 
-use crate::{error::Result, frame::Frame};
+use crate::frame::Frame;
+use fullbore_format::error::Result;
 
 /// A transformation of frames.
 ///
@@ -21,7 +22,7 @@ pub trait Stage: Send {
     /// frame.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the bytes were not written by
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if the bytes were not written by
     /// the inverse of this stage.
     fn apply(&mut self, frame: Frame) -> Result<Frame>;
 }

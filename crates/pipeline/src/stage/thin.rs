@@ -6,16 +6,16 @@
 
 use super::Stage;
 use crate::{
-    error::Result,
-    format::{
-        chunk::{self, ContentChunk},
-        digest::{BlockDigest, Joiner, Piece},
-        entry::{Entry, EntryKind, Time},
-        page::matches_block,
-        pax,
-    },
     frame::{Frame, FrameContent, FrameEntry, LargeFile},
     known::{BaseEntry, StoredRun, push_run},
+};
+use fullbore_format::{
+    chunk::{self, ContentChunk},
+    digest::{BlockDigest, Joiner, Piece},
+    entry::{Entry, EntryKind, Time},
+    error::Result,
+    page::matches_block,
+    pax,
 };
 
 /// Directory in the tar for changed pieces of files.

@@ -2,7 +2,7 @@
 //!
 //! The counters are those of the whole process, as [`platform::process_cpu_seconds`] is.
 
-use crate::platform;
+use crate as platform;
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},

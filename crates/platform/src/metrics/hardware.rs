@@ -255,7 +255,7 @@ fn work_shares(from: &MeterSample, to: &MeterSample, kind: RunKind) -> Vec<(&'st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{metrics::meter::verdict, platform::MachineTime};
+    use crate::{MachineTime, metrics::meter::verdict};
 
     /// Ten seconds on a machine of two processors: busy and CPU seconds of source, workers and sink,
     /// CPU seconds of this process, idle seconds of the machine.

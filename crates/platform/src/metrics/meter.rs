@@ -5,10 +5,8 @@ use super::{
     hardware::{HardwareVerdict, RunSetting, hardware},
     waits::Waits,
 };
-use crate::{
-    platform::{self, MachineTime},
-    queue::Locked,
-};
+use crate as platform;
+use crate::{MachineTime, queue::Locked};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -259,7 +257,7 @@ pub struct MeterSample {
     /// Regular files, and other operations that cost as much, so far.
     pub(crate) small: u64,
     /// CPU seconds of this process, all threads together.
-    pub(crate) processors: f64,
+    pub processors: f64,
     /// Time of all processors of the machine, if the system reports it.
     pub(crate) machine: Option<MachineTime>,
     /// Bytes that this process made devices read.
@@ -271,7 +269,7 @@ pub struct MeterSample {
     /// CPU seconds of source, workers and sink.
     pub(crate) cpu: [f64; 3],
     /// CPU seconds of compression, a part of the workers'.
-    pub(crate) compressing: f64,
+    pub compressing: f64,
     /// CPU seconds of encryption, a part of the sink's or of the source's.
     pub(crate) sealing: f64,
     /// Thread seconds that were available to each part.

@@ -16,7 +16,7 @@ use super::{
     read::signed,
     tricks,
 };
-use crate::format::entry::{ByteRun, Device, Time, split};
+use fullbore_format::entry::{ByteRun, Device, Time, split};
 use rustix::{
     fs::{
         Access, AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec,

@@ -1,7 +1,7 @@
 //! Space on a file system: free bytes, preallocation, holes.
 
 use super::truncate;
-use crate::platform::{debug, durable::file_system, tricks};
+use crate::{debug, durable::file_system, tricks};
 use rustix::{
     fs::{FallocateFlags, StatVfs},
     io::{Errno, retry_on_intr},
@@ -107,7 +107,7 @@ pub fn free_bytes(fd: impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The system's.
 pub fn usable_bytes(fd: impl AsFd) -> io::Result<u64> {
-    if crate::platform::user_id() == 0 {
+    if crate::user_id() == 0 {
         free(fd, |fs| fs.f_bfree.max(fs.f_bavail))
     } else {
         free_bytes(fd)

@@ -4,7 +4,7 @@ use super::{
     ConnectionSecret,
     parse::{self, Given},
 };
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 /// Returns the parameters of a service, from the first of `files` that has it. A missing file has
@@ -95,7 +95,7 @@ pub(super) fn read_passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
     let text = fs::read(file).map_err(|error| {
         format!(
             "the password file {file:?} is ignored: {}",
-            crate::error::reason(&error)
+            fullbore_format::error::reason(&error)
         )
     })?;
     Ok(String::from_utf8_lossy(&text)

@@ -12,7 +12,7 @@ mod transport;
 pub use precedence::Environment;
 pub use transport::{Binding, CertificateRoots, Keepalive, SslMode, Tls};
 
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use parse::{Given, invalid_value, number, one_of};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 

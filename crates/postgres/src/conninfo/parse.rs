@@ -2,8 +2,8 @@
 //!
 //! No error repeats the string: it may contain a password.
 
-use crate::error::{Error, ErrorKind, Result};
 use Use::{Honoured, Ignored, Refused};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{collections::BTreeMap, str::FromStr};
 
 /// Parameters by keyword. Never printed: one may be a password.

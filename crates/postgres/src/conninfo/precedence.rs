@@ -5,10 +5,8 @@ use super::{
     files,
     parse::{self, Given, KEYWORDS, Use},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
 use std::{
     collections::HashMap,
     env,

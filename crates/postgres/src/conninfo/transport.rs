@@ -4,7 +4,7 @@ use super::{
     parse::{Given, number, one_of},
     precedence::Environment,
 };
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{path::PathBuf, time::Duration};
 
 /// Encryption of a connection.

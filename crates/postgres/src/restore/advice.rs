@@ -2,10 +2,10 @@
 //! harm.
 
 use super::recovery::{Mode, Recovery, RecoveryFacts, RecoveryOptions};
-use crate::{
+use crate::timeline::TimelineFork;
+use fullbore_format::{
     error::{Error, ErrorKind, quoted},
-    format::root::ClusterInfo,
-    postgres::timeline::TimelineFork,
+    root::ClusterInfo,
 };
 
 /// Setting: subscriptions that the server runs at the same time.

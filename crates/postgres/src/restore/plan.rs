@@ -9,15 +9,13 @@ use super::{
     recovery::{self, Recovery, RecoveryFacts, RecoveryOptions},
     settings, tablespaces,
 };
-use crate::{
+use crate::relation;
+use fullbore_format::{
+    entry,
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry,
-        root::{ClusterInfo, DatabaseInfo},
-    },
-    postgres::relation,
-    target::{final_file::FinalFile, layout::TargetMount},
+    root::{ClusterInfo, DatabaseInfo},
 };
+use fullbore_tree::write::{final_file::FinalFile, layout::TargetMount};
 use std::path::PathBuf;
 
 /// The file without which a server does not start.

@@ -1,9 +1,9 @@
 //! Checks recovery targets, and writes them as the server reads them.
 
-use crate::{
+use crate::lsn::Lsn;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::ClusterInfo,
-    postgres::lsn::Lsn,
+    root::ClusterInfo,
 };
 use jiff::{Timestamp, Zoned, civil::DateTime, tz::TimeZone};
 

@@ -3,7 +3,7 @@
 //! `settings.txt` has the settings of PostgreSQL 13 to 18 as `pg_settings` of 13, 15, 17 and 18 lists them: name, type, and where not all
 //! versions have it, the first and the last major version that may have it. A version that is newer than the list may have others.
 
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 
 const KNOWN: &str = include_str!("settings.txt");
 /// The newest version in the list.

@@ -1,11 +1,11 @@
 //! Decides where tablespaces and the WAL are restored.
 
 use super::plan::{ClusterOptions, PG_WAL};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
-    format::root::{ClusterInfo, Tablespace},
-    target::layout::{SharedDirectory, TargetMount},
+    root::{ClusterInfo, Tablespace},
 };
+use fullbore_tree::write::layout::{SharedDirectory, TargetMount};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,

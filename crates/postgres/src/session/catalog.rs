@@ -5,7 +5,8 @@
 //! at its original path, whatever is there.
 
 use super::{Session, rows::SqlRow};
-use crate::{error::Result, format::root::EntryName, postgres::file_copies::FileCopies};
+use crate::file_copies::FileCopies;
+use fullbore_format::{error::Result, root::EntryName};
 
 /// The databases and tablespaces at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

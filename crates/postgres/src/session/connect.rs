@@ -3,14 +3,12 @@
 
 use super::{Session, pooler::refuse_pooled_session};
 use crate::{
-    error::{Error, ErrorKind, Result},
-    platform,
-    postgres::{
-        conninfo::{Binding, Host, Params, ServerKind, SettingPlace, SslMode},
-        tls,
-    },
-    queue::start,
+    conninfo::{Binding, Host, Params, ServerKind, SettingPlace, SslMode},
+    tls,
 };
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
+use fullbore_platform::queue::start;
 use postgres::{
     Client, Config, NoTls, config,
     error::{Severity, SqlState},
@@ -377,7 +375,7 @@ pub(super) fn reason(error: &postgres::Error) -> String {
     }
     let innermost = innermost(error);
     match innermost.downcast_ref() {
-        Some(system) => crate::error::reason(system),
+        Some(system) => fullbore_format::error::reason(system),
         None => innermost.to_string(),
     }
 }

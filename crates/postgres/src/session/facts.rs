@@ -1,9 +1,9 @@
 //! Facts about a server that a backup needs before it begins, and whether the role may take one.
 
 use super::{Session, rows::SqlRow};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::{DatabaseInfo, EntryName},
+    root::{DatabaseInfo, EntryName},
 };
 use postgres::types::Type;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};

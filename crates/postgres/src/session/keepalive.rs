@@ -1,12 +1,10 @@
 //! Checks a session every second while other threads copy files.
 
 use super::{Session, WalSpace, void_backup};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform,
-    postgres::conninfo::Params,
-    queue::{Locked, start},
-};
+use crate::conninfo::Params;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform as platform;
+use fullbore_platform::queue::{Locked, start};
 use std::{
     sync::{
         Arc, Mutex, OnceLock,

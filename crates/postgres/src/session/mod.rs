@@ -19,7 +19,7 @@ pub use keepalive::HeldSession;
 pub use wal_space::WalSpace;
 
 use super::{conninfo::Params, lsn::Lsn};
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use postgres::{
     Client,
     types::{ToSql, Type},

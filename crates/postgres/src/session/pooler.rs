@@ -7,10 +7,8 @@
 //! server answers.
 
 use super::{Session, connect::server_error};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::start,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::start;
 use postgres::{Client, SimpleQueryMessage, error::SqlState};
 use std::{sync::mpsc, time::Duration};
 

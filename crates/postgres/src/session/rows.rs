@@ -1,9 +1,9 @@
 //! Rows of the server's answers. A value of an unexpected type is an error.
 
 use super::{Session, connect};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::EntryName,
+    root::EntryName,
 };
 use postgres::types::{FromSql, ToSql, Type};
 

@@ -2,12 +2,10 @@
 
 use super::{Session, connect, rows::SqlRow};
 use crate::{
-    error::Result,
-    postgres::{
-        lsn::Lsn,
-        wal_summaries::{Span, SummaryLine},
-    },
+    lsn::Lsn,
+    wal_summaries::{Span, SummaryLine},
 };
+use fullbore_format::error::Result;
 use postgres::{
     fallible_iterator::FallibleIterator,
     types::{ToSql, Type},

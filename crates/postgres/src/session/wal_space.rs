@@ -3,12 +3,9 @@
 //! A server whose disk is full stops, so the backup gives up before.
 
 use super::{Session, void_backup};
-use crate::{
-    error::Result,
-    format::sizes,
-    platform::{dir::open_root, write::free_bytes},
-    postgres::lsn::Lsn,
-};
+use crate::lsn::Lsn;
+use fullbore_format::{error::Result, sizes};
+use fullbore_platform::{dir::open_root, write::free_bytes};
 use postgres::types::Type;
 use std::{
     fs,

@@ -1,6 +1,6 @@
 //! Compares content with the block digests in a record.
 
-use crate::format::{
+use fullbore_format::{
     digest::{Algorithm, Piece, is_block_size, piece},
     page::{Record, matches_block},
     root::BackupOptions,
@@ -80,7 +80,7 @@ pub fn first_wrong(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::{Entry, EntryKind};
+    use fullbore_format::entry::{Entry, EntryKind};
 
     /// BLAKE3 panics at an offset within a chunk.
     #[test]

@@ -5,29 +5,31 @@ use super::{
     frame_cache::FrameCache,
     schedule::{ContentEnd, check_whole, is_saved},
 };
-use crate::{
+use fullbore_format::{
+    digest::{Algorithm, Digest, Piece, is_block_size, piece},
+    entry::EntryPath,
     error::{Error, Result, quoted},
-    format::{
-        digest::{Algorithm, Digest, Piece, is_block_size, piece},
-        entry::EntryPath,
-        page::{EntryState, FrameAt, PageItem, SegmentId, are_contiguous, matches_block},
-    },
+    page::{EntryState, FrameAt, PageItem, SegmentId, are_contiguous, matches_block},
+};
+use fullbore_pipeline::{
     known::{BaseEntry, Trust},
     stage::codec::Codec,
 };
 
 /// A file with all of its records: several, if it continues over pages. Takes 16 bytes for each
 /// extent besides the pages.
-pub(crate) struct FileContent {
+pub struct FileContent {
     known: BaseEntry,
     /// Offset of each extent in the data, its part, and its index in that part.
     extents: Vec<(u64, u32, u32)>,
 }
 
 /// Bytes of one frame.
-pub(crate) struct FrameRange<'a> {
-    pub(crate) segment: &'a SegmentId,
-    pub(crate) frame: FrameAt,
+pub struct FrameRange<'a> {
+    /// The segment that holds the frame.
+    pub segment: &'a SegmentId,
+    /// Its place in the segment.
+    pub frame: FrameAt,
     inner: usize,
     len: usize,
     /// Whether the range is all that the file's extent holds, and the extent nearly the whole
@@ -38,7 +40,7 @@ pub(crate) struct FrameRange<'a> {
 impl FileContent {
     /// From the records of one file, in order, at least one; `None` if they do not cover the whole
     /// file.
-    pub(crate) fn new(parts: Vec<PageItem>) -> Option<Self> {
+    pub fn new(parts: Vec<PageItem>) -> Option<Self> {
         if !are_contiguous(&parts) {
             return None;
         }
@@ -60,25 +62,28 @@ impl FileContent {
         &self.known.parts[self.known.parts.len() - 1]
     }
 
-    pub(crate) fn path(&self) -> &EntryPath {
+    /// Returns the path of the file.
+    pub fn path(&self) -> &EntryPath {
         &self.last().entry.path
     }
 
     /// Bytes without the holes.
-    pub(crate) fn data_len(&self) -> u64 {
+    pub fn data_len(&self) -> u64 {
         self.last().entry.data_len()
     }
 
-    pub(crate) fn state(&self) -> &EntryState {
+    /// Returns whether the file was read whole, and when it was not, why.
+    pub fn state(&self) -> &EntryState {
         &self.last().state
     }
 
-    pub(crate) fn digest(&self) -> Option<Digest> {
+    /// Returns the digest of the whole file.
+    pub fn digest(&self) -> Option<Digest> {
         self.last().digest
     }
 
     /// Returns the frame ranges that hold `len` bytes at `offset` of the data.
-    pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = FrameRange<'_>> {
+    pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = FrameRange<'_>> {
         let first = self
             .extents
             .partition_point(|(at, ..)| *at <= offset)
@@ -106,7 +111,7 @@ impl FileContent {
     }
 
     /// Returns whether this is the whole file, although the checksum of its frame is wrong.
-    pub(crate) fn is_saved(&self, content: &[u8]) -> bool {
+    pub fn is_saved(&self, content: &[u8]) -> bool {
         self.known.parts.len() == 1 && is_saved(self.last(), content)
     }
 
@@ -114,8 +119,8 @@ impl FileContent {
     /// are checked.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if they differ.
-    pub(crate) fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if they differ.
+    pub fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
         let damaged = |why: String| {
             Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why)
         };
@@ -159,7 +164,7 @@ impl FileContent {
 
 impl FrameRange<'_> {
     /// Returns the bytes of this range from the decoded frame.
-    pub(crate) fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
         plain
             .get(self.inner..)
             .and_then(|rest| rest.get(..self.len))
@@ -168,8 +173,8 @@ impl FrameRange<'_> {
     /// Appends the bytes to `buf`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the frame is damaged, or an error of the system.
-    pub(crate) fn append(&self, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if the frame is damaged, or an error of the system.
+    pub fn append(&self, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
         let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(
             self.of(&plain)

@@ -1,12 +1,12 @@
 //! Decoded frames, kept for a short time: consecutive small files share a frame.
 
 use super::Archive;
-use crate::{
+use fullbore_format::{
     error::{Error, Result},
-    format::page::{FrameAt, SegmentId},
-    queue::Locked,
-    stage::codec::Decompressor,
+    page::{FrameAt, SegmentId},
 };
+use fullbore_pipeline::stage::codec::Decompressor;
+use fullbore_platform::queue::Locked;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
@@ -16,21 +16,22 @@ use std::{
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A frame of any backup: its segment, and its offset in the segment.
-pub(crate) type FrameKey = (SegmentId, u64);
+pub type FrameKey = (SegmentId, u64);
 
 /// The decoder and buffer of one thread.
 type FrameDecoder = (Decompressor, Vec<u8>);
 
 /// Fetches and decodes frames of an archive, for any number of threads. Two threads that need the
 /// same frame at the same moment both decode it.
-pub(crate) struct FrameCache {
+pub struct FrameCache {
     archive: Arc<Archive>,
     hands: Mutex<Vec<FrameDecoder>>,
     kept: Mutex<VecDeque<(FrameKey, Arc<Vec<u8>>)>>,
 }
 
 impl FrameCache {
-    pub(crate) fn new(archive: Arc<Archive>) -> Self {
+    /// Makes an empty cache for the frames of `archive`.
+    pub fn new(archive: Arc<Archive>) -> Self {
         Self {
             archive,
             hands: Mutex::default(),
@@ -42,14 +43,14 @@ impl FrameCache {
     ///
     /// # Errors
     /// As [`Frames::plain`].
-    pub(crate) fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
+    pub fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
         Ok(self.decode(segment, frame)?.0)
     }
 
     /// Returns the plain bytes of a frame; `keep` them if other threads will need them.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is damaged, or an error of the system.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it is damaged, or an error of the system.
     pub(crate) fn plain(
         &self,
         segment: &SegmentId,

@@ -1,6 +1,6 @@
 //! Stored bytes of a segment that were read once, for a checksum and for the frames in them.
 
-use crate::format::page::SegmentId;
+use fullbore_format::page::SegmentId;
 
 /// Stored bytes of a segment that were read, so that what is in them need not be read again.
 #[derive(Debug, Default)]

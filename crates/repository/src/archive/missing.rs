@@ -2,9 +2,9 @@
 //!
 //! The report of the backup listed them; but the restore may be run by another person, years later.
 
-use crate::{
+use fullbore_format::{
     error::quoted,
-    format::page::{EntryState, Record},
+    page::{EntryState, Record},
     text::counted,
 };
 
@@ -26,7 +26,7 @@ pub struct MissingParts {
 
 impl MissingParts {
     /// Starts with no missing parts except the losses without a name.
-    pub(crate) fn new(unnamed: Option<&'static str>) -> Self {
+    pub fn new(unnamed: Option<&'static str>) -> Self {
         Self {
             unnamed,
             ..Self::default()
@@ -44,7 +44,7 @@ impl MissingParts {
     }
 
     /// Counts a wanted record. A file that vanished before it was read is not missing.
-    pub(crate) fn note(&mut self, record: &Record) {
+    pub fn note(&mut self, record: &Record) {
         let (count, first, why) = match &record.state {
             _ if record.more => return,
             EntryState::Unreadable(why) => {
@@ -61,7 +61,7 @@ impl MissingParts {
     }
 
     /// Returns a line for each of the four counts that is not zero.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
         if self.unreadable > 0 {
             let (was, is) = if self.unreadable == 1 {

@@ -7,32 +7,30 @@
 //! which entries to restore (`restore`).
 
 pub mod block_digests;
-pub(crate) mod extents;
-pub(crate) mod frame_cache;
+pub mod extents;
+pub mod frame_cache;
 pub mod held_bytes;
-pub(crate) mod missing;
+pub mod missing;
 pub mod object;
-pub(crate) mod preview;
+pub mod preview;
 pub(crate) mod records;
 pub mod schedule;
-pub(crate) mod small_file;
-pub(crate) mod source_paths;
-pub(crate) mod unnamed_losses;
+pub mod small_file;
+pub mod source_paths;
+pub mod unnamed_losses;
 
-use crate::{
+use fullbore_format::{
+    digest::hex,
+    entry::{self, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        digest::hex,
-        entry::{self, EntryPath},
-        layout::is_backup_id,
-        page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
-        root::{EntryName, PageAt, Root},
-        seal::MAX_BYTES,
-    },
-    queue::Locked,
-    stage::codec::Codec,
-    storage::Objects,
+    layout::is_backup_id,
+    page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
+    root::{EntryName, PageAt, Root},
+    seal::MAX_BYTES,
 };
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::queue::Locked;
+use fullbore_storage::Objects;
 use held_bytes::HeldBytes;
 use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects, Sealing};
 pub use records::Records;
@@ -198,7 +196,7 @@ fn normal(path: &[u8]) -> Result<EntryPath> {
         ErrorKind::Usage,
         format!(
             "cannot select {}: it is not a path in a backup",
-            crate::error::quoted(&path)
+            fullbore_format::error::quoted(&path)
         ),
     ))
 }
@@ -409,7 +407,7 @@ impl Archive {
                 return Ok(page);
             }
         }
-        let first = crate::error::quoted(&at.first.0);
+        let first = fullbore_format::error::quoted(&at.first.0);
         Err(damage.detail(format!(
             "it describes {} entries from {first} on; there is no intact copy",
             at.entries
@@ -650,7 +648,7 @@ fn missing_is_damage(error: Error) -> Error {
 fn no_copy(at: &PageAt) -> Error {
     Error::corrupt(format!(
         "the manifest page of {} is missing",
-        crate::error::quoted(&at.first.0)
+        fullbore_format::error::quoted(&at.first.0)
     ))
 }
 
@@ -666,7 +664,7 @@ fn read_root(store: &dyn ObjectReader) -> Result<Root> {
 }
 
 /// The error of a path that is not in the backup.
-pub(crate) fn not_there(archive: &Archive, path: &[u8]) -> Error {
+pub fn not_there(archive: &Archive, path: &[u8]) -> Error {
     let what = format!(
         "could not find {} in backup {:?}",
         quoted(path),

@@ -4,25 +4,23 @@
 //! the end of a one-file archive, which contains the place of its root.
 
 use super::held_bytes::HeldBytes;
-use crate::{
-    crypt::{
-        Access, KIND_BYTES, SealedFile, is_sealed, plain_object_range, stored_object_bytes,
-        stored_object_range,
-    },
+use fullbore_crypt::{
+    Access, KIND_BYTES, SealedFile, is_sealed, plain_object_range, stored_object_bytes,
+    stored_object_range,
+};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout,
-        page::SegmentId,
-        root::is_void,
-        segment::{
-            EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service,
-            seek_table_len, skippable_len,
-        },
+    layout,
+    page::SegmentId,
+    root::is_void,
+    segment::{
+        EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service,
+        seek_table_len, skippable_len,
     },
-    sink::{Place, place_of},
-    storage::{
-        LocalObjects, Objects, SealedObjects, access::archive_keys, asked_twice, failed_to_read,
-    },
+};
+use fullbore_pipeline::sink::{Place, place_of};
+use fullbore_storage::{
+    LocalObjects, Objects, SealedObjects, access::archive_keys, asked_twice, failed_to_read,
 };
 use std::{
     fs::File,

@@ -4,16 +4,13 @@ use super::{
     Archive,
     object::{BackupObjects, ObjectName, ObjectReader},
 };
-use crate::{
-    error::Result,
-    format::{root::Root, seal::seal},
-    stage::codec::Codec,
-    storage::Objects,
-};
+use fullbore_format::{error::Result, root::Root, seal::seal};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_storage::Objects;
 use std::sync::Arc;
 
 /// Reads a backup with a rebuilt root that has not been written yet.
-pub(crate) struct PreviewObjects {
+pub struct PreviewObjects {
     stored: BackupObjects,
     root: Vec<u8>,
     pages: Vec<(u64, Vec<u8>)>,
@@ -24,7 +21,7 @@ impl PreviewObjects {
     ///
     /// # Errors
     /// If the rebuilt pages cannot be read.
-    pub(crate) fn open(
+    pub fn open(
         objects: &Arc<dyn Objects>,
         root: &Root,
         pages: &[(u64, Vec<u8>)],

@@ -4,13 +4,11 @@
 //! the whole file could be read, and how long a stream is.
 
 use super::{Archive, Selection};
-use crate::{
+use fullbore_format::{
+    entry::{self, EntryPath},
     error::Result,
-    format::{
-        entry::{self, EntryPath},
-        page::{ManifestPage, PageItem},
-        root::PageAt,
-    },
+    page::{ManifestPage, PageItem},
+    root::PageAt,
 };
 use std::{cmp::Ordering, ops::Deref, sync::Arc};
 

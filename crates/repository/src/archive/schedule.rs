@@ -6,16 +6,14 @@
 //! of files.
 
 use super::block_digests::{are_digested, first_wrong};
-use crate::{
+use fullbore_format::{
+    digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any_bounds},
+    entry::xattr_bytes,
     error::{Error, Result, quoted},
-    format::{
-        digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any_bounds},
-        entry::xattr_bytes,
-        page::{FrameAt, PageItem, SegmentId},
-        root::BackupOptions,
-    },
-    queue::Locked,
+    page::{FrameAt, PageItem, SegmentId},
+    root::BackupOptions,
 };
+use fullbore_platform::queue::Locked;
 use std::{
     collections::{BTreeMap, HashMap},
     mem::take,
@@ -306,7 +304,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     /// Adds the next record, of any stored entry except directories and hard links.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the sum of its extents is not the length
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if the sum of its extents is not the length
     /// of its data; and those of `send`.
     pub fn add(&mut self, item: PageItem) -> Result<()> {
         if item.extents.is_empty() && item.from == 0 && !item.more {
@@ -447,7 +445,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     /// Sends the remaining jobs.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) for a record that announces a continuation
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) for a record that announces a continuation
     /// without one; and those of `send`.
     pub fn finish(mut self) -> Result<()> {
         self.flush(true)?;

@@ -4,19 +4,17 @@ use super::{
     Archive,
     schedule::{ContentEnd, check_whole},
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{Entry, EntryKind},
-        page::PageItem,
-    },
+    page::PageItem,
 };
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Returns entry and content of a small file of a backup; `None` if it is not there.
-pub(crate) fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
+pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
     let items = parts_of(archive, path)?;
     let Some(first) = items
         .first()

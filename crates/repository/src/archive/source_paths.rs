@@ -1,9 +1,10 @@
 //! Paths of a backup, also as they were on the host that was backed up.
 
 use super::{Archive, Selection};
-use crate::{
+use fullbore_format::{
+    entry::is_within,
     error::{Error, ErrorKind, Result, quoted},
-    format::{entry::is_within, root::SourceInfo},
+    root::SourceInfo,
 };
 
 /// Returns the selection of `paths`. A path that the backup lacks may begin with a path of the source: `/home/ana/notes` of a
@@ -11,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// Those of [`Selection::new`], and of reading pages.
-pub(crate) fn selection_in<P: AsRef<[u8]>>(archive: &Archive, paths: &[P]) -> Result<Selection> {
+pub fn selection_in<P: AsRef<[u8]>>(archive: &Archive, paths: &[P]) -> Result<Selection> {
     let given = Selection::new(paths)?;
     let mut found = Vec::new();
     for (path, written) in given.paths().iter().zip(paths) {
@@ -29,7 +30,7 @@ pub(crate) fn selection_in<P: AsRef<[u8]>>(archive: &Archive, paths: &[P]) -> Re
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] for a path that neither has; and as [`selection_in`].
-pub(crate) fn selection_in_either(
+pub fn selection_in_either(
     backups: [&Archive; 2],
     paths: &[impl AsRef<[u8]>],
 ) -> Result<Selection> {
@@ -65,7 +66,7 @@ fn place_in(archive: &Archive, path: &[u8]) -> Result<Option<Vec<u8>>> {
 }
 
 /// Returns where a backup of `source` would have a path of the host, written without its first `/`.
-pub(crate) fn places_of(source: &SourceInfo, path: &[u8]) -> Vec<Vec<u8>> {
+pub fn places_of(source: &SourceInfo, path: &[u8]) -> Vec<Vec<u8>> {
     let mut places = Vec::new();
     for top in &source.paths {
         let top = top.0.strip_prefix(b"/").unwrap_or(&top.0);

@@ -6,12 +6,10 @@
 //! the record, and a restore of a part that may be affected prints it.
 
 use super::{Archive, Selection};
-use crate::{
+use fullbore_format::{
+    entry::EntryKind,
     error::{ErrorKind, Result},
-    format::{
-        entry::EntryKind,
-        root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, Root},
-    },
+    root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, Root},
 };
 
 /// Recorded in a root that was rebuilt: pages it shared with others are lost.
@@ -27,7 +25,7 @@ const WITH_A_PAGE: &str =
     "entries with unknown names were lost with a page of the manifest: they are missing";
 
 /// Records in the root that pages shared with other backups are lost.
-pub(crate) fn record_root_loss(root: &mut Root) {
+pub fn record_root_loss(root: &mut Root) {
     note(
         root,
         NotCaptured {
@@ -39,7 +37,7 @@ pub(crate) fn record_root_loss(root: &mut Root) {
 }
 
 /// Records in the root that a segment or a part of one is lost. Its entries are unknown.
-pub(crate) fn record_segment_loss(root: &mut Root) {
+pub fn record_segment_loss(root: &mut Root) {
     note(
         root,
         NotCaptured {
@@ -51,7 +49,7 @@ pub(crate) fn record_segment_loss(root: &mut Root) {
 }
 
 /// Records in the root that this many entries are lost, of which this would be the first.
-pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
+pub fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
     note(
         root,
         NotCaptured {
@@ -63,7 +61,7 @@ pub(crate) fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
 }
 
 /// Copies the losses of a backup to the root of its export.
-pub(crate) fn copy_losses(root: &mut Root, of: &Root) {
+pub fn copy_losses(root: &mut Root, of: &Root) {
     for lost in of
         .not_captured
         .iter()
@@ -99,10 +97,7 @@ fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
 ///
 /// # Errors
 /// [`ErrorKind::Gone`], or an error of the system.
-pub(crate) fn loss_affects(
-    archive: &Archive,
-    selection: &Selection,
-) -> Result<Option<&'static str>> {
+pub fn loss_affects(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
     let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else {
         return Ok(None);
     };

@@ -1,10 +1,8 @@
 //! The names that a host may add.
 
-use crate::{
-    format::layout::{
-        BACKUPS, FORGOTTEN, INTENTS, PARTIAL, PROBES, REPOSITORY, ROOT, is_backup_id, is_object,
-    },
-    storage::KEYS,
+use crate::KEYS;
+use fullbore_format::layout::{
+    BACKUPS, FORGOTTEN, INTENTS, PARTIAL, PROBES, REPOSITORY, ROOT, is_backup_id, is_object,
 };
 
 /// What a key means to a session.

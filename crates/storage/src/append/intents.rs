@@ -1,16 +1,14 @@
 //! What the intent of a host may say: it keeps the objects of all backups that it names.
 
 use super::{AnnouncedBackup, AppendSession};
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        intent::Intent,
-        layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id, max_document_bytes},
-        root::{Root, RootOwner, is_void},
-        seal::open_sealed,
-    },
-    queue::Locked,
+    intent::Intent,
+    layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id, max_document_bytes},
+    root::{Root, RootOwner, is_void},
+    seal::open_sealed,
 };
+use fullbore_platform::queue::Locked;
 
 /// Backups that an intent names: the latest one, one that was interrupted, and their successors.
 const MAX_BASES: usize = 16;

@@ -1,10 +1,8 @@
 //! Leases of a session that adds backups.
 
 use super::AppendSession;
-use crate::{
-    error::{Error, ErrorKind, Result},
-    storage::Lease,
-};
+use crate::Lease;
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// The lease on the intent of a backup of this session.

@@ -4,14 +4,12 @@
 //! the server: a storage that several servers offer has one limit.
 
 use super::AppendRules;
-use crate::{
+use crate::{Objects, Put, PutIf};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{
-        layout::{BACKUPS, HOSTS, is_backup_id},
-        root::FORMAT,
-        seal::{open_sealed, seal},
-    },
-    storage::{Objects, Put, PutIf},
+    layout::{BACKUPS, HOSTS, is_backup_id},
+    root::FORMAT,
+    seal::{open_sealed, seal},
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

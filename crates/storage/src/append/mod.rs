@@ -15,17 +15,14 @@ mod upload;
 pub use rules::{AppendRules, check_host_name};
 
 use super::{Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    format::{
-        layout::{BACKUPS, REPOSITORY, Repository, is_of_future, max_document_bytes},
-        root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
-        seal::open_sealed,
-    },
-    platform::debug,
-    queue::Locked,
-};
 use added_key::AddedKey;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::{BACKUPS, REPOSITORY, Repository, is_of_future, max_document_bytes},
+    root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
+    seal::open_sealed,
+};
+use fullbore_platform::{debug, queue::Locked};
 use jiff::Timestamp;
 use lease::{AnnouncedLease, DeadLease};
 use std::{

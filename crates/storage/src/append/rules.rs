@@ -1,6 +1,6 @@
 //! Whose backups a host may add, and how much.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::binary_bytes,
 };

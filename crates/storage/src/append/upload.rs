@@ -1,10 +1,8 @@
 //! Uploads of a session that adds backups.
 
 use super::{AddedBytes, AppendSession};
-use crate::{
-    error::Result,
-    storage::{StoredObject, Upload},
-};
+use crate::{StoredObject, Upload};
+use fullbore_format::error::Result;
 use std::sync::{Arc, PoisonError};
 
 /// A segment or manifest of a backup that has no root yet.

@@ -1,9 +1,7 @@
 //! Addresses of object stores, as they are named on the command line.
 
-use crate::{
-    error::{Error, ErrorKind, Result, quoted},
-    storage::key::check_prefix,
-};
+use crate::key::check_prefix;
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::fmt;
 
 /// The protocols of object stores.

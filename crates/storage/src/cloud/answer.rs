@@ -1,7 +1,7 @@
 //! The answer to one request, as far as it decides what happens next. Nothing here waits or asks.
 
 use super::{address::CloudService, settings::RetryPolicy};
-use crate::error::ErrorKind;
+use fullbore_format::error::ErrorKind;
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     time::Duration,

@@ -10,12 +10,9 @@ use super::{
     settings::{AUTO_CONNECTIONS, AUTO_PARTS, CloudSettings, RetryPolicy, SLOWEST_BYTES},
     transport::{CloudMeter, LAST_ANSWER, SMALL_BYTES, words_of},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::debug,
-    queue::Locked,
-    storage::Version,
-};
+use crate::Version;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{debug, queue::Locked};
 use futures_util::{FutureExt, StreamExt};
 use object_store::{
     Attribute, Attributes, GetOptions, GetRange, ObjectMeta, PutMode, PutMultipartOptions,

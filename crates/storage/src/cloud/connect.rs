@@ -9,7 +9,7 @@ use super::{
     settings::{CloudSettings, ObjectRetention, UploadChecksum},
     transport::{CloudMeter, MeteredConnector},
 };
-use crate::error::{Error, ErrorKind, Result, quoted};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use object_store::{
     BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum},

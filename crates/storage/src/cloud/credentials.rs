@@ -7,11 +7,9 @@ use super::{
     environment::{CloudEnvironment, check_plain},
     profile::AwsProfile,
 };
-use crate::{
-    error::{Error, ErrorKind, Result, quoted},
-    queue::Locked,
-};
 use async_trait::async_trait;
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
+use fullbore_platform::queue::Locked;
 use jiff::{Timestamp, ToSpan};
 use object_store::{
     CredentialProvider,

@@ -4,7 +4,7 @@
 //! cannot be a part of a URL or of a header is refused here: the crate would end this process.
 
 use super::endpoint::checked_endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{collections::BTreeMap, fmt};
 
 /// Names of variables for object stores begin with one of these.

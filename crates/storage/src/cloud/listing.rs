@@ -1,7 +1,8 @@
 //! The listing of a prefix: taken up again where it broke, and never without an end.
 
 use super::client::{Failed, Requests, TryError};
-use crate::{queue::Locked, storage::ListedObject};
+use crate::ListedObject;
+use fullbore_platform::queue::Locked;
 use futures_util::StreamExt;
 use object_store::{ObjectMeta, path::Path};
 use std::{collections::BTreeMap, sync::Mutex};

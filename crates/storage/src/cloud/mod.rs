@@ -34,12 +34,12 @@ use super::{
     SealedObjects, StorageAbilities, SystemClock, Take, Upload, Version,
     key::{check_key, check_prefix, is_below},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, HOSTS, INTENTS, PROBES, TOMBSTONES, letters, max_document_bytes},
-};
 use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::{BACKUPS, HOSTS, INTENTS, PROBES, TOMBSTONES, letters, max_document_bytes},
+};
 use futures_util::future::try_join_all;
 use object_store::{ObjectMeta, PutMode, path::Path};
 use std::{

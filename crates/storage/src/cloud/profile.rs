@@ -4,10 +4,8 @@
 //! lines below a key without a value, such as the `s3 =` of its tools, are skipped.
 
 use super::environment::CloudEnvironment;
-use crate::{
-    error::{Error, ErrorKind, Result, quoted},
-    platform::debug,
-};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
+use fullbore_platform::debug;
 use std::{
     collections::BTreeMap,
     fmt, fs, io,

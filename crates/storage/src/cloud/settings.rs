@@ -6,7 +6,7 @@ use super::{
     endpoint::checked_endpoint,
     environment::{CloudEnvironment, check_plain, check_region},
 };
-use crate::error::{Error, ErrorKind, Result, quoted};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
@@ -53,7 +53,7 @@ pub struct CloudSettings {
     pub download_limit: Option<NonZeroU64>,
     /// When and how often requests are tried again.
     pub retries: RetryPolicy,
-    /// Time between renewals of a lease, if not [`RENEWAL`](crate::storage::RENEWAL); all that share a repository have the same.
+    /// Time between renewals of a lease, if not [`RENEWAL`](crate::RENEWAL); all that share a repository have the same.
     pub renewal: Option<Duration>,
 }
 

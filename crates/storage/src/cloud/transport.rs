@@ -4,8 +4,8 @@
 //! ([`pages`]): the crate trusts them more than they deserve.
 
 use super::{answer::Answer, pages, settings::CloudSettings};
-use crate::queue::{Locked, RateLimit};
 use async_trait::async_trait;
+use fullbore_platform::queue::{Locked, RateLimit};
 use futures_util::StreamExt;
 use http::{
     HeaderValue, Method,

@@ -7,7 +7,7 @@ use super::{
     client::{Requests, TryError},
     connect::UnfinishedAccess,
 };
-use crate::error::{Error, Result};
+use fullbore_format::error::{Error, Result};
 use http::{Method, Request, header::AUTHORIZATION};
 use object_store::{
     client::HttpRequestBody,

@@ -4,14 +4,14 @@
 
 use super::client::{CloudClient, Failed, Requests};
 use crate::{
-    error::{Error, ErrorKind, Result},
-    format::root::PART_BYTES,
-    platform::debug,
-    storage::{
-        StoredObject, Upload,
-        parts::{amended_range, part_digests_of},
-    },
+    StoredObject, Upload,
+    parts::{amended_range, part_digests_of},
 };
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    root::PART_BYTES,
+};
+use fullbore_platform::debug;
 use object_store::{PutMode, PutPayload, multipart::PartId, path::Path};
 use std::{
     collections::VecDeque,

@@ -3,14 +3,14 @@
 //! So a repository is private until it is opened with `chmod -R g+rX REPOSITORY`, and stays open then; and what root adds to the
 //! repository of another user is that user's.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::REPOSITORY,
-    platform::{
-        self,
-        dir::{FileKind, Stat},
-        safe_file::FileAccess,
-    },
+    layout::REPOSITORY,
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{FileKind, Stat},
+    safe_file::FileAccess,
 };
 use std::{
     fs,

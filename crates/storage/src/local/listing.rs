@@ -4,13 +4,11 @@
 //! reading, or before one of its names is looked at.
 
 use super::{LocalObjects, split_key};
-use crate::{
-    format::layout::BACKUPS,
-    platform::{
-        dir::{self, DirName, FileKind, LOST_AND_FOUND},
-        durable, write,
-    },
-    storage::key::MAX_KEY_BYTES,
+use crate::key::MAX_KEY_BYTES;
+use fullbore_format::layout::BACKUPS;
+use fullbore_platform::{
+    dir::{self, DirName, FileKind, LOST_AND_FOUND},
+    durable, write,
 };
 use std::{
     io,

@@ -19,17 +19,17 @@ use super::{
     Version,
     key::{PARTIAL_SUFFIX, check_key, check_prefix, split_key},
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
-    format::layout::{BACKUPS, max_document_bytes},
-    platform::{
-        debug,
-        dir::{self, FileKind},
-        durable, is_media_error,
-        safe_file::{self, FileAccess},
-        write,
-    },
+    layout::{BACKUPS, max_document_bytes},
+};
+use fullbore_platform::{
+    debug,
+    dir::{self, FileKind},
+    durable, is_media_error,
     queue::Locked,
+    safe_file::{self, FileAccess},
+    write,
 };
 use open_files::OpenFiles;
 use partial::PartialFile;
@@ -477,7 +477,7 @@ impl Objects for LocalObjects {
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match ask() {
         Err(error) if is_media_error(&error) => ask(),
         answer => answer,
@@ -486,7 +486,7 @@ pub(crate) fn asked_twice<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Resu
 
 /// Returns the error of a read. A sector that cannot be read counts as damage, like a flipped bit: the
 /// rest of the object may be intact.
-pub(crate) fn failed_to_read(what: String, error: io::Error) -> Error {
+pub fn failed_to_read(what: String, error: io::Error) -> Error {
     let kind = if is_media_error(&error) {
         ErrorKind::Corrupt
     } else {

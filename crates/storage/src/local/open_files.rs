@@ -1,6 +1,7 @@
 //! Files of objects that are kept open: a restore reads a segment thousands of times, by range.
 
-use crate::{format::layout::MANIFEST, platform::open_files_limit, queue::Locked};
+use fullbore_format::layout::MANIFEST;
+use fullbore_platform::{open_files_limit, queue::Locked};
 use std::{
     collections::BTreeMap,
     fs::File,

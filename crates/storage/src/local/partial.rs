@@ -1,13 +1,11 @@
 //! Files that are being written: under a name of their own, locked by their writer, removed unless they get the name of an object.
 
-use crate::{
-    format::layout::letters,
-    platform::{
-        debug, dir, durable,
-        safe_file::{self, FileAccess},
-        write,
-    },
-    storage::key::PARTIAL_SUFFIX,
+use crate::key::PARTIAL_SUFFIX;
+use fullbore_format::layout::letters;
+use fullbore_platform::{
+    debug, dir, durable,
+    safe_file::{self, FileAccess},
+    write,
 };
 use std::{
     fs::File,
@@ -53,9 +51,7 @@ impl PartialFile {
             is_named: AtomicBool::new(false),
         };
         let is_removed = match write::lock_exclusive(&created.file) {
-            Ok(true) => {
-                !crate::storage::local::is_named(&created.file, &created.dir, &created.partial)
-            }
+            Ok(true) => !crate::local::is_named(&created.file, &created.dir, &created.partial),
             Ok(false) => true,
             Err(error) => {
                 debug(|| format!("no lock on {:?}: {error}", created.partial));
@@ -77,7 +73,7 @@ impl PartialFile {
     /// Opens the same file for writes that pass by the page cache.
     pub(super) fn open_direct(&self) -> io::Result<File> {
         let direct = safe_file::open_direct_at(&self.dir, &self.partial)?;
-        let is_same = crate::storage::local::is_named(&direct, &self.dir, &self.partial);
+        let is_same = crate::local::is_named(&direct, &self.dir, &self.partial);
         if is_same {
             Ok(direct)
         } else {

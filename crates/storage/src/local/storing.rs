@@ -3,12 +3,15 @@
 //! The kernel lets one thread at a time write to a file through the page cache, but takes direct writes of several to a range that
 //! is allocated (decision 40). The writer of the upload fills buffers and hands them over; it waits only when all of them are full.
 
-use crate::{
+use crate::parts::PieceDigest;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::PART_BYTES,
-    platform::{debug, write},
+    root::PART_BYTES,
+};
+use fullbore_platform::{
+    debug,
     queue::{End, Monitor, Queue, start},
-    storage::parts::PieceDigest,
+    write,
 };
 use std::{
     fs::File,

@@ -10,14 +10,15 @@ use super::{
     storing::{PieceBuffer, StoringThreads},
 };
 use crate::{
-    error::{Error, Result},
-    format::{digest::Crc64, root::PART_BYTES},
-    platform::{debug, tricks, write},
-    storage::{
-        Objects, StoredObject, Upload,
-        parts::{PieceDigest, amended_range, part_digests},
-    },
+    Objects, StoredObject, Upload,
+    parts::{PieceDigest, amended_range, part_digests},
 };
+use fullbore_format::{
+    digest::Crc64,
+    error::{Error, Result},
+    root::PART_BYTES,
+};
+use fullbore_platform::{debug, tricks, write};
 use std::{fs::File, io, mem, ops::Range, os::unix::fs::FileExt};
 
 /// Bytes after which the system is told to start writing: a few milliseconds of a fast drive.

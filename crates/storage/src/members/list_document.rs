@@ -1,7 +1,8 @@
 //! The document that lists the members of a repository: its fields, and how they are read.
 
-use crate::{crypt::Author, error::Result, format::seal::open_sealed};
 use base64::{Engine, prelude::BASE64_STANDARD};
+use fullbore_crypt::Author;
+use fullbore_format::{error::Result, seal::open_sealed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +63,7 @@ impl Members {
     /// Reads the plain bytes of a list, which messages call `name`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt).
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
     pub fn parse(plain: &[u8], name: &str) -> Result<Self> {
         open_sealed(plain, name)
     }

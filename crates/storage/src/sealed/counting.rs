@@ -1,13 +1,13 @@
 //! Which roots count: a proof alone is not enough, as whoever was removed can still make one.
 
 use super::{SealedObjects, roots::RootDocument};
-use crate::{
-    crypt::{Access, Author, KeyRing},
+use crate::{keys::current_generation, members::Members};
+use fullbore_crypt::{Access, Author, KeyRing};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root_parts::SealedRoot,
-    queue::Locked,
-    storage::{keys::current_generation, members::Members},
+    root_parts::SealedRoot,
 };
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},

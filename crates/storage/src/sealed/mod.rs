@@ -1,7 +1,7 @@
 //! A wrapper that seals objects before they are stored, and opens them when they are read.
 //!
-//! Each object becomes one age file with a key of its own ([`crate::crypt`]), which is bound to the object's key in the repository. Roots get a
-//! clear head and a sealed body ([`crate::format::root_parts`]). These objects stay as they are: `fullbore-repo.json`,
+//! Each object becomes one age file with a key of its own ([`fullbore_crypt`]), which is bound to the object's key in the repository. Roots get a
+//! clear head and a sealed body ([`fullbore_format::root_parts`]). These objects stay as they are: `fullbore-repo.json`,
 //! `verify.json`, notes, and everything below `keys/`, `intents/` and `tombstones/`.
 //!
 //! Callers see plain bytes, plain lengths and plain positions. Three things differ from a storage without encryption:
@@ -26,19 +26,16 @@ use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
     Version, key::check_key, keys::current_generation, members::Members,
 };
-use crate::{
-    crypt::{
-        Access, ChunkOpener, KeyRing, OBJECT_PREFIX_BYTES, ObjectHeader, SealObserver,
-        damaged_chunk, no_object, only_adds, open_object, plain_object_bytes, seal_object,
-        stored_object_bytes,
-    },
-    error::{Error, ErrorKind, Result},
-    format::{
-        layout::{BACKUPS, COVERED, HOSTS, INTENTS, NOTES, PROBES, REPOSITORY, TOMBSTONES},
-        seal::MAX_BYTES,
-    },
-    queue::Locked,
+use fullbore_crypt::{
+    Access, ChunkOpener, KeyRing, OBJECT_PREFIX_BYTES, ObjectHeader, SealObserver, damaged_chunk,
+    no_object, only_adds, open_object, plain_object_bytes, seal_object, stored_object_bytes,
 };
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::{BACKUPS, COVERED, HOSTS, INTENTS, NOTES, PROBES, REPOSITORY, TOMBSTONES},
+    seal::MAX_BYTES,
+};
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -221,7 +218,7 @@ impl SealedObjects {
         }
         let name = self.describe(key);
         if let Some(document) = roots::RootDocument::of_key(key)
-            && !crate::crypt::is_sealed(&stored)
+            && !fullbore_crypt::is_sealed(&stored)
         {
             return document.open(stored, self.ring.as_deref(), &name, |root| {
                 self.note_author(root, key);
@@ -378,7 +375,7 @@ impl Objects for SealedObjects {
             return Err(Error::new(ErrorKind::Bug, what));
         }
         let ring = self.ring_to("write", key)?;
-        let sealer = crate::crypt::ObjectSealer::new(key, ring, self.observer.clone())?;
+        let sealer = fullbore_crypt::ObjectSealer::new(key, ring, self.observer.clone())?;
         let inner = self.inner.create(key)?;
         Ok(Box::new(upload::SealedUpload::new(
             inner,

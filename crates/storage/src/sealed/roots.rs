@@ -1,16 +1,14 @@
 //! Roots in a sealed repository: read and written as documents with a clear head and a sealed body.
 
 use super::ProvenRoot;
-use crate::{
-    crypt::{Access, Author, KeyRing, SealObserver, open_object, seal_object},
-    error::{Error, ErrorKind, OtherKeys, Result},
-    format::{
-        layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, is_backup_id},
-        root::{Root, is_void},
-        root_parts::{RootParts, SealedBody, SealedRoot},
-    },
-};
 use base64::{Engine, prelude::BASE64_STANDARD};
+use fullbore_crypt::{Access, Author, KeyRing, SealObserver, open_object, seal_object};
+use fullbore_format::{
+    error::{Error, ErrorKind, OtherKeys, Result},
+    layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, is_backup_id},
+    root::{Root, is_void},
+    root_parts::{RootParts, SealedBody, SealedRoot},
+};
 use std::sync::Arc;
 
 /// What the proof of a document is for.

@@ -1,11 +1,9 @@
 //! An upload whose bytes are sealed by the thread that appends them.
 
 use super::OpenedObjects;
-use crate::{
-    crypt::ObjectSealer,
-    error::{Error, ErrorKind, Result},
-    storage::{StoredObject, Upload},
-};
+use crate::{StoredObject, Upload};
+use fullbore_crypt::ObjectSealer;
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 #[derive(Debug)]

@@ -8,12 +8,12 @@ use super::{
     message::{CallAnswer, Message},
     server::{ServedAnswer, Server},
 };
-use crate::{
+use crate::{Objects, key::check_key};
+use fullbore_format::{
     error::{Error, Result},
-    format::seal::MAX_BYTES,
-    queue::Locked,
-    storage::{Objects, key::check_key},
+    seal::MAX_BYTES,
 };
+use fullbore_platform::queue::Locked;
 
 /// Bytes that are read from the storage at once for one answer.
 const READ_PIECE: u64 = 4 << 20;

@@ -4,7 +4,7 @@
 //! places cannot keep out a host that shows its certificate at once, unless it makes hundreds of connections within the time of a
 //! handshake.
 
-use crate::queue::Locked;
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},

@@ -10,9 +10,9 @@ use super::{
     message::{AskTopic, Call, encode, not_a_message},
     not_offered,
 };
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::seal::MAX_BYTES,
+    seal::MAX_BYTES,
 };
 use minicbor::Decoder;
 use std::{
@@ -248,8 +248,8 @@ pub(super) fn decode_keys(bytes: &[u8]) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::{NoService, OfferedObjects, calls::BODY_WINDOW};
-    use crate::storage::{MemoryObjects, PutIf};
+    use crate::wire::{NoService, OfferedObjects, calls::BODY_WINDOW};
+    use crate::{MemoryObjects, PutIf};
     use std::sync::Arc;
 
     #[test]

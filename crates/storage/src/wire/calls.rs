@@ -1,10 +1,8 @@
 //! Calls of this side that wait for the other side, and the room that the other side has for data.
 
 use super::{credit::SendCredit, end::EndReason, message::CallAnswer, wire_error::WireError};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::Locked,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::Locked;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,

@@ -10,14 +10,15 @@ use super::{
     message::{Call, CallAnswer, Condition, LeasedWord, Message, TakeWord, decode},
 };
 use crate::{
+    Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
+    StorageAbilities, StoredObject, Take, Upload, Version,
+    key::{check_key, check_prefix},
+    parts::amended_range,
+};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::{layout::max_document_bytes, root::PART_BYTES},
-    storage::{
-        Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
-        StorageAbilities, StoredObject, Take, Upload, Version,
-        key::{check_key, check_prefix},
-        parts::amended_range,
-    },
+    layout::max_document_bytes,
+    root::PART_BYTES,
 };
 use std::{
     ffi::OsStr,

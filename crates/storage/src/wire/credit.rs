@@ -3,7 +3,7 @@
 //! Both halves are numbers that neither wait nor send. The tests try every order of the steps of two sides.
 
 use super::outlet::FRAME_COST;
-use crate::error::{Error, Result};
+use fullbore_format::error::{Error, Result};
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire},
@@ -46,7 +46,7 @@ impl SendCredit {
     /// Gets room back.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if so much was not sent.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if so much was not sent.
     pub(super) fn give(&mut self, bytes: u64) -> Result<()> {
         let left = self.left.saturating_add(bytes);
         if left > self.window {
@@ -83,7 +83,7 @@ impl ReceiveCredit {
     /// Takes data that is here.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if there was no room for it.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if there was no room for it.
     pub(super) fn arrive(&self, bytes: u64) -> Result<()> {
         if self.waiting.fetch_add(bytes, AcqRel) + bytes > self.window {
             return Err(violated("it sends more of an upload than it may"));

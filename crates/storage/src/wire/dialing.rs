@@ -8,11 +8,8 @@ use super::{
     message::{Call, CallAnswer, JoinOffer},
     stream::WireEnds,
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::debug,
-    queue::run_each,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{debug, queue::run_each};
 use rustix::net::sockopt::set_tcp_congestion;
 use std::{
     fmt,
@@ -25,7 +22,7 @@ use std::{
 };
 
 /// Makes further connections to the other side of a session.
-pub(in crate::storage) trait Dialer: fmt::Debug + Send + Sync {
+pub(crate) trait Dialer: fmt::Debug + Send + Sync {
     /// Makes one.
     ///
     /// # Errors
@@ -38,11 +35,11 @@ pub(in crate::storage) trait Dialer: fmt::Debug + Send + Sync {
 
 /// A further connection.
 #[derive(Debug)]
-pub(in crate::storage) struct JoinedEnds {
+pub(crate) struct JoinedEnds {
     /// After the words of both sides.
-    pub(in crate::storage) ends: WireEnds,
+    pub(crate) ends: WireEnds,
     /// What must live as long as it.
-    pub(in crate::storage) kept: Option<Box<dyn fmt::Debug + Send + Sync>>,
+    pub(crate) kept: Option<Box<dyn fmt::Debug + Send + Sync>>,
 }
 
 /// The time of an answer from which on a link is far.
@@ -121,11 +118,7 @@ fn dial(link: &Arc<Link>, dialer: &dyn Dialer, offer: &JoinOffer, times: &WireTi
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if no address answers in time.
-pub(in crate::storage) fn connect_tcp(
-    host: &str,
-    port: u16,
-    time: Duration,
-) -> Result<WireStreams> {
+pub(crate) fn connect_tcp(host: &str, port: u16, time: Duration) -> Result<WireStreams> {
     let failed = |error| Error {
         kind: ErrorKind::Unreachable,
         ..Error::io(format!("could not reach port {port} of {host:?}"), error)
@@ -157,11 +150,7 @@ pub(super) fn tcp_streams(socket: TcpStream) -> io::Result<WireStreams> {
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if the other side does not take it.
-pub(in crate::storage) fn greet_to_join(
-    ends: &mut WireEnds,
-    offer: &JoinOffer,
-    peer: &str,
-) -> Result<()> {
+pub(crate) fn greet_to_join(ends: &mut WireEnds, offer: &JoinOffer, peer: &str) -> Result<()> {
     let failed = |error| super::silent_peer(peer, error);
     let line = join_line(&offer.secret);
     ends.output.write_all(line.as_bytes()).map_err(failed)?;

@@ -13,9 +13,9 @@ use super::{
     stream::WireEnds,
     tls::one_time_server,
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::debug,
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{
+    debug,
     queue::{Locked, start},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

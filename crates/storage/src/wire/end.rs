@@ -1,6 +1,6 @@
 //! Why a connection ended.
 
-use crate::error::{Error, ErrorKind};
+use fullbore_format::error::{Error, ErrorKind};
 
 /// The reason, from which an error is made for each call that waits.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@
 //! ```
 
 use super::message::{Message, decode_numbered, encode};
-use crate::error::{Error, ErrorKind, Result, quoted};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::io::{self, IoSlice, Read, Write};
 
 /// Bytes of a header at most.
@@ -235,7 +235,7 @@ pub(super) fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::message::{Call, CallAnswer, MAX_VALUES, decode};
+    use crate::wire::message::{Call, CallAnswer, MAX_VALUES, decode};
     use proptest::prelude::*;
 
     fn framed(message: &Message, data: &[u8]) -> Vec<u8> {

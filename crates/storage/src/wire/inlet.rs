@@ -5,7 +5,7 @@ use super::{
     frame::{MAX_DATA, WireFrame},
     outlet::{FRAME_COST, FRAME_WINDOW},
 };
-use crate::error::{Error, Result};
+use fullbore_format::error::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Bytes after which the other side is told that they were received.
@@ -38,7 +38,7 @@ impl Inlet {
     /// Takes a frame, unless it came before.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if the other side sends more than it may.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if the other side sends more than it may.
     pub(super) fn take(&mut self, number: u64, frame: WireFrame) -> Result<()> {
         if number <= self.last_number || self.early.contains_key(&number) {
             return Ok(());
@@ -64,7 +64,7 @@ impl Inlet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::message::Message;
+    use crate::wire::message::Message;
 
     fn frame(data: usize) -> WireFrame {
         WireFrame {

@@ -4,11 +4,9 @@ use super::{
     link::Link,
     message::{CallAnswer, LeasedWord, Message},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::Locked,
-    storage::{Lease, Leased},
-};
+use crate::{Lease, Leased};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     mem,

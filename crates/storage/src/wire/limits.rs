@@ -1,6 +1,6 @@
 //! Times of connections, and limits of their bytes.
 
-use crate::queue::RateLimit;
+use fullbore_platform::queue::RateLimit;
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 /// Times of a connection.

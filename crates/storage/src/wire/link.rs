@@ -15,9 +15,9 @@ use super::{
     server::Server,
     stream::{WireEnds, WireStream},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::debug,
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{
+    debug,
     queue::{Locked, Monitor, start},
 };
 use std::{

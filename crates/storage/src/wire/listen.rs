@@ -7,11 +7,9 @@ use super::{
     dialing::tcp_streams,
     door::{ArrivedEnds, MAX_THREADS, SessionDoor, accept_until, encrypted},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::Locked,
-    storage::Objects,
-};
+use crate::Objects;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::Locked;
 use std::{
     ffi::OsString,
     io,

@@ -4,12 +4,10 @@
 
 use super::message::{encode, not_a_message};
 use crate::{
-    error::{Error, ErrorKind, Result},
-    storage::{
-        ListedObject, Version,
-        key::{check_key, is_below},
-    },
+    ListedObject, Version,
+    key::{check_key, is_below},
 };
+use fullbore_format::error::{Error, ErrorKind, Result};
 use minicbor::Decoder;
 
 /// Objects of a listing at most. They take up to 200 MiB here if all keys are long, and 100 if they are those of backups.
@@ -104,7 +102,7 @@ impl<'p> ListingReader<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::frame::MAX_DATA;
+    use crate::wire::frame::MAX_DATA;
 
     fn object(key: String) -> ListedObject {
         ListedObject {
@@ -116,7 +114,7 @@ mod tests {
 
     #[test]
     fn pages_fit_frames_and_are_read_as_they_were_written() {
-        let name = "n".repeat(crate::storage::MAX_NAME_BYTES - 8);
+        let name = "n".repeat(crate::MAX_NAME_BYTES - 8);
         for count in [0, 1, PAGE_OBJECTS, 2 * PAGE_OBJECTS + 1] {
             let key = |number| format!("backups/{name}/{name}/{name}/{number:07}");
             let listed: Vec<_> = (0..count).map(|number| object(key(number))).collect();

@@ -4,10 +4,10 @@
 //! [`MAX_HEADER`]: super::frame::MAX_HEADER
 
 use super::wire_error::WireError;
-use crate::{
+use crate::{PutIf, Take, Version};
+use fullbore_format::{
+    cbor::{CborFault, check_values, decode_bounded},
     error::Error,
-    format::cbor::{CborFault, check_values, decode_bounded},
-    storage::{PutIf, Take, Version},
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::num::NonZeroU64;
@@ -319,7 +319,7 @@ pub struct JoinOffer {
 
 impl JoinOffer {
     /// The port that listens, and the public key of the server there.
-    pub(in crate::storage) fn listener(&self) -> Option<(u16, &[u8])> {
+    pub(crate) fn listener(&self) -> Option<(u16, &[u8])> {
         let (port, key) = self.listener.as_ref()?;
         Some((*port, key))
     }
@@ -409,7 +409,7 @@ pub(super) fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
 /// The value that all of the bytes are, which consists of at most `max_values` values.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if they are none, or more than one.
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if they are none, or more than one.
 pub(super) fn decode<'b, T: Decode<'b, ()>>(
     bytes: &'b [u8],
     max_values: usize,
@@ -420,7 +420,7 @@ pub(super) fn decode<'b, T: Decode<'b, ()>>(
 /// A message, and the number behind it, above 0, if there is one.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt).
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
 pub(super) fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
     let refused = |fault: CborFault| not_a_message().because(fault);
     check_values(bytes, MAX_VALUES).map_err(refused)?;

@@ -53,13 +53,11 @@ pub(super) use tls::pinned_client;
 pub use tls_server::{TlsClients, TlsServer};
 
 use super::Objects;
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::start,
-};
 use calls::MAX_BODIES;
 use client::wrong_answer;
 use frame::{read_greeting, write_greeting};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::start;
 use link::Link;
 use message::{Call, CallAnswer, encode};
 use minicbor::bytes::ByteVec;

@@ -9,10 +9,8 @@ use super::{
     message::Message,
     stream::WireStream,
 };
-use crate::{
-    error::{Error, Result},
-    queue::Monitor,
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform::queue::Monitor;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -294,7 +292,7 @@ impl Outlet {
     /// The other side has received all frames up to this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it was not sent.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it was not sent.
     pub(super) fn forget_received(&self, number: u64) -> Result<()> {
         self.0.change(|outputs| {
             if number > outputs.last_number {
@@ -385,7 +383,7 @@ const _: () = assert!(FRAME_WINDOW >= 16 * MAX_DATA);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::wire::{WireEnds, WireStreams, frame::read_frame};
+    use crate::wire::{WireEnds, WireStreams, frame::read_frame};
     use std::{os::unix::net::UnixStream, thread, time::Duration};
 
     #[test]

@@ -17,11 +17,9 @@ use super::{
     wire_error::WireError,
     workers::{ServingThread, Work},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::{ByteBudget, ByteRoom, Locked, Monitor, start},
-    storage::{Objects, Put},
-};
+use crate::{Objects, Put};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::{ByteBudget, ByteRoom, Locked, Monitor, start};
 use minicbor::bytes::ByteVec;
 use std::{
     collections::BTreeMap,

@@ -2,7 +2,7 @@
 //! connection, and a side that says nothing any more. A socket may be encrypted by TLS.
 
 use super::WireStreams;
-use crate::queue::Locked;
+use fullbore_platform::queue::Locked;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{OFlags, fcntl_getfl, fcntl_setfl},
@@ -40,14 +40,14 @@ const SLOWEST_RATE: f64 = 4096.0;
 
 /// A pipe or a socket that does not block.
 #[derive(Debug)]
-pub(in crate::storage) struct WireStream {
+pub(crate) struct WireStream {
     file: File,
     is_ended: Arc<AtomicBool>,
     /// A read fails if nothing comes for so long. A write has this time, and that of its bytes over the slowest link.
-    pub(in crate::storage) silence: Duration,
+    pub(crate) silence: Duration,
     /// A read and a write fail after this time, whatever was moved: else a side that sends or takes a byte now and then would never be
     /// late.
-    pub(in crate::storage) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
     tls: Option<Arc<Mutex<Connection>>>,
     /// Encrypted bytes, on their way to or from the socket. Of those that came, `sealed_at` to
     /// `sealed_end` are not decrypted.
@@ -58,9 +58,9 @@ pub(in crate::storage) struct WireStream {
 
 /// Both directions of one connection.
 #[derive(Debug)]
-pub(in crate::storage) struct WireEnds {
-    pub(in crate::storage) input: WireStream,
-    pub(in crate::storage) output: WireStream,
+pub(crate) struct WireEnds {
+    pub(crate) input: WireStream,
+    pub(crate) output: WireStream,
     /// Set, both directions end.
     pub(super) is_ended: Arc<AtomicBool>,
 }
@@ -70,7 +70,7 @@ impl WireEnds {
     ///
     /// # Errors
     /// The system's.
-    pub(in crate::storage) fn new(streams: WireStreams, silence: Duration) -> io::Result<Self> {
+    pub(crate) fn new(streams: WireStreams, silence: Duration) -> io::Result<Self> {
         let is_ended = Arc::new(AtomicBool::new(false));
         let stream = |fd| WireStream::new(fd, is_ended.clone(), silence);
         let (mut input, mut output) = (stream(streams.input)?, stream(streams.output)?);
@@ -89,7 +89,7 @@ impl WireEnds {
     ///
     /// # Errors
     /// The socket's, and why one side refuses the other.
-    pub(in crate::storage) fn encrypt(&mut self, tls: impl Into<Connection>) -> io::Result<()> {
+    pub(crate) fn encrypt(&mut self, tls: impl Into<Connection>) -> io::Result<()> {
         let mut tls = tls.into();
         let mut sealed = Vec::new();
         // Whoever is at the other end has not shown who they are.

@@ -1,14 +1,12 @@
 //! TLS 1.3 of connections: between a host and a server that have certificates of an authority, and with a key that is used once and
 //! whose public half the other side was told over ssh.
 
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::secrecy::is_private,
-};
 use aws_lc_rs::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
 };
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::secrecy::is_private;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, ServerConfig,
     SignatureScheme,
@@ -59,7 +57,7 @@ impl TlsFiles {
     ///
     /// # Errors
     /// As [`TlsFiles::read`]; [`ErrorKind::Usage`] if the name is neither one nor an address.
-    pub(in crate::storage) fn client(&self, name: &str) -> Result<ClientConnection> {
+    pub(crate) fn client(&self, name: &str) -> Result<ClientConnection> {
         let parts = self.read()?;
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
@@ -162,7 +160,7 @@ pub(super) fn one_time_server() -> Result<(Arc<ServerConfig>, Vec<u8>)> {
 ///
 /// # Errors
 /// [`ErrorKind::Bug`].
-pub(in crate::storage) fn pinned_client(pin: &[u8]) -> Result<ClientConnection> {
+pub(crate) fn pinned_client(pin: &[u8]) -> Result<ClientConnection> {
     let verifier = PinnedKey {
         pin: pin.to_vec(),
         provider: provider(),

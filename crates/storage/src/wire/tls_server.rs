@@ -4,10 +4,8 @@ use super::{
     certificate::certificate_name,
     tls::{TlsFiles, no_tls, provider},
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    queue::Locked,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::queue::Locked;
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,

@@ -6,10 +6,8 @@ use super::{
     server::ServedAnswer,
     wire_error::WireError,
 };
-use crate::{
-    error::{Error, Result},
-    storage::{StoredObject, Upload},
-};
+use crate::{StoredObject, Upload};
+use fullbore_format::error::{Error, Result};
 use std::sync::{Arc, mpsc::Receiver};
 
 /// What the other side wants of an upload, in its order.

@@ -1,6 +1,6 @@
 //! Errors as they are sent. What another host says is printed on one line, whatever it is.
 
-use crate::error::{Error, ErrorKind, one_line};
+use fullbore_format::error::{Error, ErrorKind, one_line};
 use minicbor::{Decode, Encode};
 
 /// An [`Error`] as it is sent.

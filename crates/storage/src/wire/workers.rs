@@ -1,7 +1,7 @@
 //! Threads that work for the other side.
 
 use super::{bodies::Job, link::Link};
-use crate::error::{Error, ErrorKind};
+use fullbore_format::error::{Error, ErrorKind};
 use std::{collections::VecDeque, sync::Arc};
 
 /// Calls that wait for threads, and those threads.

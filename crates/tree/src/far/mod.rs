@@ -11,7 +11,7 @@ mod words;
 pub use served::{OpenSubject, OpenedSources, ServedSources};
 pub use tree::FarTree;
 
-use crate::error::{Result, one_line};
+use fullbore_format::error::{Result, one_line};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{fmt, sync::Arc};
 use words::{EntryWords, KnownWords, StateWords, StoredWords, decoded, encoded, wrong_words};
@@ -19,7 +19,7 @@ use words::{EntryWords, KnownWords, StateWords, StoredWords, decoded, encoded, w
 /// The words by which a question opens a subject; `None` if it is another question.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is no question.
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it is no question.
 pub fn opened_words(question: &[u8]) -> Result<Option<Vec<u8>>> {
     match decoded(question)? {
         SourceQuestion::Open(words) => Ok(Some(words.into())),

@@ -5,13 +5,15 @@ use super::{
     SliceWords, SourceQuestion,
     words::{EntryWords, StateWords, decoded, encoded, stored_words, wrong_words},
 };
-use crate::{
+use fullbore_format::{
+    entry::EntryPath,
     error::{Error, ErrorKind, Result},
-    format::entry::EntryPath,
+};
+use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Pool, Scanned, Slice},
-    queue::Locked,
     source::{Source, Stream},
 };
+use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     fmt,

@@ -5,14 +5,13 @@ use super::{
     SourceChannel, SourceQuestion,
     words::{EntryWords, KnownWords, StateWords, decoded, encoded, stored_run, wrong_words},
 };
-use crate::{
-    error::Result,
-    format::{digest::Piece, entry::Time, page::EntryState},
+use fullbore_format::{digest::Piece, entry::Time, error::Result, page::EntryState};
+use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
     known::{BaseEntry, StoredRun},
-    queue::{End, Queue, start},
     source::{Source, Stream},
 };
+use fullbore_platform::queue::{End, Queue, start};
 use std::sync::{
     Arc,
     atomic::Ordering::{AcqRel, Relaxed},

@@ -1,15 +1,13 @@
 //! Entries, slices and frames as they are sent between hosts, as CBOR. Nothing that comes is trusted: paths are checked, and numbers where
 //! they are used.
 
-use crate::{
+use fullbore_format::{
+    cbor::decode_bounded,
+    entry::{ByteRun, Device, Entry, EntryKind, Owner, SparseMap, Time, is_safe},
     error::{Error, Result, quoted},
-    format::{
-        cbor::decode_bounded,
-        entry::{ByteRun, Device, Entry, EntryKind, Owner, SparseMap, Time, is_safe},
-        page::EntryState,
-    },
-    known::{BaseEntry, StoredRun, Trust},
+    page::EntryState,
 };
+use fullbore_pipeline::known::{BaseEntry, StoredRun, Trust};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 
 /// A value as CBOR.
@@ -25,7 +23,7 @@ const MAX_VALUES: usize = 1 << 21;
 /// The value that all of the bytes are.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt).
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
 pub(super) fn decoded<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
     decode_bounded(bytes, MAX_VALUES).map_err(|fault| wrong_words(&fault.to_string()))
 }

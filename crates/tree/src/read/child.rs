@@ -6,20 +6,18 @@ use super::{
     listing::{Child, LATEST_TIME, ListingState, is_directory},
     refit::is_different_file,
 };
-use crate::{
-    format::{
-        entry::{Entry, EntryKind, EntryPath, Owner, SparseMap, join, split},
-        page::EntryState,
-        pax,
-    },
-    frame::Scanned,
-    platform::{
-        dir::{self, FileKind, Stat},
-        durable::updates_change_times,
-        read,
-        unopened::UnopenedObject,
-        xattr,
-    },
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, Owner, SparseMap, join, split},
+    page::EntryState,
+    pax,
+};
+use fullbore_pipeline::frame::Scanned;
+use fullbore_platform::{
+    dir::{self, FileKind, Stat},
+    durable::updates_change_times,
+    read,
+    unopened::UnopenedObject,
+    xattr,
 };
 use std::{
     io,

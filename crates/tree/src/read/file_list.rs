@@ -9,20 +9,18 @@ use super::{
     hard_links::Links,
     listing::{Child, is_directory},
 };
-use crate::{
+use fullbore_format::{
+    entry::{EntryKind, EntryPath, is_within},
     error::{Result, quoted},
-    format::{
-        entry::{EntryKind, EntryPath, is_within},
-        page::EntryState,
-    },
-    frame::Scanned,
+    page::EntryState,
 };
+use fullbore_pipeline::frame::Scanned;
 use std::{iter::once, sync::Arc};
 
 /// Delivers the top and the objects of an ascending list.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`](crate::error::ErrorKind::Usage) if the backup is written to the top.
+/// [`ErrorKind::Usage`](fullbore_format::error::ErrorKind::Usage) if the backup is written to the top.
 pub(super) fn listed(
     inner: Arc<TreeInner>,
     list: Vec<EntryPath>,

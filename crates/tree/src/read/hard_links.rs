@@ -9,10 +9,8 @@
 //! with a name of up to 24.
 
 use super::listing::Child;
-use crate::{
-    format::entry::{EntryKind, join, split},
-    frame::Scanned,
-};
+use fullbore_format::entry::{EntryKind, join, split};
+use fullbore_pipeline::frame::Scanned;
 use std::{
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
@@ -170,12 +168,10 @@ impl Directories {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        format::{
-            entry::{Entry, Time},
-            page::EntryState,
-        },
-        source::tree::listing::ListingState,
+    use crate::read::listing::ListingState;
+    use fullbore_format::{
+        entry::{Entry, Time},
+        page::EntryState,
     };
 
     fn file(path: &str, born: Option<i64>, (size, mtime): (u64, i64)) -> Child {

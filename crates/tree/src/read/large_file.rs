@@ -5,16 +5,17 @@ use super::{
     refit::{REPLACED, is_replaced},
     unstorable,
 };
-use crate::{
+use fullbore_format::{
+    entry::{ByteRun, Entry, Xattr},
     error::{Result, reason},
-    format::{
-        entry::{ByteRun, Entry, Xattr},
-        page::EntryState,
-    },
+    page::EntryState,
+};
+use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile},
     known::StoredRun,
-    platform::{self, dir::Stat, read},
 };
+use fullbore_platform as platform;
+use fullbore_platform::{dir::Stat, read};
 use std::{
     io,
     os::fd::OwnedFd,

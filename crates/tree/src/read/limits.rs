@@ -3,10 +3,8 @@
 //! A file that could not be opened because of a shortage is not unreadable, and a backup without it
 //! is incomplete. Such an error is recorded here and ends the run.
 
-use crate::{
-    error::{Error, Result},
-    platform,
-};
+use fullbore_format::error::{Error, Result};
+use fullbore_platform as platform;
 use std::{io, sync::OnceLock};
 
 /// The system's number of the first shortage.
@@ -27,7 +25,7 @@ impl Shortage {
     /// Fails if a shortage was recorded.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::error::ErrorKind::System).
+    /// [`ErrorKind::System`](fullbore_format::error::ErrorKind::System).
     pub(crate) fn check(&self) -> Result<()> {
         let Some(number) = self.0.get() else {
             return Ok(());

@@ -2,16 +2,16 @@
 //! without opening it.
 
 use super::{Top, TopRole, TreeInner};
-use crate::{
+use fullbore_format::{
+    entry::{EntryKind, EntryPath, Time, Xattr, is_within, xattr_bytes},
     error::{self, Error, ErrorKind, quoted},
-    format::entry::{EntryKind, EntryPath, Time, Xattr, is_within, xattr_bytes},
-    frame::{ContentScope, Scanned},
-    platform::{
-        self,
-        dir::{self, FileKind, Stat},
-        read, xattr,
-    },
+};
+use fullbore_pipeline::frame::{ContentScope, Scanned};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{self, FileKind, Stat},
     queue::{Promise, PromisedValue},
+    read, xattr,
 };
 use std::{
     cell::Cell,

@@ -18,26 +18,25 @@ pub(crate) mod small_files;
 pub(crate) mod tests;
 pub(crate) mod walk;
 
-use super::{OpenAhead, Source, Stream, patterns::Patterns};
-use crate::{
-    error::{Error, Result, reason},
-    format::{
-        acl,
-        digest::Piece,
-        entry::{Entry, EntryPath, Xattr, is_within, order, split},
-        page::EntryState,
-        pax,
-    },
-    frame::{Buf, Frame, FrameContent, FrameEntry, Scanned, Slice},
-    platform::{
-        self,
-        dir::{self, Stat},
-        owner::OwnerNames,
-        read::PageCacheUse,
-        xattr,
-    },
-};
+use crate::patterns::Patterns;
 use file_list::listed;
+use fullbore_format::{
+    acl,
+    digest::Piece,
+    entry::{Entry, EntryPath, Xattr, is_within, order, split},
+    error::{Error, Result, reason},
+    page::EntryState,
+    pax,
+};
+use fullbore_pipeline::frame::{Buf, Frame, FrameContent, FrameEntry, Scanned, Slice};
+use fullbore_pipeline::source::{OpenAhead, Source, Stream};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{self, Stat},
+    owner::OwnerNames,
+    read::PageCacheUse,
+    xattr,
+};
 use limits::Shortage;
 use std::{
     collections::{HashMap, HashSet},
@@ -455,11 +454,12 @@ pub(super) fn unstorable(error: &Error) -> EntryState {
 }
 
 /// Appends the zeros that follow `len` bytes of content.
-pub(super) fn pad(buf: &mut Vec<u8>, len: u64) {
+pub fn pad(buf: &mut Vec<u8>, len: u64) {
     buf.resize(buf.len() + pax::padding(len), 0);
 }
 
-pub(super) fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
+/// Returns the part of a frame that holds `what`: its content is `len` bytes from `inner` on.
+pub fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
     let inner = inner as u32;
     let len = len as u32;
     FrameEntry {

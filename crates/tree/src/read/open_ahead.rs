@@ -1,11 +1,8 @@
 //! Opens small files of a tree before they are read, only to have them brought into the page cache.
 
 use super::TreeInner;
-use crate::{
-    frame::Scanned,
-    platform::dir::{self, FileKind},
-    source::OpenAhead,
-};
+use fullbore_pipeline::{frame::Scanned, source::OpenAhead};
+use fullbore_platform::dir::{self, FileKind};
 use std::os::fd::OwnedFd;
 
 impl OpenAhead for TreeInner {

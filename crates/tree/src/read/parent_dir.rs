@@ -5,14 +5,11 @@
 //! them for unchanged.
 
 use super::TreeInner;
-use crate::{
-    format::entry::{EntryPath, split},
-    frame::Scanned,
-    known::Trust,
-    platform::{
-        dir,
-        uring::{self, OpenedFiles},
-    },
+use fullbore_format::entry::{EntryPath, split};
+use fullbore_pipeline::{frame::Scanned, known::Trust};
+use fullbore_platform::{
+    dir,
+    uring::{self, OpenedFiles},
 };
 use std::{
     io,

@@ -6,17 +6,15 @@
 //! pieces were cut by the size of the scan.
 
 use super::TreeInner;
-use crate::{
-    format::{
-        entry::{Entry, EntryKind, Time},
-        page::EntryState,
-    },
-    frame::LOST_LINK,
-    platform::{
-        dir::{self, FileKind, Stat},
-        read,
-    },
+use fullbore_format::{
+    entry::{Entry, EntryKind, Time},
+    page::EntryState,
+};
+use fullbore_pipeline::frame::LOST_LINK;
+use fullbore_platform::{
+    dir::{self, FileKind, Stat},
     queue::Locked,
+    read,
 };
 use std::{io, os::fd::OwnedFd};
 

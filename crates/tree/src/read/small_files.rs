@@ -10,19 +10,19 @@ use super::{
     refit::{REPLACED, content_length_differs, is_replaced, needs_recheck, room},
     unstorable,
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, Time, xattr_bytes},
     error::Result,
-    format::{
-        entry::{Entry, EntryKind, Time, xattr_bytes},
-        page::EntryState,
-    },
+    page::EntryState,
+};
+use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
     known::{BaseEntry, Trust},
-    platform::{
-        dir::{self, Stat},
-        read::{self, PageCacheUse},
-        uring::FileRing,
-    },
+};
+use fullbore_platform::{
+    dir::{self, Stat},
+    read::{self, PageCacheUse},
+    uring::FileRing,
 };
 use std::{cell::RefCell, io, os::fd::OwnedFd, sync::Arc};
 

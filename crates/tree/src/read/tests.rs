@@ -6,16 +6,16 @@ use super::{
     listing::{DirectoryToList, ListingPace},
     walk::LOST,
 };
-use crate::{
-    format::{
-        entry::{Entry, EntryKind, EntryPath},
-        page::EntryState,
-    },
-    frame::{Scanned, Slice},
-    platform::dir,
-    queue::promise,
-    source::{Source, patterns::Patterns},
+use crate::patterns::Patterns;
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath},
+    page::EntryState,
 };
+use fullbore_pipeline::{
+    frame::{Scanned, Slice},
+    source::Source,
+};
+use fullbore_platform::{dir, queue::promise};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -287,7 +287,7 @@ fn a_named_top_is_delivered_although_its_parent_vanishes_before_it_is_listed() {
 #[test]
 fn named_tops_of_an_excluded_directory_are_delivered_in_several_batches() {
     let dir = tempfile::tempdir().unwrap();
-    crate::platform::raise_open_files_limit();
+    fullbore_platform::raise_open_files_limit();
     let names: Vec<String> = (0..1100).map(|n| format!("a/{n:04}")).collect();
     fs::create_dir(dir.path().join("a")).unwrap();
     names

@@ -13,14 +13,14 @@ use super::{
     hard_links::Links,
     listing::{BATCH, Child, Listing, ListingPace, ListingState, Request},
 };
-use crate::{
+use fullbore_format::{
+    entry::{EntryKind, EntryPath, is_within},
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{EntryKind, EntryPath, is_within},
-        page::EntryState,
-    },
-    frame::{ContentScope, Scanned},
-    platform::dir,
+    page::EntryState,
+};
+use fullbore_pipeline::frame::{ContentScope, Scanned};
+use fullbore_platform::{
+    dir,
     queue::{Promise, PromisedValue, Queue, change, promise, start},
 };
 use std::{

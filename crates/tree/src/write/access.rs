@@ -7,18 +7,16 @@
 //! metadata.
 
 use super::{probe::with_test_file, tree::TargetTree, writer::TargetWriter};
-use crate::{
+use fullbore_format::{
+    acl::{ACCESS_LIST, rights_of_group},
+    entry::{Entry, Xattr, split},
     error::Result,
-    format::{
-        acl::{ACCESS_LIST, rights_of_group},
-        entry::{Entry, Xattr, split},
-    },
-    platform::{
-        self,
-        dir::{self, Stat},
-        write, xattr,
-    },
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{self, Stat},
     queue::Locked,
+    write, xattr,
 };
 use std::{
     borrow::Cow,
@@ -306,10 +304,8 @@ fn read_access_list(file: impl AsFd) -> io::Result<Option<Xattr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        format::entry::EntryKind,
-        target::{layout::TargetLayout, tree::TargetOptions},
-    };
+    use crate::write::{layout::TargetLayout, tree::TargetOptions};
+    use fullbore_format::entry::EntryKind;
     use std::{
         fs,
         os::unix::fs::{MetadataExt, PermissionsExt, chown},

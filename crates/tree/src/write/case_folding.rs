@@ -7,7 +7,7 @@
 //! and by inode number, because others change these. A directory with a different rule than the
 //! target around it, as ext4 allows, is not detected.
 
-use crate::platform::dir::{self, FileKind, Stat};
+use fullbore_platform::dir::{self, FileKind, Stat};
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     fmt,
@@ -102,7 +102,7 @@ pub(crate) fn ignores_case(dir: impl AsFd, name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{probe::with_named_test_file, warnings::TargetWarnings};
+    use crate::write::{probe::with_named_test_file, warnings::TargetWarnings};
     use std::fs;
 
     #[test]

@@ -4,15 +4,13 @@
 //! kept as a tar header: a few MiB of headers in memory, the rest in an unnamed file in the target.
 //! The index in memory holds an offset a directory.
 
-use crate::{
+use crate::write::tree::TargetTree;
+use fullbore_format::{
+    entry::Entry,
     error::{Error, ErrorKind, Result},
-    format::{
-        entry::Entry,
-        pax::{PaxReader, TarItem, write_header},
-    },
-    platform::write::pwrite_all,
-    target::tree::TargetTree,
+    pax::{PaxReader, TarItem, write_header},
 };
+use fullbore_platform::write::pwrite_all;
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
@@ -26,7 +24,7 @@ const IN_MEMORY: usize = 4 << 20;
 
 /// The directories, by path.
 #[derive(Default)]
-pub(crate) struct DeferredDirs {
+pub struct DeferredDirs {
     /// Headers by the hash of the path, or by the next free number; `None` for a removed directory.
     places: BTreeMap<u64, Option<HeaderAt>>,
     hasher: RandomState,
@@ -48,7 +46,7 @@ struct HeaderAt {
 
 impl DeferredDirs {
     /// Returns whether a directory of this path is known.
-    pub(crate) fn has(&self, path: &[u8]) -> Result<bool> {
+    pub fn has(&self, path: &[u8]) -> Result<bool> {
         Ok(self.find(path)?.1.is_some())
     }
 
@@ -56,7 +54,7 @@ impl DeferredDirs {
     ///
     /// # Errors
     /// Those of [`write_header`], or of the file.
-    pub(crate) fn insert(&mut self, directory: &Entry, target: &TargetTree) -> Result<()> {
+    pub fn insert(&mut self, directory: &Entry, target: &TargetTree) -> Result<()> {
         let key = self.find(&directory.path)?.0;
         let start = self.rest.len();
         write_header(directory, &mut self.rest)?;
@@ -81,14 +79,14 @@ impl DeferredDirs {
     ///
     /// # Errors
     /// Those of the file.
-    pub(crate) fn remove(&mut self, path: &[u8]) -> Result<()> {
+    pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let (key, there) = self.find(path)?;
         there.map(|_| self.places.insert(key, None));
         Ok(())
     }
 
     /// Returns all directories, each before its parents.
-    pub(crate) fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
+    pub fn deepest_first(mut self) -> impl Iterator<Item = Result<Entry>> {
         let mut places: Vec<HeaderAt> = std::mem::take(&mut self.places)
             .into_values()
             .flatten()
@@ -154,10 +152,8 @@ fn missing_header() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        format::entry::{EntryKind, Owner, Time},
-        target::{layout::TargetLayout, tree::TargetOptions},
-    };
+    use crate::write::{layout::TargetLayout, tree::TargetOptions};
+    use fullbore_format::entry::{EntryKind, Owner, Time};
     use proptest::{collection::vec, prelude::*};
     use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! The counts decide, and not a memory of earlier runs: where an earlier copy or restore of the same
 //! source was made, most objects belong to the source.
 
-use crate::{
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::count,
 };

@@ -8,10 +8,12 @@ use super::{
     probe::{with_named_test_file, with_test_file},
     warnings::TargetWarnings,
 };
-use crate::{
+use fullbore_format::{
+    entry::{self, EntryPath, Time},
     error::{Error, ErrorKind, Result, quoted},
-    format::entry::{self, EntryPath, Time},
-    platform::{dir::stat_fd, safe_file::dangling_symlink_target, write::set_times_fd, xattr},
+};
+use fullbore_platform::{
+    dir::stat_fd, safe_file::dangling_symlink_target, write::set_times_fd, xattr,
 };
 use std::{
     ffi::OsStr,
@@ -111,7 +113,7 @@ impl OpenDirectory {
 
 /// The open directories of a layout.
 #[derive(Debug)]
-pub(crate) struct TargetDirectories {
+pub struct TargetDirectories {
     root: OpenDirectory,
     mounts: Vec<OpenDirectory>,
     pub(crate) last: Option<FinalFile>,
@@ -151,7 +153,7 @@ impl TargetDirectories {
 
     /// Splits a path into directory and name. The final file has a temporary name until it is put
     /// in place.
-    pub(crate) fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+    pub fn split<'a>(&self, path: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let (parent, name) = entry::split(path);
         match &self.last {
             Some(last) if last.path == path => (parent, UNFINISHED),

@@ -5,13 +5,13 @@
 //! leaves a tree without the file.
 
 use super::tree::TargetTree;
-use crate::{
+use fullbore_format::{
+    entry::{self, EntryPath},
     error::Result,
-    format::entry::{self, EntryPath},
-    platform::{
-        dir::{open_dir, stat, stat_fd},
-        durable, write,
-    },
+};
+use fullbore_platform::{
+    dir::{open_dir, stat, stat_fd},
+    durable, write,
 };
 use std::{
     io,

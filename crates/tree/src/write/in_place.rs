@@ -14,13 +14,13 @@ use super::{
     replace::NewFile,
     writer::{TargetWriter, is_of_kind, write_data},
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, Xattr},
     error::Result,
-    format::entry::{Entry, EntryKind, Xattr},
-    platform::{
-        dir::{self, FileKind, Stat, read_link},
-        durable, read, write, xattr,
-    },
+};
+use fullbore_platform::{
+    dir::{self, FileKind, Stat, read_link},
+    durable, read, write, xattr,
 };
 use std::{
     fs::File,
@@ -312,7 +312,7 @@ impl TargetWriter {
     ///
     /// # Errors
     /// The system's error, with the path.
-    pub(crate) fn read_if_described(
+    pub fn read_if_described(
         &mut self,
         entry: &Entry,
         is_known: bool,

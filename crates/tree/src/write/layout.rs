@@ -6,14 +6,15 @@
 //! and paths are resolved beneath it. Everything is checked before anything is created.
 
 use super::{access::can_add_write_access, final_file::FinalFile};
-use crate::{
+use fullbore_format::{
+    entry::EntryPath,
     error::{Error, ErrorKind, Result},
-    format::{entry::EntryPath, sizes},
-    platform::{
-        dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
-        inodes::creation_error_at,
-        write::{chown_fd, compresses, create_dir_beneath, may_write, usable_bytes},
-    },
+    sizes,
+};
+use fullbore_platform::{
+    dir::{LOST_AND_FOUND, open_root, read_dir, real_path, stat_fd},
+    inodes::creation_error_at,
+    write::{chown_fd, compresses, create_dir_beneath, may_write, usable_bytes},
 };
 use std::{
     collections::BTreeMap,
@@ -201,7 +202,7 @@ fn not_empty(path: &Path) -> Error {
 
 /// Returns whether `path` is missing or an empty directory. A new ext4 file system with only
 /// `lost+found` counts as empty.
-pub(crate) fn is_vacant(path: &Path) -> Result<bool> {
+pub fn is_vacant(path: &Path) -> Result<bool> {
     is_vacant_except(path, |_| false)
 }
 
@@ -368,7 +369,7 @@ mod tests {
     #[test]
     fn a_directory_of_another_owner_is_not_used_for_a_tablespace() {
         let dir = tempfile::tempdir().unwrap();
-        let mine = crate::platform::user_id();
+        let mine = fullbore_platform::user_id();
         let error = open_owned(&dir.path().join("new"), mine + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Permission);
         assert!(!dir.path().join("new").exists());

@@ -11,14 +11,14 @@ use super::{
     tree::TargetTree,
     writer::{TargetWriter, set_length},
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryKind, EntryPath, Owner},
     error::Result,
-    format::entry::{Entry, EntryKind, EntryPath, Owner},
-    platform::{
-        dir::{self, FileKind, Stat},
-        read, write, xattr,
-    },
+};
+use fullbore_platform::{
+    dir::{self, FileKind, Stat},
     queue::Locked,
+    read, write, xattr,
 };
 use std::{
     collections::HashMap,

@@ -8,19 +8,17 @@ use super::{
     access::{mode_before_list, mode_without_list, replaced_error},
     writer::{TargetWriter, is_of_kind},
 };
-use crate::{
+use fullbore_format::{
+    acl::{is_list, local_list},
+    entry::{Entry, EntryKind, Xattr},
     error::{Result, quoted, reason},
-    format::{
-        acl::{is_list, local_list},
-        entry::{Entry, EntryKind, Xattr},
-    },
-    platform::{
-        dir::{self, Stat},
-        durable,
-        owner::OwnerNames,
-        unopened::UnopenedObject,
-        write, xattr,
-    },
+};
+use fullbore_platform::{
+    dir::{self, Stat},
+    durable,
+    owner::OwnerNames,
+    unopened::UnopenedObject,
+    write, xattr,
 };
 use std::{
     io,
@@ -346,7 +344,7 @@ fn extra_xattrs<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item 
 
 /// Returns whether `there` holds all attributes of the entry, by `is_same`, and no attribute that a
 /// restore would remove.
-pub(crate) fn has_only_xattrs(
+pub fn has_only_xattrs(
     entry: &Entry,
     there: &[Xattr],
     is_same: impl Fn(&Xattr, &Xattr) -> bool,
@@ -357,12 +355,7 @@ pub(crate) fn has_only_xattrs(
 
 /// Returns whether an attribute of a backup is the one that an object has here: a list of permissions
 /// with the users and groups that its names are here.
-pub(crate) fn is_same_here(
-    wanted: &Xattr,
-    there: &Xattr,
-    names: &OwnerNames,
-    is_numeric: bool,
-) -> bool {
+pub fn is_same_here(wanted: &Xattr, there: &Xattr, names: &OwnerNames, is_numeric: bool) -> bool {
     if wanted.0 != there.0 || !is_list(&wanted.0) {
         return wanted == there;
     }

@@ -8,16 +8,16 @@
 
 pub mod access;
 pub mod case_folding;
-pub(crate) mod deferred_dirs;
+pub mod deferred_dirs;
 pub mod deletion_limit;
 pub(crate) mod directories;
 pub mod final_file;
 pub mod in_place;
 pub mod layout;
 pub(crate) mod link;
-pub(crate) mod metadata;
+pub mod metadata;
 pub mod parallel_file;
-pub(crate) mod partial;
+pub mod partial;
 pub(crate) mod probe;
 pub(crate) mod remove;
 pub(crate) mod replace;

@@ -11,12 +11,9 @@ use super::{
     replace::NewFile,
     writer::{TargetWriter, set_length, write_data},
 };
-use crate::{
-    error::Result,
-    format::entry::Entry,
-    platform::{self, read::each_piece, write},
-    queue::Locked,
-};
+use fullbore_format::{entry::Entry, error::Result};
+use fullbore_platform as platform;
+use fullbore_platform::{queue::Locked, read::each_piece, write};
 use std::{
     fs::File,
     os::fd::AsFd,

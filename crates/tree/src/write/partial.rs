@@ -9,17 +9,15 @@ use super::{
     replace::{NewFile, PendingPlace, ReplaceName},
     writer::TargetWriter,
 };
-use crate::{
+use fullbore_format::{
+    digest::{Digest, digests, hex},
+    entry::{self, Entry},
     error::Result,
-    format::{
-        digest::{Digest, digests, hex},
-        entry::{self, Entry},
-    },
-    platform::{
-        self,
-        dir::{self, FileKind},
-        write,
-    },
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{self, FileKind},
+    write,
 };
 use std::{
     io,
@@ -42,7 +40,7 @@ fn partial_name(name: &[u8]) -> Vec<u8> {
 }
 
 /// Returns whether the last name of `path` is one of an unfinished file.
-pub(crate) fn is_partial(path: &[u8]) -> bool {
+pub fn is_partial(path: &[u8]) -> bool {
     entry::split(path).1.starts_with(PREFIX)
 }
 

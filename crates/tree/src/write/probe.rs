@@ -2,7 +2,7 @@
 //! replace others.
 
 use super::warnings::TargetWarnings;
-use crate::platform::{dir, write};
+use fullbore_platform::{dir, write};
 use std::{
     ffi::OsStr,
     fmt, io,

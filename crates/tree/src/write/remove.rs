@@ -2,13 +2,11 @@
 //! does not enter mounted file systems.
 
 use super::tree::TargetTree;
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::{
-        dir::{self, FileKind, Stat},
-        tree_walk::{Visit, descend},
-        write,
-    },
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{
+    dir::{self, FileKind, Stat},
+    tree_walk::{Visit, descend},
+    write,
 };
 use std::{
     io,

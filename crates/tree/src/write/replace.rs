@@ -12,14 +12,14 @@ use super::{
     tree::TargetTree,
     writer::{TargetWriter, set_length, write_data},
 };
-use crate::{
+use fullbore_format::{
+    entry::{Entry, EntryPath},
     error::{ErrorKind, Result},
-    format::entry::{Entry, EntryPath},
-    platform::{
-        self,
-        dir::{self, FileKind},
-        write,
-    },
+};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    dir::{self, FileKind},
+    write,
 };
 use std::{
     fs::File,

@@ -2,15 +2,13 @@
 //! [`SyncMethod`].
 
 use super::tree::TargetTree;
-use crate::{
-    error::{Error, Result},
-    platform::{
-        dir::{self, FileKind, Stat},
-        durable::{self, SyncMethod},
-        tree_walk::{Visit, descend},
-        write,
-    },
+use fullbore_format::error::{Error, Result};
+use fullbore_platform::{
+    dir::{self, FileKind, Stat},
+    durable::{self, SyncMethod},
     queue::Locked,
+    tree_walk::{Visit, descend},
+    write,
 };
 use std::{
     io,
@@ -43,7 +41,7 @@ impl TargetTree {
     }
 
     /// Returns whether each file is synced when it is written.
-    pub(crate) fn syncs_each_file(&self) -> bool {
+    pub fn syncs_each_file(&self) -> bool {
         self.uses_sync_method(SyncMethod::Each)
     }
 

@@ -15,19 +15,17 @@ use super::{
     probe::with_test_file,
     warnings::TargetWarnings,
 };
-use crate::{
+use fullbore_format::{
+    acl::{LocalAcl, is_list, local_list, shown},
+    entry::{EntryPath, Owner, Time, Xattr},
     error::{Error, ErrorKind, Result, is_inode_shortage, quoted},
-    format::{
-        acl::{LocalAcl, is_list, local_list, shown},
-        entry::{EntryPath, Owner, Time, Xattr},
-    },
-    platform::{
-        dir::{self, Stat, open_dir},
-        durable,
-        owner::OwnerNames,
-        write::{self, Umask},
-    },
+};
+use fullbore_platform::{
+    dir::{self, Stat, open_dir},
+    durable,
+    owner::OwnerNames,
     queue::Locked,
+    write::{self, Umask},
 };
 use std::{
     borrow::Cow,
@@ -58,7 +56,8 @@ pub struct TargetOptions {
 /// The tree that a restore writes to. Shared by all writers.
 #[derive(Debug)]
 pub struct TargetTree {
-    pub(crate) places: TargetDirectories,
+    /// The directories of the layout that are open.
+    pub places: TargetDirectories,
     /// Options that the tree was opened with.
     pub options: TargetOptions,
     /// Warnings about metadata that could not be restored.
@@ -175,7 +174,7 @@ impl TargetTree {
     }
 
     /// Builds an error about the entry at `path`.
-    pub(crate) fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
+    pub fn error(&self, doing: &str, path: &[u8], error: io::Error) -> Error {
         let name = self.places.name(path);
         let free = if is_inode_shortage(&error) {
             "remove files there (`df -i` shows inodes)"
@@ -200,7 +199,7 @@ impl TargetTree {
     }
 
     /// Opens a directory of the tree.
-    pub(crate) fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
+    pub fn open_dir(&self, path: &[u8]) -> io::Result<OwnedFd> {
         let (place, rest) = self.places.resolve(path);
         open_dir(&place.dir, rest)
     }
@@ -396,8 +395,8 @@ impl TargetTree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::entry::{Entry, EntryKind};
-    use crate::target::writer::TargetWriter;
+    use crate::write::writer::TargetWriter;
+    use fullbore_format::entry::{Entry, EntryKind};
     use std::fs;
 
     /// Opens a tree that treats names of another case as the same. On other file systems, the test

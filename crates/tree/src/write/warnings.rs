@@ -3,11 +3,11 @@
 //! There is one line for each reason, with a count and the first path. Reasons contain attribute
 //! names from the backup, so the number of lines is limited, and one line counts the rest.
 
-use crate::{
+use fullbore_format::{
+    entry::{self, EntryPath},
     error::{quoted, reason},
-    format::entry::{self, EntryPath},
-    queue::Locked,
 };
+use fullbore_platform::queue::Locked;
 use std::{collections::BTreeMap, io, path::Path as SystemPath, sync::Mutex};
 
 /// Number of reasons with a line of their own.

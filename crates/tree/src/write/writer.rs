@@ -3,16 +3,16 @@
 use super::{
     access::replaced_error, case_folding::is_name_taken, metadata::Before, tree::TargetTree,
 };
-use crate::{
+use fullbore_format::{
+    entry::{Device, Entry, EntryKind, Owner, is_within},
     error::{Error, ErrorKind, Result, reason},
-    format::entry::{Device, Entry, EntryKind, Owner, is_within},
-    platform::{
-        dir::{self, FileKind, Stat, open_dir},
-        durable,
-        uring::{FileRing, OpenedFiles},
-        write, xattr,
-    },
+};
+use fullbore_platform::{
+    dir::{self, FileKind, Stat, open_dir},
+    durable,
     queue::Locked,
+    uring::{FileRing, OpenedFiles},
+    write, xattr,
 };
 use std::{
     cell::OnceCell,
@@ -62,7 +62,7 @@ impl TargetWriter {
     }
 
     /// Opens the directory of `path`. Returns it with the last name of the path.
-    pub(crate) fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
+    pub fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
         while let Some(last) = self.parents.pop_if(|last| !is_within(parent, &last.path)) {
             self.close(last.dir);
@@ -91,12 +91,12 @@ impl TargetWriter {
     }
 
     /// Closes the directories of the last object, which may be removed.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.parents.clear();
     }
 
     /// Opens these files of one directory for reading, as [`FileRing::open_together`].
-    pub(crate) fn open_together(&mut self, paths: &[&[u8]]) -> OpenedFiles {
+    pub fn open_together(&mut self, paths: &[&[u8]]) -> OpenedFiles {
         let entered = paths.first().map(|first| self.enter(first).is_ok());
         match (entered, self.parents.last()) {
             (Some(true), Some(parent)) => self.ring.open_together(parent.dir.as_fd(), paths),
@@ -106,12 +106,12 @@ impl TargetWriter {
 
     /// Closes a complete file, or a directory: now, or later with others. No error is lost, because
     /// where a close reports one, the file was synced before.
-    pub(crate) fn close(&mut self, fd: OwnedFd) {
+    pub fn close(&mut self, fd: OwnedFd) {
         self.ring.close(fd);
     }
 
     /// Closes what waits to be closed.
-    pub(crate) fn close_waiting(&mut self) {
+    pub fn close_waiting(&mut self) {
         self.ring.flush();
     }
 
@@ -136,7 +136,8 @@ impl TargetWriter {
         Error::new(ErrorKind::Exists, error.what).because(why)
     }
 
-    pub(crate) fn owner_ids(&mut self, owner: &Owner) -> (u32, u32) {
+    /// Returns the numbers of the owner and the group on this host.
+    pub fn owner_ids(&mut self, owner: &Owner) -> (u32, u32) {
         match &self.owner {
             Some((last, numbers)) if last == owner => *numbers,
             _ => {

@@ -1,24 +1,24 @@
 //! Chooses the backup that recovery begins with: the last backup of the cluster in a repository
 //! from which the server can reach its target.
 
-use crate::archive::small_file::small_file;
-use crate::{
-    archive::Archive,
+use crate::restore::Restore;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::{ClusterInfo, Root},
-    postgres::{
-        lsn::Lsn,
-        restore::{plan::ClusterOptions, recovery},
-        timeline::{TimelineFork, Timelines, history_path},
-    },
-    repo::{
-        open::{is_repository, list_backups, named, open, place, repository_at},
-        select::{BackupFilter, SourceList, check_later},
-    },
-    restore::Restore,
-    storage::Objects,
+    root::{ClusterInfo, Root},
     text::source_text,
 };
+use fullbore_postgres::{
+    lsn::Lsn,
+    restore::{plan::ClusterOptions, recovery},
+    timeline::{TimelineFork, Timelines, history_path},
+};
+use fullbore_repository::archive::small_file::small_file;
+use fullbore_repository::{
+    archive::Archive,
+    open::{is_repository, list_backups, named, open, place, repository_at},
+    select::{BackupFilter, SourceList, check_later},
+};
+use fullbore_storage::Objects;
 use jiff::Timestamp;
 use std::sync::Arc;
 

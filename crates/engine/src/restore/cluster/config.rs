@@ -3,18 +3,16 @@
 //! The restored server would use these paths: start in the old data directory, or share files with
 //! the old server. A link would let a new configuration overwrite the old one.
 
-use crate::archive::small_file::small_file;
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_format::{
+    entry::{self, EntryKind, EntryPath},
     error::{ErrorKind, Result, quoted},
-    format::{
-        entry::{self, EntryKind, EntryPath},
-        page::PageItem,
-        root::{ClusterInfo, EntryName},
-    },
-    platform::dir::real_path,
-    postgres::restore::{conf, plan::AUTO_CONF},
+    page::PageItem,
+    root::{ClusterInfo, EntryName},
 };
+use fullbore_platform::dir::real_path;
+use fullbore_postgres::restore::{conf, plan::AUTO_CONF};
+use fullbore_repository::archive::small_file::small_file;
+use fullbore_repository::archive::{Archive, Selection};
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,

@@ -9,38 +9,36 @@ pub(crate) mod refusals;
 pub(crate) mod tablespace_owner;
 
 use super::Restore;
-use crate::archive::small_file::small_file;
-use crate::{
-    archive::{Archive, Selection},
-    error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{self, Entry, EntryKind, Owner, Time},
-        root::ClusterInfo,
-        sizes,
-    },
-    platform::{dir::real_path, owner::OwnerNames},
-    postgres::{
-        inventory,
-        layout::PREPARED,
-        relation,
-        restore::{
-            advice, conf,
-            plan::{AUTO_CONF, ClusterOptions, ClusterPlan, Fate, PG_CONTROL},
-            recovery::RecoveryFacts,
-            tablespaces,
-        },
-    },
-    report::damage::Report,
-    target::{
-        final_file::{FinalPlaced, UNFINISHED},
-        layout::TargetLayout,
-        tree::TargetTree,
-        writer::TargetWriter,
-    },
-    text::counted,
-};
+use crate::report::damage::Report;
 use choose_backup::ClusterBackups;
 use config::Configuration;
+use fullbore_format::{
+    entry::{self, Entry, EntryKind, Owner, Time},
+    error::{Error, ErrorKind, Result, quoted},
+    root::ClusterInfo,
+    sizes,
+    text::counted,
+};
+use fullbore_platform::{dir::real_path, owner::OwnerNames};
+use fullbore_postgres::{
+    inventory,
+    layout::PREPARED,
+    relation,
+    restore::{
+        advice, conf,
+        plan::{AUTO_CONF, ClusterOptions, ClusterPlan, Fate, PG_CONTROL},
+        recovery::RecoveryFacts,
+        tablespaces,
+    },
+};
+use fullbore_repository::archive::small_file::small_file;
+use fullbore_repository::archive::{Archive, Selection};
+use fullbore_tree::write::{
+    final_file::{FinalPlaced, UNFINISHED},
+    layout::TargetLayout,
+    tree::TargetTree,
+    writer::TargetWriter,
+};
 use jiff::Timestamp;
 use refusals::{refuse_target, refuse_used_tablespaces};
 use std::{

@@ -4,20 +4,24 @@
 //! `tablespace_owner`.
 
 use super::super::{Restore, extraneous::find_extraneous};
-use crate::{
-    archive::{Archive, Selection},
+use fullbore_format::{
+    entry,
     error::{Error, ErrorKind, Result, quoted},
-    format::{entry, root::ClusterInfo},
-    platform::{self, dir::real_path},
-    postgres::{
-        restore::{
-            plan::{ClusterPlan, PG_CONTROL, PG_WAL, POSTMASTER_PID},
-            tablespaces,
-        },
-        stopped::{read_small_text, server_process},
+    root::ClusterInfo,
+};
+use fullbore_platform as platform;
+use fullbore_platform::dir::real_path;
+use fullbore_postgres::{
+    restore::{
+        plan::{ClusterPlan, PG_CONTROL, PG_WAL, POSTMASTER_PID},
+        tablespaces,
     },
-    source::patterns::Patterns,
-    target::{
+    stopped::{read_small_text, server_process},
+};
+use fullbore_repository::archive::{Archive, Selection};
+use fullbore_tree::{
+    patterns::Patterns,
+    write::{
         final_file::UNFINISHED,
         layout::{TargetLayout, TargetMount},
     },

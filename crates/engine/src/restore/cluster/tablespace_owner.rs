@@ -6,18 +6,17 @@
 //! never a directory of root. Locations that the operator names are not checked. See also
 //! [`TargetMount::holder`].
 
-use crate::{
-    archive::Archive,
+use crate::restore::Restore;
+use fullbore_format::{
+    entry::Owner,
     error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::Owner,
-        root::{ClusterInfo, Tablespace},
-    },
-    platform::{self, owner::OwnerNames},
-    postgres::restore::{plan::ClusterPlan, tablespaces},
-    restore::Restore,
-    target::layout::{TargetMount, deepest_owner, is_trusted_owner},
+    root::{ClusterInfo, Tablespace},
 };
+use fullbore_platform as platform;
+use fullbore_platform::owner::OwnerNames;
+use fullbore_postgres::restore::{plan::ClusterPlan, tablespaces};
+use fullbore_repository::archive::Archive;
+use fullbore_tree::write::layout::{TargetMount, deepest_owner, is_trusted_owner};
 
 /// Checks each tablespace that is restored to its original location, and records its owner as the
 /// only permitted holder.

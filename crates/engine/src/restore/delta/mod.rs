@@ -15,25 +15,23 @@ use super::{
     entry_patterns::left_out_by_backup,
     extraneous::{ExtraneousFiles, find_extraneous},
 };
-use crate::archive::unnamed_losses;
-use crate::repo::open::{OpenedFrom, open_any};
-use crate::{
-    archive::{Archive, Selection},
-    error::{Error, ErrorKind, Result},
-    format::{
-        entry::{self, EntryPath, xattr_bytes},
-        page::PageItem,
-        sizes,
-    },
-    metrics::meter::Meter,
-    pipeline::workers::WorkerLimit,
-    platform::dir::Stat,
-    postgres::restore::plan::{ClusterPlan, PG_CONTROL},
-    queue::Locked,
-    source::patterns::Patterns,
-    target::{deletion_limit::DeletionLimit, layout::TargetLayout, writer::TargetWriter},
-};
 use batch::DeltaBatch;
+use fullbore_format::{
+    entry::{self, EntryPath, xattr_bytes},
+    error::{Error, ErrorKind, Result},
+    page::PageItem,
+    sizes,
+};
+use fullbore_pipeline::workers::WorkerLimit;
+use fullbore_platform::{dir::Stat, metrics::meter::Meter, queue::Locked};
+use fullbore_postgres::restore::plan::{ClusterPlan, PG_CONTROL};
+use fullbore_repository::archive::unnamed_losses;
+use fullbore_repository::archive::{Archive, Selection};
+use fullbore_repository::open::{OpenedFrom, open_any};
+use fullbore_tree::{
+    patterns::Patterns,
+    write::{deletion_limit::DeletionLimit, layout::TargetLayout, writer::TargetWriter},
+};
 use std::{
     collections::{HashMap, HashSet},
     sync::{

@@ -1,8 +1,8 @@
 //! The text of a profile: its keys are the long options of the commands.
 
 use super::hooks::HookCommands;
-use crate::error::{Error, ErrorKind, Result, quoted};
 use clap::{Arg, Command};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{
     any::TypeId,
     collections::BTreeMap,

@@ -1,10 +1,8 @@
 //! The `[hooks]` of a profile: commands, and the time that each may take.
 
 use super::file::unknown;
-use crate::{
-    cli::values::time,
-    error::{Error, ErrorKind, Result},
-};
+use crate::cli::values::time;
+use fullbore_format::error::{Error, ErrorKind, Result};
 use std::time::Duration;
 use toml::{Table, Value};
 

@@ -12,10 +12,12 @@ pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
 use super::{command_line::TypedLine, help, output::aside};
-use crate::{
-    backup::paths::source_path, error::Result, platform, repo::select::OwnSource, storage::Location,
-};
 use clap::{Args, Command, ValueHint};
+use fullbore_engine::backup::paths::source_path;
+use fullbore_format::error::Result;
+use fullbore_platform as platform;
+use fullbore_repository::select::OwnSource;
+use fullbore_storage::Location;
 use layers::DefaultLayers;
 use std::{
     collections::BTreeSet,
@@ -150,7 +152,7 @@ impl NamedProfile {
     /// Refuses hooks that another user may change: they run with the rights of this process.
     ///
     /// # Errors
-    /// [`ErrorKind::Permission`](crate::error::ErrorKind::Permission).
+    /// [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission).
     pub(super) fn check_hooks(&self) -> Result<()> {
         match &self.changeable {
             Some(changeable) if !self.profile.hooks.0.is_empty() => Err(search::changeable_error(

@@ -1,10 +1,8 @@
 //! The files in which profiles are: those of the user, then those of the system.
 
 use super::file::unknown;
-use crate::{
-    error::{Error, ErrorKind, Result},
-    platform::{guarded_path::GuardedPath, user_id},
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::{guarded_path::GuardedPath, user_id};
 use std::{
     env,
     ffi::OsStr,

@@ -7,7 +7,6 @@ use super::{
     init::say_new,
 };
 use crate::{
-    backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
     cli::{
         encryption::EncryptArgs,
         html_report::{self, HtmlPage, HtmlReport},
@@ -26,18 +25,25 @@ use crate::{
         },
     },
     command::newest::newest_backups,
-    error::{Error, ErrorKind, Result},
-    format::digest::Algorithm,
-    metrics::{hardware::RunKind, meter::Meter},
-    plan::{SinkSpec, Tuning},
-    platform,
-    postgres::request::Wal,
-    queue::start,
-    repo::{base::WantedBase, compare::Compare},
-    stage::codec::Codec,
-    text::{self, size},
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
+use fullbore_engine::{
+    backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
+    plan::{SinkSpec, Tuning},
+};
+use fullbore_format::{
+    digest::Algorithm,
+    error::{Error, ErrorKind, Result},
+    text::{self, size},
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform as platform;
+use fullbore_platform::{
+    metrics::{hardware::RunKind, meter::Meter},
+    queue::start,
+};
+use fullbore_postgres::request::Wal;
+use fullbore_repository::{base::WantedBase, compare::Compare};
 use std::{
     ffi::{OsStr, OsString},
     num::{NonZeroU64, NonZeroUsize},

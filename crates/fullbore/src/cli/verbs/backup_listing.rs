@@ -1,16 +1,15 @@
 //! The entries that `fullbore backup --verbose` prints: `+` new, `~` changed, `-` gone, `x` excluded, with its pattern.
 
-use crate::{
-    archive::Selection,
+use crate::{cli::output::printed, command::diff::Diff};
+use fullbore_engine::{
     backup::{Backup, changes::SourceChange},
-    cli::output::printed,
-    command::diff::Diff,
-    error::Result,
-    format::{entry::EntryPath, root::Root},
     plan::SinkSpec,
-    repo::open::named,
-    repo::{open::open, select::BackupFilter},
-    text,
+};
+use fullbore_format::{entry::EntryPath, error::Result, root::Root, text};
+use fullbore_repository::{
+    archive::Selection,
+    open::{named, open},
+    select::BackupFilter,
 };
 use std::ffi::OsStr;
 

@@ -1,15 +1,13 @@
 //! The source of a backup: a cluster, or a tree that is none.
 
 use super::backup::BackupArgs;
-use crate::{
-    backup::paths::warning_of,
-    cli::{output::aside, report, values::CheckpointArg},
-    error::{Error, ErrorKind, Result},
-    postgres::{
-        conninfo::{Environment, Params},
-        request::{ClusterRequest, ClusterServer, Wal},
-        stopped,
-    },
+use crate::cli::{output::aside, report, values::CheckpointArg};
+use fullbore_engine::backup::paths::warning_of;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_postgres::{
+    conninfo::{Environment, Params},
+    request::{ClusterRequest, ClusterServer, Wal},
+    stopped,
 };
 use std::path::Path;
 

@@ -3,12 +3,14 @@
 use crate::{
     cli::{options::PLAIN_EXIT_CODES, output::printed, values::threads},
     command::bench::{Bench, BenchSubject, Figure},
-    error::Result,
-    platform,
-    stage::codec::Codec,
-    text::{self, size},
 };
 use clap::{Args, ValueHint};
+use fullbore_format::{
+    error::Result,
+    text::{self, size},
+};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform as platform;
 use std::{num::NonZeroUsize, path::PathBuf};
 
 /// `fullbore bench`.
@@ -57,7 +59,7 @@ pub(in crate::cli) fn run(args: BenchArgs) -> Result<u8> {
                     out,
                     &format!(
                         "{name:<20} {:>12}   {remark}",
-                        crate::text::size::rate(rate, 1.0)
+                        fullbore_format::text::size::rate(rate, 1.0)
                     ),
                 )?,
             }

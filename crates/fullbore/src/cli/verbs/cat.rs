@@ -7,10 +7,10 @@ use crate::{
         select::SelectArgs,
     },
     command::cat::Cat,
-    error::Result,
-    platform,
 };
 use clap::{Args, ValueHint};
+use fullbore_format::error::Result;
+use fullbore_platform as platform;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 
 /// Memory of all buffers for a directory.

@@ -1,10 +1,7 @@
 //! `fullbore completions`.
 
-use crate::{
-    cli::{help, output::printed},
-    error::Result,
-    text,
-};
+use crate::cli::{help, output::printed};
+use fullbore_format::{error::Result, text};
 
 pub(in crate::cli) fn run(shell: clap_complete::Shell) -> Result<u8> {
     let mut script = Vec::new(); // the generator panics on an error of its writer

@@ -1,19 +1,19 @@
 //! `fullbore config`.
 
 use super::run::step_words;
-use crate::{
-    cli::{
-        args::Cli,
-        options::PLAIN_EXIT_CODES,
-        output::{aside, printed},
-        profile::{self, NamedProfile},
-        report,
-    },
-    error::{Error, ErrorKind, Result},
-    repo::select::shell_word,
-    text,
+use crate::cli::{
+    args::Cli,
+    options::PLAIN_EXIT_CODES,
+    output::{aside, printed},
+    profile::{self, NamedProfile},
+    report,
 };
 use clap::{Args, Parser, Subcommand};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    text,
+};
+use fullbore_repository::select::shell_word;
 use std::{ffi::OsString, io::Write};
 
 /// `fullbore config`.

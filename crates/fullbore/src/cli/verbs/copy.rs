@@ -7,38 +7,38 @@ use super::{
 };
 use crate::cli::encryption::EncryptArgs;
 use crate::cli::values::any_bytes;
-use crate::{
-    cli::{
-        options::{OutputArgs, UNREADABLE},
-        output::aside,
-        progress::Progress,
-        report,
-    },
-    copy::{
-        CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy,
-        far::{FarTarget, answer},
-        near::NearTarget,
-        rules::CopyRules,
-    },
+use crate::cli::{
+    options::{OutputArgs, UNREADABLE},
+    output::aside,
+    progress::Progress,
+    report,
+};
+use clap::{Args, ValueHint};
+use fullbore_engine::copy::{
+    CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy,
+    far::{FarTarget, answer},
+    near::NearTarget,
+    rules::CopyRules,
+};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::layout::REPOSITORY,
-    metrics::meter::Meter,
-    platform,
-    stage::codec::Codec,
-    storage::{
-        Location, Objects,
-        access::{connect_to_host, stored_objects},
-        foreign_words::refuse_foreign,
-        ssh::connect_to_peer,
-        wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
-    },
-    target::deletion_limit::DeletionLimit,
+    layout::REPOSITORY,
     text::{
         arguments::{name, pattern},
         size::{bytes, counted, rate, seconds},
     },
 };
-use clap::{Args, ValueHint};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform as platform;
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::{
+    Location, Objects,
+    access::{connect_to_host, stored_objects},
+    foreign_words::refuse_foreign,
+    ssh::connect_to_peer,
+    wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
+};
+use fullbore_tree::write::deletion_limit::DeletionLimit;
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},

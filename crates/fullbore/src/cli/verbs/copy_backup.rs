@@ -12,13 +12,15 @@ use crate::{
         values::threads,
     },
     command::copy::{CopiedBackup, Copy},
-    error::{Error, ErrorKind, Result},
-    metrics::meter::Meter,
-    plan::SinkSpec,
-    platform,
-    text::size::{bytes, counted, rate, seconds},
 };
 use clap::Args;
+use fullbore_engine::plan::SinkSpec;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    text::size::{bytes, counted, rate, seconds},
+};
+use fullbore_platform as platform;
+use fullbore_platform::metrics::meter::Meter;
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},

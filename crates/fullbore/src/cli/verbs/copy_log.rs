@@ -1,6 +1,8 @@
 //! The entries of a copy, as they are printed.
 
-use crate::{copy::CopyWatch, queue::Locked, text};
+use fullbore_engine::copy::CopyWatch;
+use fullbore_format::text;
+use fullbore_platform::queue::Locked;
 use std::{
     io::{self, BufWriter, Stdout, Write},
     sync::Mutex,

@@ -7,13 +7,13 @@ use crate::{
         select::SelectArgs,
     },
     command::diff::Diff,
-    error::{Error, ErrorKind, Result},
-    repo::{
-        open::{place, without_backup},
-        selector::LATEST,
-    },
 };
 use clap::{Args, ValueHint};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_repository::{
+    open::{place, without_backup},
+    selector::LATEST,
+};
 use std::{
     ffi::{OsStr, OsString},
     path::PathBuf,

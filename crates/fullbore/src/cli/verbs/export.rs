@@ -14,14 +14,13 @@ use crate::{
         values::{destination, segment_size, threads},
     },
     command::export::{Export, Exported},
-    error::Result,
-    metrics::{hardware::RunKind, meter::Meter},
-    plan::SinkSpec,
-    platform,
-    stage::codec::Codec,
-    text::size,
 };
 use clap::{Args, ValueHint};
+use fullbore_engine::plan::SinkSpec;
+use fullbore_format::{error::Result, text::size};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform as platform;
+use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
 use serde_json::Value;
 use std::{ffi::OsString, num::NonZeroUsize, sync::Arc};
 

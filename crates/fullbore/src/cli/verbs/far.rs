@@ -6,31 +6,33 @@ use super::{
     restore::{RestoreArgs, plan},
 };
 use crate::cli::scope_args::looks_twice;
-use crate::{
+use crate::cli::{
+    command_line, html_report::HtmlReport, options::UNREADABLE, output::aside, values::RunOn,
+};
+use fullbore_engine::{
     backup::{
         far_source::{FarSubject, SourceRights, check_scope, served_sources},
         paths::Scope,
     },
-    cli::{
-        command_line, html_report::HtmlReport, options::UNREADABLE, output::aside, values::RunOn,
-    },
-    error::{Error, ErrorKind, Result},
-    format::layout::REPOSITORY,
     plan::SinkSpec,
-    queue::Locked,
-    repo::{
-        open::{named, place},
-        writer::must_be_possible,
-    },
-    source::far::{ServedSources, opened_words},
-    storage::{
-        FarBackup, FarRestore, Location, Objects,
-        access::connect_to_host,
-        ssh::connect_to_peer,
-        wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService},
-    },
+};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::REPOSITORY,
     text::shown,
 };
+use fullbore_platform::queue::Locked;
+use fullbore_repository::{
+    open::{named, place},
+    writer::must_be_possible,
+};
+use fullbore_storage::{
+    FarBackup, FarRestore, Location, Objects,
+    access::connect_to_host,
+    ssh::connect_to_peer,
+    wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService},
+};
+use fullbore_tree::far::{ServedSources, opened_words};
 use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},

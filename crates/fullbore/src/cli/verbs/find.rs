@@ -7,10 +7,9 @@ use crate::{
         select::SelectArgs,
     },
     command::find::Find,
-    error::Result,
-    text::arguments::pattern,
 };
 use clap::{Args, ValueHint};
+use fullbore_format::{error::Result, text::arguments::pattern};
 use std::ffi::OsString;
 
 /// `fullbore find`.

@@ -6,13 +6,13 @@ use crate::{
         select::{no_filter, wanted},
     },
     command::{forget::Forget, unforget::Unforget},
-    error::{Error, ErrorKind, Result},
-    repo::{
-        open::{place, without_backup},
-        retention::{self, RetentionRules},
-    },
 };
 use clap::{Args, ValueEnum, ValueHint};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_repository::{
+    open::{place, without_backup},
+    retention::{self, RetentionRules},
+};
 use jiff::Span;
 use std::{
     ffi::OsString,

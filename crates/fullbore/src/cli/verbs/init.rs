@@ -1,20 +1,20 @@
 //! `fullbore init`.
 
 use crate::cli::values::any_bytes;
-use crate::{
-    cli::{
-        encryption::EncryptArgs,
-        options::{OutputArgs, PLAIN_EXIT_CODES},
-        output::{aside, told},
-        values::destination,
-    },
-    error::{Error, ErrorKind, Result},
-    plan::SinkSpec,
-    repo::writer,
-    storage::SealedObjects,
-    text,
+use crate::cli::{
+    encryption::EncryptArgs,
+    options::{OutputArgs, PLAIN_EXIT_CODES},
+    output::{aside, told},
+    values::destination,
 };
 use clap::{Args, ValueHint};
+use fullbore_engine::plan::SinkSpec;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    text,
+};
+use fullbore_repository::writer;
+use fullbore_storage::SealedObjects;
 use std::ffi::OsString;
 
 /// `fullbore init`.

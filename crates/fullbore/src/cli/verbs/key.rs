@@ -2,12 +2,10 @@
 
 use crate::cli::values::any_bytes;
 use crate::cli::{options::EXIT_CODES, output::told, values::destination};
-use crate::{
-    command::key::{Agreement, KeyChange, KeyCommand, NewRecipient},
-    crypt::{Access, KeyOptions},
-    error::{Error, Result},
-};
+use crate::command::key::{Agreement, KeyChange, KeyCommand, NewRecipient};
 use clap::{Args, Subcommand, ValueHint};
+use fullbore_crypt::{Access, KeyOptions};
+use fullbore_format::error::{Error, Result};
 use std::{
     ffi::OsString,
     io::{IsTerminal, Write, stderr, stdin},

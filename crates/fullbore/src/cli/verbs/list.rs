@@ -7,10 +7,10 @@ use crate::{
         select::SelectArgs,
     },
     command::list::{EntryForm, List},
-    error::Result,
-    repo::open::{holds_none, repository_at},
 };
 use clap::Args;
+use fullbore_format::error::Result;
+use fullbore_repository::open::{holds_none, repository_at};
 use std::{ffi::OsString, path::PathBuf};
 
 /// `fullbore list`.

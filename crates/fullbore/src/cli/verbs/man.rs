@@ -1,9 +1,7 @@
 //! `fullbore man`.
 
-use crate::{
-    cli::{help, manual, output::printed},
-    error::{Error, Result},
-};
+use crate::cli::{help, manual, output::printed};
+use fullbore_format::error::{Error, Result};
 use std::path::Path;
 
 /// Prints the manual page, or writes the pages of all commands to a directory.

@@ -3,9 +3,9 @@
 use crate::{
     cli::{options::EXIT_CODES, output::told, select::no_filter},
     command::tag::Pin,
-    error::Result,
 };
 use clap::Args;
+use fullbore_format::error::Result;
 use std::ffi::OsString;
 
 /// `fullbore pin` and `fullbore unpin`.

@@ -1,7 +1,8 @@
 //! `fullbore prune`.
 
-use crate::{cli::output::told_unless, command::prune::Prune, error::Result};
+use crate::{cli::output::told_unless, command::prune::Prune};
 use clap::{Args, ValueHint};
+use fullbore_format::error::Result;
 use std::ffi::OsString;
 
 /// `fullbore prune`.

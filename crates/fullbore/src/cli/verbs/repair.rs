@@ -1,16 +1,16 @@
 //! `fullbore repair`.
 
-use crate::{
-    cli::{
-        output::{aside, printed, told},
-        values::threads,
-    },
-    error::Result,
-    metrics::meter::Meter,
-    repair::{self, Repair, RepairStep},
-    text::{self, size::counted},
+use crate::cli::{
+    output::{aside, printed, told},
+    values::threads,
 };
 use clap::Args;
+use fullbore_engine::repair::{self, Repair, RepairStep};
+use fullbore_format::{
+    error::Result,
+    text::{self, size::counted},
+};
+use fullbore_platform::metrics::meter::Meter;
 use serde_json::json;
 use std::{
     ffi::OsString,
@@ -45,7 +45,7 @@ pub(in crate::cli) struct RepairArgs {
 /// # Errors
 /// As [`Repair::plan`] and [`repair::execute`].
 pub(in crate::cli) fn run(args: RepairArgs) -> Result<u8> {
-    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let workers = args.workers.unwrap_or_else(fullbore_platform::cores);
     let repair = Repair {
         repository: args.repository,
         data: args.data,

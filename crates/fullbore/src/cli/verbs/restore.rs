@@ -2,32 +2,33 @@
 
 use super::{far, restore_cluster::ClusterArgs, restore_plan, restore_preview, restore_report};
 use crate::cli::values::any_bytes;
-use crate::{
-    cli::{
-        html_report::{self, HtmlPage, HtmlReport},
-        limit::{RunEnds, RunLimit},
-        options::{FRAME_BYTES, OutputArgs, RunArgs, memory, selected},
-        output::{aside, printed, told},
-        progress::Progress,
-        report,
-        select::SelectArgs,
-        values::{target, threads},
-    },
-    error::{Error, ErrorKind, Result, quoted},
-    format::{entry::EntryPath, root::EntryName},
-    metrics::{hardware::RunKind, meter::Meter},
-    platform,
-    restore::{
-        EntryPatterns, Overwrite, Restore,
-        delta::{Delta, ExtraDeletion},
-    },
-    target::{deletion_limit::DeletionLimit, layout::TargetMount},
-    text::{self, arguments::pattern, size},
+use crate::cli::{
+    html_report::{self, HtmlPage, HtmlReport},
+    limit::{RunEnds, RunLimit},
+    options::{FRAME_BYTES, OutputArgs, RunArgs, memory, selected},
+    output::{aside, printed, told},
+    progress::Progress,
+    report,
+    select::SelectArgs,
+    values::{target, threads},
 };
 use clap::{
     Args, ValueHint,
     builder::{PathBufValueParser, TypedValueParser},
 };
+use fullbore_engine::restore::{
+    EntryPatterns, Overwrite, Restore,
+    delta::{Delta, ExtraDeletion},
+};
+use fullbore_format::{
+    entry::EntryPath,
+    error::{Error, ErrorKind, Result, quoted},
+    root::EntryName,
+    text::{self, arguments::pattern, size},
+};
+use fullbore_platform as platform;
+use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
+use fullbore_tree::write::{deletion_limit::DeletionLimit, layout::TargetMount};
 use serde_json::json;
 use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
 

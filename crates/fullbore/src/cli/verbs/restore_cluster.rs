@@ -1,12 +1,12 @@
 //! Arguments for the restore of a PostgreSQL cluster.
 
 use crate::cli::values::{RECOVERIES, TARGET_ACTIONS, one_of};
-use crate::postgres::restore::{
+use clap::{Args, ValueHint, builder::TypedValueParser};
+use fullbore_postgres::restore::{
     plan::ClusterOptions,
     recovery::{self, Mode, TargetAction},
     recovery_target::RecoveryTarget,
 };
-use clap::{Args, ValueHint, builder::TypedValueParser};
 use std::{
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},

@@ -1,12 +1,12 @@
 //! `fullbore restore --plan`.
 
-use crate::{
-    cli::output::printed,
+use crate::cli::output::printed;
+use fullbore_engine::restore::{
+    Restore,
+    estimate::{EstimateRequest, RestoreEstimate},
+};
+use fullbore_format::{
     error::Result,
-    restore::{
-        Restore,
-        estimate::{EstimateRequest, RestoreEstimate},
-    },
     text::{self, size},
 };
 use std::path::PathBuf;

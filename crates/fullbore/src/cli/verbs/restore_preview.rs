@@ -1,21 +1,17 @@
 //! `fullbore restore --dry-run`.
 
 use super::restore::say_refusal;
-use crate::{
-    cli::{
-        options::OutputArgs,
-        output::{aside, printed},
-    },
-    error::Result,
-    format::{entry::EntryPath, root::EntryName},
-    queue::Locked,
-    restore::{
-        Restore,
-        delta::{Delta, ExtraDeletion},
-        preview::{PreviewChange, PreviewTotals},
-    },
-    text,
+use crate::cli::{
+    options::OutputArgs,
+    output::{aside, printed},
 };
+use fullbore_engine::restore::{
+    Restore,
+    delta::{Delta, ExtraDeletion},
+    preview::{PreviewChange, PreviewTotals},
+};
+use fullbore_format::{entry::EntryPath, error::Result, root::EntryName, text};
+use fullbore_platform::queue::Locked;
 use serde_json::json;
 use std::{io::Write, sync::Mutex};
 

@@ -1,16 +1,16 @@
 //! The last lines of a restore.
 
-use crate::{
-    cli::{
-        limit::RunLimit,
-        report::{damage_json, store},
-    },
+use crate::cli::{
+    limit::RunLimit,
+    report::{damage_json, store},
+};
+use fullbore_engine::restore::{Summary, delta::DeltaChanges};
+use fullbore_format::{
     error::quoted,
-    format::root::EntryName,
-    metrics::meter::Meter,
-    restore::{Summary, delta::DeltaChanges},
+    root::EntryName,
     text::size::{bytes, count, counted, rate, seconds},
 };
+use fullbore_platform::metrics::meter::Meter;
 use serde_json::{Value, json};
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
@@ -168,7 +168,7 @@ fn changes_json(changes: &DeltaChanges) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::damage::Damage;
+    use fullbore_engine::report::damage::Damage;
 
     #[test]
     fn the_last_line_of_a_restore_names_the_parts_that_were_asked_for() {

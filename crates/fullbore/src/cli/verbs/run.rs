@@ -11,10 +11,12 @@ use crate::{
         report,
     },
     command::newest::newest_backups,
+};
+use clap::{Args, ValueHint};
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text,
 };
-use clap::{Args, ValueHint};
 use std::{
     env,
     ffi::{OsStr, OsString},

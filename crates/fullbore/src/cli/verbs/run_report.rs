@@ -3,9 +3,9 @@
 use crate::{
     cli::{child::ChildEnd, metrics_file::RunNumbers},
     command::newest::NewestBackups,
-    platform,
-    text::size::{bytes, counted, seconds},
 };
+use fullbore_format::text::size::{bytes, counted, seconds};
+use fullbore_platform as platform;
 use serde_json::{Value, json};
 use std::time::Instant;
 

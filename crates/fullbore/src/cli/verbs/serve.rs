@@ -3,10 +3,10 @@
 use crate::{
     cli::values::rate,
     command::serve::{AllowedAccess, Serve},
-    error::Result,
-    storage::{AppendRules, access::tls_files, check_host_name, wire::TlsClients},
 };
 use clap::{ArgGroup, Args};
+use fullbore_format::error::Result;
+use fullbore_storage::{AppendRules, access::tls_files, check_host_name, wire::TlsClients};
 use std::{net::SocketAddr, num::NonZeroU64, path::PathBuf};
 
 /// `fullbore serve`.

@@ -3,9 +3,9 @@
 use crate::{
     cli::{options::EXIT_CODES, output::printed, select::SelectArgs},
     command::show::Show,
-    error::Result,
 };
 use clap::Args;
+use fullbore_format::error::Result;
 use std::ffi::OsString;
 
 /// `fullbore show`.

@@ -3,9 +3,9 @@
 use crate::{
     cli::{options::EXIT_CODES, output::printed},
     command::stats::Stats,
-    error::Result,
 };
 use clap::{Args, ValueHint};
+use fullbore_format::error::Result;
 use std::ffi::OsString;
 
 /// `fullbore stats`.

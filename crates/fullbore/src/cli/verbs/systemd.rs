@@ -1,17 +1,17 @@
 //! `fullbore systemd`: units that run a profile every night, with the rights that it needs.
 
 use super::run::{destination_of, named_profile, step_words};
-use crate::{
-    cli::{
-        options::PLAIN_EXIT_CODES,
-        output::{aside, told},
-        profile::{self, NamedProfile},
-    },
-    error::{Error, ErrorKind, Result},
-    storage::Location,
-    text,
+use crate::cli::{
+    options::PLAIN_EXIT_CODES,
+    output::{aside, told},
+    profile::{self, NamedProfile},
 };
 use clap::{Args, ValueHint};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    text,
+};
+use fullbore_storage::Location;
 use std::{
     env,
     ffi::OsString,
@@ -67,7 +67,7 @@ pub(in crate::cli) fn run(args: SystemdArgs) -> Result<u8> {
 
 /// The unit that mails root about a failure of another one.
 const ALERT_UNIT: &str = "fullbore-alert@.service";
-const ALERT_TEXT: &str = include_str!("../../../contrib/systemd/fullbore-alert@.service");
+const ALERT_TEXT: &str = include_str!("fullbore-alert@.service");
 
 /// Directories in which systemd finds units of packages and of the administrator.
 const UNIT_DIRS: [&str; 3] = [

@@ -8,9 +8,9 @@ use crate::{
         values::{distinct_tags, tag},
     },
     command::tag::TagCommand,
-    error::Result,
 };
 use clap::Args;
+use fullbore_format::error::Result;
 use std::ffi::OsString;
 
 /// `fullbore tag`.

@@ -1,29 +1,31 @@
 //! `fullbore verify`.
 
 use super::verify_report;
-use crate::{
-    cli::{
-        limit::{RunEnds, RunLimit},
-        options::OutputArgs,
-        output::{aside, told},
-        progress::Progress,
-        report,
-        select::SelectArgs,
-        values::{threads, time},
-    },
-    error::Result,
-    format::root::PART_BYTES,
-    metrics::{hardware::RunKind, meter::Meter},
-    platform::debug,
-    repo::open::{place, repository_at},
-    storage::Found,
-    text::{self, size::bytes},
-    verify::{
-        Verify,
-        sample::{SampleAmount, SampleVerify, Sampled},
-    },
+use crate::cli::{
+    limit::{RunEnds, RunLimit},
+    options::OutputArgs,
+    output::{aside, told},
+    progress::Progress,
+    report,
+    select::SelectArgs,
+    values::{threads, time},
 };
 use clap::{Args, ValueHint};
+use fullbore_engine::verify::{
+    Verify,
+    sample::{SampleAmount, SampleVerify, Sampled},
+};
+use fullbore_format::{
+    error::Result,
+    root::PART_BYTES,
+    text::{self, size::bytes},
+};
+use fullbore_platform::{
+    debug,
+    metrics::{hardware::RunKind, meter::Meter},
+};
+use fullbore_repository::open::{place, repository_at};
+use fullbore_storage::Found;
 use serde_json::json;
 use std::{
     ffi::{OsStr, OsString},
@@ -101,7 +103,7 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         filter,
         data: args.data,
         against: args.against,
-        workers: args.workers.unwrap_or_else(crate::platform::cores),
+        workers: args.workers.unwrap_or_else(fullbore_platform::cores),
     };
     let meter = Meter::default();
     let progress = Progress::new(&args.output, false, report::SIDES);
@@ -155,7 +157,7 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
 /// # Errors
 /// As [`Sample::run`].
 fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
-    let workers = args.workers.unwrap_or_else(crate::platform::cores);
+    let workers = args.workers.unwrap_or_else(fullbore_platform::cores);
     let (found, sampled) = SampleVerify {
         repository: args.from,
         amount,

@@ -2,10 +2,10 @@
 
 use super::restore_report::BARE;
 use crate::cli::report::{NAMED, damage_json};
-use crate::{
-    format::root::EntryName,
+use fullbore_engine::verify::{VerifyVerdict as Found, losses::EntryLoss};
+use fullbore_format::{
+    root::EntryName,
     text::size::{count, counted, seconds},
-    verify::{VerifyVerdict as Found, losses::EntryLoss},
 };
 use serde_json::{Value, json};
 use std::path::Path;

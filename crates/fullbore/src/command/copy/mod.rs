@@ -11,32 +11,30 @@
 mod seals;
 
 use self::seals::{CopiedSums, CopyWay};
-use crate::{
-    archive::{Archive, object::ObjectName},
+use fullbore_format::{
+    digest::{crc64, hex},
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::{crc64, hex},
-        layout::{self, MANIFEST},
-        page::SegmentId,
-        root::{PART_BYTES, Segment},
-        seal::seal,
-        sizes,
-    },
-    metrics::{
-        cpu::ThreadClock,
-        meter::{Meter, lap},
-    },
-    pipeline::workers,
-    repo::{
-        annotations::Annotations,
-        import::IncomingBackup,
-        inventory::{KnownFrames, nothing_known},
-        open::{open, place},
-        select::BackupFilter,
-        writer::must_be_possible,
-    },
-    storage::Objects,
+    layout::{self, MANIFEST},
+    page::SegmentId,
+    root::{PART_BYTES, Segment},
+    seal::seal,
+    sizes,
 };
+use fullbore_pipeline::workers;
+use fullbore_platform::metrics::{
+    cpu::ThreadClock,
+    meter::{Meter, lap},
+};
+use fullbore_repository::{
+    annotations::Annotations,
+    archive::{Archive, object::ObjectName},
+    import::IncomingBackup,
+    inventory::{KnownFrames, nothing_known},
+    open::{open, place},
+    select::BackupFilter,
+    writer::must_be_possible,
+};
+use fullbore_storage::Objects;
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
@@ -549,7 +547,7 @@ fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
         return Ok(None);
     }
     let mut task = new_task(archive, object, backup, MANIFEST.to_owned())?;
-    let place = |page: &crate::format::root::PageAt| {
+    let place = |page: &fullbore_format::root::PageAt| {
         Some((
             page.manifest_offset?,
             page.bytes,

@@ -4,20 +4,22 @@
 //! objects that were uploaded now, and of those that the destination had, which are read for that.
 
 use super::{CopyRun, CopyTask, PartSum, with_gaps};
-use crate::{
-    archive::{Archive, object::Sealing},
+use fullbore_format::{
+    digest::Crc64,
     error::{Error, ErrorKind, Result},
-    format::{
-        digest::Crc64,
-        layout::{FORGOTTEN, MANIFEST, segment},
-        root::{PART_BYTES, Root},
-        seal::seal,
-    },
-    queue::Locked,
-    repo::{import::IncomingBackup, open::place, roots},
-    stage::codec::Codec,
-    storage::{Objects, PutIf, Upload, keys},
+    layout::{FORGOTTEN, MANIFEST, segment},
+    root::{PART_BYTES, Root},
+    seal::seal,
 };
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_platform::queue::Locked;
+use fullbore_repository::{
+    archive::{Archive, object::Sealing},
+    import::IncomingBackup,
+    open::place,
+    roots,
+};
+use fullbore_storage::{Objects, PutIf, Upload, keys};
 use std::{
     borrow::Cow,
     collections::HashMap,

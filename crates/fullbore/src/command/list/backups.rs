@@ -3,20 +3,18 @@
 //! A row fits 80 columns if the source is short; facts that few backups have follow on a line below it.
 
 use super::List;
-use crate::{
-    command::show::tag,
+use crate::command::show::tag;
+use fullbore_format::{
     error::{Error, Result},
-    format::{
-        root::{ClusterInfo, Root, SourceInfo},
-        root_parts::PSEUDONYM,
-    },
-    repo::base::is_part,
+    root::{ClusterInfo, Root, SourceInfo},
+    root_parts::PSEUDONYM,
     text::{
         self,
         local_time::{local_second, recent_minute},
         source_text,
     },
 };
+use fullbore_repository::base::is_part;
 use jiff::Zoned;
 use serde::Serialize;
 use std::{

@@ -1,12 +1,10 @@
 //! The entries of a backup, one a line.
 
-use crate::{
+use fullbore_format::{
+    entry::{EntryKind, split},
     error::Result,
-    format::{
-        entry::{EntryKind, split},
-        page::{EntryState, Record},
-        root::EntryName,
-    },
+    page::{EntryState, Record},
+    root::EntryName,
     text,
 };
 use serde::Serialize;

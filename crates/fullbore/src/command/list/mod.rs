@@ -6,34 +6,31 @@ mod entries;
 pub use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
-use crate::archive::not_there;
-use crate::{
-    archive::{Archive, Selection, source_paths::selection_in},
-    error::{Error, ErrorKind, Result, quoted},
-    format::{
-        entry::{EntryPath, is_within},
-        layout::NOTES,
-        page::Record,
-        root::Root,
-    },
-    queue::run_both,
-    repo::{
-        annotations::Annotations,
-        open::{
-            cut_off, ids_of, is_repository, listed_roots, named, open, read_repository,
-            repository_at,
-        },
-        roots::{BackupFiles, BackupState, backup_files},
-        scan::lost_roots_of,
-        select::BackupFilter,
-        verify_memory::VerifyMemory,
-    },
-    storage::Objects,
-    text,
-    verify::stream::{self, InspectedInput, look},
-};
 use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
+use fullbore_engine::verify::stream::{self, InspectedInput, look};
+use fullbore_format::{
+    entry::{EntryPath, is_within},
+    error::{Error, ErrorKind, Result, quoted},
+    layout::NOTES,
+    page::Record,
+    root::Root,
+    text,
+};
+use fullbore_platform::queue::run_both;
+use fullbore_repository::archive::not_there;
+use fullbore_repository::{
+    annotations::Annotations,
+    archive::{Archive, Selection, source_paths::selection_in},
+    open::{
+        cut_off, ids_of, is_repository, listed_roots, named, open, read_repository, repository_at,
+    },
+    roots::{BackupFiles, BackupState, backup_files},
+    scan::lost_roots_of,
+    select::BackupFilter,
+    verify_memory::VerifyMemory,
+};
+use fullbore_storage::Objects;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},

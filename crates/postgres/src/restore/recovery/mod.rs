@@ -8,10 +8,10 @@ use super::{
     advice,
     recovery_target::{self, RecoveryTarget},
 };
-use crate::{
+use crate::timeline::TimelineFork;
+use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    format::root::ClusterInfo,
-    postgres::timeline::TimelineFork,
+    root::ClusterInfo,
 };
 use jiff::Timestamp;
 

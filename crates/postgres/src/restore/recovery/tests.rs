@@ -1,4 +1,4 @@
-use crate::postgres::{lsn::Lsn, restore::recovery::*};
+use crate::{lsn::Lsn, restore::recovery::*};
 
 /// The server would read these as octal.
 #[test]

@@ -3,13 +3,10 @@
 use super::{
     CompareUnit, DeltaBatch, DeltaWorker, PatchTarget, WantedPiece, read_error, wanted_extent,
 };
-use crate::{
-    archive::block_digests::{are_digested, judged},
-    error::Result,
-    format::{page::PageItem, sizes},
-    target::in_place::{Patch, is_up_to_date},
-    verify::compare_tree::has_content,
-};
+use crate::verify::compare_tree::has_content;
+use fullbore_format::{error::Result, page::PageItem, sizes};
+use fullbore_repository::archive::block_digests::{are_digested, judged};
+use fullbore_tree::write::in_place::{Patch, is_up_to_date};
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},

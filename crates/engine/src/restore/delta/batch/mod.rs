@@ -4,27 +4,25 @@ pub(crate) mod compare;
 mod write;
 
 use super::{Batch, Delta};
-use crate::{
-    archive::schedule::{self},
+use crate::{report::damage::LEFT, restore::RestoreRun, verify::compare_tree::has_content};
+use fullbore_format::{
+    entry::EntryPath,
     error::{Error, Result, quoted},
-    format::{
-        entry::EntryPath,
-        page::{Extent, FrameAt, PageItem, SegmentId},
-        sizes,
-    },
-    metrics::{cpu::ThreadClock, meter::lap},
-    pipeline::{
-        read_ahead::{ReadAhead, WindowFiles, WindowLimits},
-        workers::{self, WorkerLimit},
-    },
-    platform::dir::{self, FileKind},
-    queue::Locked,
-    report::damage::LEFT,
-    restore::RestoreRun,
-    stage::codec::Decompressor,
-    target::{in_place::Patch, writer::TargetWriter},
-    verify::compare_tree::has_content,
+    page::{Extent, FrameAt, PageItem, SegmentId},
+    sizes,
 };
+use fullbore_pipeline::{
+    read_ahead::{ReadAhead, WindowFiles, WindowLimits},
+    stage::codec::Decompressor,
+    workers::{self, WorkerLimit},
+};
+use fullbore_platform::{
+    dir::{self, FileKind},
+    metrics::{cpu::ThreadClock, meter::lap},
+    queue::Locked,
+};
+use fullbore_repository::archive::schedule::{self};
+use fullbore_tree::write::{in_place::Patch, writer::TargetWriter};
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,

@@ -1,15 +1,15 @@
 //! Writes the differing pieces of a batch: fetches each frame once, and writes the pieces from it.
 
 use super::{DeltaBatch, DeltaWorker, PatchTarget, WantedPiece, frame_of};
-use crate::{
-    archive::{
-        block_digests::judged,
-        schedule::{ContentEnd, check_whole, is_saved},
-    },
+use crate::report::damage::frame_damage;
+use fullbore_format::{
     error::{Error, Result},
-    format::page::{FrameAt, SegmentId},
-    metrics::{cpu::ThreadClock, meter::lap},
-    report::damage::frame_damage,
+    page::{FrameAt, SegmentId},
+};
+use fullbore_platform::metrics::{cpu::ThreadClock, meter::lap};
+use fullbore_repository::archive::{
+    block_digests::judged,
+    schedule::{ContentEnd, check_whole, is_saved},
 };
 use std::sync::atomic::Ordering::Relaxed;
 
