@@ -1,24 +1,11 @@
 //! What the other side of a connection says, read as the program reads it.
 
-#[allow(dead_code)]
-#[path = "../../src/storage/wire/certificate.rs"]
-mod certificate;
-#[allow(dead_code)]
-#[path = "../../src/storage/wire/frame.rs"]
-mod frame;
-#[allow(dead_code)]
-#[path = "../../src/storage/wire/listing.rs"]
-mod listing;
-#[allow(dead_code)]
-#[path = "../../src/storage/wire/message.rs"]
-mod message;
-#[allow(dead_code)]
-#[path = "../../src/storage/wire/wire_error.rs"]
-mod wire_error;
-
-use frame::{FrameLengths, MAX_DATA, MAX_HEADER, read_greeting};
-use listing::{ListingReader, pages};
-use message::{MAX_VALUES, Message, decode, encode};
+use fullbore_wire::{
+    certificate,
+    frame::{FrameLengths, MAX_DATA, MAX_HEADER, read_greeting},
+    listing::{ListingReader, pages},
+    message::{MAX_VALUES, Message, decode, encode},
+};
 
 /// Reads frames until one is wrong. A message that was read is written and read back as the same.
 pub fn read_frames(mut bytes: &[u8]) {
@@ -56,5 +43,5 @@ pub fn name_certificate(bytes: &[u8]) {
 /// Reads values of at most so many elements, as the answers of a copy and of a source are read.
 pub fn decode_values(bytes: &[u8]) {
     let most = bytes.len() / 4;
-    let _ = crate::format::cbor::decode_bounded::<Vec<(String, Option<Vec<u64>>)>>(bytes, most);
+    let _ = fullbore_format::cbor::decode_bounded::<Vec<(String, Option<Vec<u64>>)>>(bytes, most);
 }

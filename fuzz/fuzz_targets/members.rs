@@ -1,7 +1,8 @@
 //! Any bytes are read as a list of members without harm, with a seal that fits: a fuzzer does not find one.
 #![no_main]
 
-use fullbore::{format::seal::seal, storage::members::Members};
+use fullbore_format::members::Members;
+use fullbore_format::seal::seal;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,14 +2,12 @@
 //! memory; with a seal that fits.
 #![no_main]
 
-use fullbore::{
-    budget::{CountedMemory, within_budget},
-    format::{
-        intent::Intent,
-        layout::{Repository, is_of_future},
-        seal::open_sealed,
-    },
+use fullbore_format::{
+    intent::Intent,
+    layout::{Repository, is_of_future},
+    seal::open_sealed,
 };
+use fullbore_fuzz::budget::{CountedMemory, within_budget};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 
@@ -30,7 +28,11 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(intent) = within_budget(len, || open_sealed::<Intent>(&sealed, "the intent")) {
         let _ = is_of_future(&intent.id, jiff::Timestamp::UNIX_EPOCH);
     }
-    let _ = within_budget(len, || open_sealed::<Repository>(&sealed, "the repository").is_ok());
+    let _ = within_budget(len, || {
+        open_sealed::<Repository>(&sealed, "the repository").is_ok()
+    });
     let _ = within_budget(len, || open_sealed::<Notes>(&sealed, "the notes").is_ok());
-    let _ = within_budget(len, || open_sealed::<serde_json::Value>(&sealed, "the document").is_ok());
+    let _ = within_budget(len, || {
+        open_sealed::<serde_json::Value>(&sealed, "the document").is_ok()
+    });
 });

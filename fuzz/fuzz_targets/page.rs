@@ -1,7 +1,7 @@
 //! Any columns are read as a page without harm, and a page that was read is written and read back as the same.
 #![no_main]
 
-use fullbore::format::page::ManifestPage;
+use fullbore_format::page::ManifestPage;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,7 +3,10 @@
 //! Checksums are put right first: a fuzzer does not find them.
 #![no_main]
 
-use fullbore::format::{entry::{Entry, EntryKind, is_safe}, pax::{BLOCK, TarItem, PaxReader, skip, storable_map, write_header}};
+use fullbore_format::{
+    entry::{Entry, EntryKind, is_safe},
+    pax::{BLOCK, PaxReader, TarItem, skip, storable_map, write_header},
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +17,10 @@ fuzz_target!(|bytes: &[u8]| {
         let len = match found {
             TarItem::Member(member) => {
                 let data_len = member.entry.data_len();
-                assert!(data_len == member.stored_len || !matches!(member.entry.kind, EntryKind::File { .. }));
+                assert!(
+                    data_len == member.stored_len
+                        || !matches!(member.entry.kind, EntryKind::File { .. })
+                );
                 comes_back(member.entry);
                 member.stored_len
             }

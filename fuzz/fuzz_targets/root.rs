@@ -2,14 +2,12 @@
 //! find one.
 #![no_main]
 
-use fullbore::{
-    budget::{CountedMemory, within_budget},
-    format::{
-        root::{FREE_ROOT_BYTES, Root, RootGate, RootOwner},
-        root_parts::{RootParts, SealedRoot},
-        seal::seal,
-    },
+use fullbore_format::{
+    root::{FREE_ROOT_BYTES, Root, RootGate, RootOwner},
+    root_parts::{RootParts, SealedRoot},
+    seal::seal,
 };
+use fullbore_fuzz::budget::{CountedMemory, within_budget};
 use libfuzzer_sys::fuzz_target;
 
 #[global_allocator]
@@ -28,7 +26,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let _ = within_budget(len, || RootParts::cut(&sealed));
     for owner in [RootOwner::Host("web1"), RootOwner::Sealed] {
-        let gate = RootGate { id: "20261121T054501Z-k3f9qz", owner, max_bytes: FREE_ROOT_BYTES };
+        let gate = RootGate {
+            id: "20261121T054501Z-k3f9qz",
+            owner,
+            max_bytes: FREE_ROOT_BYTES,
+        };
         let _ = within_budget(len, || gate.check(&sealed).is_ok());
     }
 });

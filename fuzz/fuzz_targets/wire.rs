@@ -2,9 +2,9 @@
 //! proportion to their length.
 #![no_main]
 
-use fullbore::{
+use fullbore_fuzz::{
     budget::{CountedMemory, within},
-    storage::wire::{decode_values, greet, list, name_certificate, read_frames},
+    wire::{decode_values, greet, list, name_certificate, read_frames},
 };
 use libfuzzer_sys::fuzz_target;
 

@@ -8,7 +8,6 @@
 //! leaves it out, and clear their memory when they are dropped.
 
 mod archive;
-mod author;
 mod identity;
 mod object;
 mod options;
@@ -23,7 +22,7 @@ pub use archive::{
     KIND_BYTES, OpeningReader, PositionalBytes, SealedFile, SealingWriter, is_sealed,
     wants_passphrase,
 };
-pub use author::Author;
+pub use fullbore_format::author::Author;
 pub use identity::{UserIdentity, parse_identities};
 pub use object::{
     OBJECT_PREFIX_BYTES, ObjectHeader, ObjectSealer, open_by_person, open_object,
@@ -38,7 +37,7 @@ pub use payload::{
 pub use recipient::{UserRecipient, parse_recipients, recipients_of_word};
 pub use ring::only_adds;
 pub use ring::{Access, Generation, KeyRing, parse_fingerprint};
-pub use secret::Secret;
+pub use secret::{Secret, random_author};
 pub use ssh::SshRecipient;
 
 pub use wrapped::{is_for_passphrase, unwrap_secret, wrap_secret};

@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(*parsed(&text).unwrap().to_text(), *text);
         assert_eq!(ring.access(), Access::Read);
         assert_eq!(ring.newest().number(), 2);
-        let author = Author::random().unwrap();
+        let author = random_author().unwrap();
         let put = ring.for_putting(author);
         assert_eq!(put.access(), Access::Put);
         assert!(!put.to_text().contains(IDENTITY));
@@ -506,7 +506,7 @@ mod tests {
         let fingerprint = ring.fingerprint();
         assert_eq!(ring.rotated().unwrap().fingerprint(), fingerprint);
         assert_eq!(
-            ring.for_putting(Author::random().unwrap()).fingerprint(),
+            ring.for_putting(random_author().unwrap()).fingerprint(),
             fingerprint
         );
         assert_ne!(KeyRing::random().unwrap().fingerprint(), fingerprint);
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn a_put_key_proves_in_its_own_name_only_and_people_check_all() {
         let ring = KeyRing::random().unwrap().rotated().unwrap();
-        let (one, other) = (Author::random().unwrap(), Author::random().unwrap());
+        let (one, other) = (random_author().unwrap(), random_author().unwrap());
         let put = ring.for_putting(one);
         for secret in ring.generations.iter().map(|of| of.proof_secret.to_hex()) {
             assert!(
@@ -564,7 +564,7 @@ mod tests {
         );
         assert_eq!(
             ring.pseudonym(b"a"),
-            ring.for_putting(Author::random().unwrap()).pseudonym(b"a")
+            ring.for_putting(random_author().unwrap()).pseudonym(b"a")
         );
         assert_ne!(ring.pseudonym(b"a"), ring.pseudonym(b"b"));
         assert_ne!(

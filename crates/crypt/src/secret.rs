@@ -1,12 +1,25 @@
 //! Secrets of 32 bytes.
 
-use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_format::{
+    author::Author,
+    error::{Error, ErrorKind, Result},
+};
 use std::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// 32 secret bytes, cleared when they are dropped and never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Secret([u8; 32]);
+
+/// Returns the number of a new put key.
+///
+/// # Errors
+/// [`ErrorKind::System`] if the system has no random bytes.
+pub fn random_author() -> Result<Author> {
+    let mut bytes = [0; 8];
+    fill_random(&mut bytes)?;
+    Ok(Author::of_host(bytes))
+}
 
 impl Secret {
     /// A secret that the system's random generator makes.

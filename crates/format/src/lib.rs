@@ -6,6 +6,7 @@
 //! (`storage`), and when objects may be removed (`repo`).
 
 pub mod acl;
+pub mod author;
 mod blake3_lanes;
 pub mod cbor;
 pub mod chunk;
@@ -15,6 +16,7 @@ pub mod error;
 pub mod intent;
 pub mod json;
 pub mod layout;
+pub mod members;
 pub mod name;
 pub mod page;
 pub mod pax;

@@ -3,13 +3,12 @@
 use super::open::read_repository;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
+    layout::{BACKUPS, INTENTS, REPOSITORY, TOMBSTONES},
 };
 use fullbore_pipeline::sink::{Place, place_of};
-use fullbore_platform as platform;
 use fullbore_platform::place::{check_parent_exists, quoted_path};
-use fullbore_storage::{KEYS, Objects};
-use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
+use fullbore_storage::{Objects, refuse_other_contents};
+use std::path::Path;
 
 /// Returns the repository at `root` and the directories in it, as far as they exist.
 pub fn places(root: &Path) -> Vec<Place> {
@@ -88,59 +87,4 @@ pub(super) fn check_new(root: &Path) -> Result<()> {
     }
     check_parent_exists(root)?;
     refuse_other_contents(root)
-}
-
-/// The directory that ext2, ext3 and ext4 have in the root of a file system.
-const LOST_AND_FOUND: &str = "lost+found";
-
-/// A repository is made in an empty directory, in one where an earlier attempt was interrupted, or
-/// in one where a repository appears meanwhile.
-fn refuse_other_contents(root: &Path) -> Result<()> {
-    let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, KEYS]
-            .iter()
-            .any(|known| name == *known)
-            || is_partial(name)
-    };
-    let others = fs::read_dir(root)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| !known(&entry.file_name()));
-    let other = others.max_by_key(|entry| entry.file_name() != LOST_AND_FOUND);
-    match other {
-        None => Ok(()),
-        Some(other) if other.file_name() == LOST_AND_FOUND => {
-            let what = format!("cannot make a repository in {}: it is the root of a file system", quoted_path(root));
-            let own = root.join("fullbore");
-            Err(Error::new(ErrorKind::Usage, what)
-                .because(format!("it holds {LOST_AND_FOUND:?}"))
-                .hint(format!("give the repository a directory of its own, such as {}", quoted_path(&own))))
-        }
-        Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", quoted_path(root)))
-            .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
-    }
-}
-
-/// Returns whether a killed attempt to make a repository leaves this name.
-fn is_partial(name: &OsStr) -> bool {
-    let begins = [REPOSITORY, COVERED]
-        .iter()
-        .any(|file| name.as_bytes().starts_with(file.as_bytes()));
-    begins && name.as_bytes().ends_with(b".partial")
-}
-
-/// Removes the remains of attempts to make a repository. Now that the repository exists, they are
-/// of no use to any process.
-pub(super) fn clear(root: &Path) {
-    for entry in fs::read_dir(root)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| is_partial(&entry.file_name()))
-    {
-        if let Err(error) = fs::remove_file(entry.path()) {
-            platform::debug(|| format!("could not remove {}: {error}", quoted_path(&entry.path())));
-        }
-    }
 }

@@ -28,7 +28,7 @@ use fullbore_pipeline::sink::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::queue::{Locked, run_both, start};
-use fullbore_storage::{Objects, PutIf, StoredObject, Upload, as_stored, probe};
+use fullbore_storage::{Objects, PutIf, StoredObject, Upload, as_stored, clear_remains, probe};
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hasher, RandomState},
@@ -400,7 +400,7 @@ fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {
 /// backup that begins.
 fn clear(objects: &Arc<dyn Objects>, intents: &[String]) {
     if let Some(local) = objects.as_local() {
-        local_place::clear(local.root());
+        clear_remains(local.root());
     }
     // A lock takes no request.
     let most = match objects.abilities().has_locks {

@@ -6,10 +6,11 @@
 
 use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
-    Upload, Version, key::is_below,
+    Upload, Version,
 };
 use fullbore_format::error::Result;
 use fullbore_platform::{debug, guarded_path::own_dir, queue::Locked};
+use fullbore_wire::key::is_below;
 use std::{
     collections::BTreeMap,
     fs,

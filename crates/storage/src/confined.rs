@@ -8,9 +8,9 @@ use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
     Upload, Version,
     append::{AppendRules, AppendSession},
-    key::check_key,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_wire::key::check_key;
 use std::sync::Arc;
 
 /// What may be done.

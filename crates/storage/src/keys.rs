@@ -15,11 +15,14 @@
 
 use super::{
     KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
-    members::{ListedKey, Members, carry_on, digest_of, mark_of, proven_roots},
+    members::{
+        self, ListedKey, Members, carry_on, change_members, counts, digest_of, mark_of,
+        proven_roots, read_members,
+    },
 };
 use fullbore_crypt::{
     Access, Author, KeyOptions, KeyRing, UserIdentity, UserRecipient, is_for_passphrase,
-    unwrap_secret, wrap_secret,
+    random_author, unwrap_secret, wrap_secret,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -193,7 +196,7 @@ pub(super) fn write_first(
         files: [(key, member)].into(),
         accepted: roots.iter().map(|root| mark_of(ring, root)).collect(),
     };
-    members.write_first(objects, ring)?;
+    members::write_first(&members, objects, ring)?;
     objects.put(
         CURRENT,
         &CurrentGeneration::of(ring).sealed()?,
@@ -395,7 +398,7 @@ pub(super) fn key_files(objects: &dyn Objects) -> Result<Vec<KeyFile>> {
 pub fn list_keys(objects: &dyn Objects, ring: Option<&KeyRing>) -> Result<Vec<KeyFile>> {
     let mut files = key_files(objects)?;
     if let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) {
-        let (members, _) = Members::read(objects, ring)?;
+        let (members, _) = read_members(objects, ring)?;
         for file in &mut files {
             let member = members.files.get(&file.key());
             file.recipient = member.map(|member| member.recipient.clone());
@@ -420,7 +423,7 @@ pub fn add_key(
     require_reader(ring, "add a key")?;
     let author = match access {
         Access::Read => Author::PERSON,
-        Access::Put => Author::random()?,
+        Access::Put => random_author()?,
     };
     let file = wrap_for(ring, access, author, recipient)?;
     let member = ListedKey {
@@ -456,7 +459,7 @@ fn add_file(
             .hint("choose another name, or remove that key first: fullbore key remove")
     };
     // The list comes first: what a rotation does not know it would leave behind with an old key.
-    Members::change(objects, ring, |members| {
+    change_members(objects, ring, |members| {
         if objects.stat(&key)?.is_some() {
             return Err(exists());
         }
@@ -528,7 +531,7 @@ pub fn remove_key(
     let key = key_of(name, access);
     alone(objects, || {
         // The list comes first: a file that is not in it is of a removed key.
-        Members::change(objects, ring, |members| {
+        change_members(objects, ring, |members| {
             remove_member(objects, ring, members, &key)
         })?;
         objects.delete(std::slice::from_ref(&key))
@@ -548,7 +551,7 @@ fn remove_member(
         .map_or(Author::PERSON, |file| file.author);
     if !author.is_person() {
         let roots = proven_roots(objects, ring)?.into_iter();
-        let of_it = roots.filter(|root| root.author == author && members.counts(ring, root));
+        let of_it = roots.filter(|root| root.author == author && counts(members, ring, root));
         let marks: Vec<_> = of_it.map(|root| mark_of(ring, &root)).collect();
         members.accepted.extend(marks);
     }

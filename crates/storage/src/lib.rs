@@ -20,7 +20,6 @@ mod faulty;
 pub mod foreign_words;
 mod install;
 mod kept;
-mod key;
 pub mod keys;
 mod lease;
 mod local;
@@ -54,10 +53,14 @@ pub use coalesced::CoalescedObjects;
 pub use confined::{Allowed, Confined};
 pub use far_rights::{FarBackup, FarRestore};
 pub use faulty::{Fault, Faulty};
+pub use fullbore_wire::key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
+pub use fullbore_wire::object::{ListedObject, PutIf, Take, Version};
 pub use kept::{KeptBackups, state_dir};
-pub use key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
-pub use local::{LocalObjects, Storing};
+pub use local::{
+    LocalObjects, Storing,
+    place::{clear_remains, refuse_other_contents},
+};
 pub use local::{asked_twice, failed_to_read};
 pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
@@ -225,17 +228,6 @@ pub trait Lease: fmt::Debug + Send + Sync {
     fn is_ours(&self) -> bool;
 }
 
-/// An object of a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedObject {
-    /// Its key.
-    pub key: String,
-    /// Its length.
-    pub bytes: u64,
-    /// Its version, where a listing has it.
-    pub version: Option<Version>,
-}
-
 /// An object that was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
@@ -245,33 +237,6 @@ pub struct StoredObject {
     pub parts: Vec<u64>,
 }
 
-/// Names one content of an object; only the storage that made it knows its form.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version(String);
-
-impl Version {
-    /// A version from the words of a storage.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The words of the storage.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// When a put is done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PutIf {
-    /// Whatever is there.
-    Always,
-    /// If no object has the key.
-    Absent,
-    /// If the object that has the key has this version.
-    Version(Version),
-}
-
 /// What came of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Put {
@@ -279,17 +244,6 @@ pub enum Put {
     Done(Version),
     /// The condition did not hold.
     Refused,
-}
-
-/// Which intents a lease may be taken on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Take {
-    /// One that is absent, and is made.
-    New,
-    /// One whose holder let go or died.
-    Dead,
-    /// Either.
-    DeadOrNew,
 }
 
 /// What came of an attempt to take a lease.

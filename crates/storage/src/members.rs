@@ -8,19 +8,17 @@
 //! - The newest generation sealed it, in the name of a person or of a put key that is in the list.
 //! - The list has the mark of that root. A rotation and the removal of a put key write down the marks of all roots that count then.
 
-mod list_document;
-
-pub use list_document::{ListedKey, Members, RootMark};
+pub use fullbore_format::members::{ListedKey, Members, RootMark};
 
 use super::{KEYS, Objects, Put, PutIf, sealed::ProvenRoot};
 use fullbore_crypt::{Access, KeyRing, open_by_person, seal_object};
+use fullbore_format::members::MARK_BYTES;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::BACKUPS,
     seal::seal,
 };
 use fullbore_platform::queue::run_each;
-use list_document::MARK_BYTES;
 use std::collections::BTreeSet;
 
 /// How the keys of lists begin.
@@ -77,109 +75,115 @@ impl ListNumber {
     }
 }
 
-impl Members {
-    /// Reads the newest list of the newest generation of `ring`, and its number.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is missing, or if a put key or an old generation sealed it; the storage's.
-    pub fn read(objects: &dyn Objects, ring: &KeyRing) -> Result<(Self, ListNumber)> {
-        for _ in 0..ATTEMPTS {
-            let Some(list) = ListNumber::newest_of(objects, ring.newest().number())? else {
-                break;
-            };
-            let name = objects.describe(&list.key());
-            // Another command may just have replaced it by a newer one.
-            if let Some((bytes, _)) = objects.get(&list.key())? {
-                let plain = open_by_person(&list.key(), &bytes, ring, &name)?;
-                return Ok((Self::parse(&plain, &name)?, list));
-            }
+/// Reads the newest list of the newest generation of `ring`, and its number.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if it is missing, or if a put key or an old generation sealed it; the storage's.
+pub fn read_members(objects: &dyn Objects, ring: &KeyRing) -> Result<(Members, ListNumber)> {
+    for _ in 0..ATTEMPTS {
+        let Some(list) = ListNumber::newest_of(objects, ring.newest().number())? else {
+            break;
+        };
+        let name = objects.describe(&list.key());
+        // Another command may just have replaced it by a newer one.
+        if let Some((bytes, _)) = objects.get(&list.key())? {
+            let plain = open_by_person(&list.key(), &bytes, ring, &name)?;
+            return Ok((Members::parse(&plain, &name)?, list));
         }
-        let first = first_list(ring).key();
-        Err(
-            Error::corrupt(format!("{} is missing", objects.describe(&first)))
-                .because("it says who may add backups, and which older backups count"),
-        )
     }
+    let first = first_list(ring).key();
+    Err(
+        Error::corrupt(format!("{} is missing", objects.describe(&first)))
+            .because("it says who may add backups, and which older backups count"),
+    )
+}
 
-    /// Writes the first list of the newest generation of `ring`.
-    ///
-    /// # Errors
-    /// The storage's.
-    pub fn write_first(&self, objects: &dyn Objects, ring: &KeyRing) -> Result<()> {
-        let first = first_list(ring);
-        // What an interrupted rotation to the same number left.
-        let lists = ListNumber::all(objects)?.into_iter();
-        let stale = lists.filter(|list| list.generation == first.generation && *list != first);
-        objects.delete(&stale.map(ListNumber::key).collect::<Vec<_>>())?;
-        self.write(objects, ring, first, &PutIf::Always).map(drop)
-    }
+/// Writes the first list of the newest generation of `ring`.
+///
+/// # Errors
+/// The storage's.
+pub fn write_first(members: &Members, objects: &dyn Objects, ring: &KeyRing) -> Result<()> {
+    let first = first_list(ring);
+    // What an interrupted rotation to the same number left.
+    let lists = ListNumber::all(objects)?.into_iter();
+    let stale = lists.filter(|list| list.generation == first.generation && *list != first);
+    objects.delete(&stale.map(ListNumber::key).collect::<Vec<_>>())?;
+    write(members, objects, ring, first, &PutIf::Always).map(drop)
+}
 
-    fn write(
-        &self,
-        objects: &dyn Objects,
-        ring: &KeyRing,
-        list: ListNumber,
-        condition: &PutIf,
-    ) -> Result<Put> {
-        let key = list.key();
-        objects.put(
-            &key,
-            &seal_object(&key, &seal(self)?, ring, None)?,
-            condition,
-        )
-    }
+fn write(
+    members: &Members,
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    list: ListNumber,
+    condition: &PutIf,
+) -> Result<Put> {
+    let key = list.key();
+    objects.put(
+        &key,
+        &seal_object(&key, &seal(members)?, ring, None)?,
+        condition,
+    )
+}
 
-    /// Changes the list; another change at the same moment is not lost.
-    ///
-    /// # Errors
-    /// As [`Members::read`] and `change`; [`ErrorKind::Unreachable`] if others change it all the time.
-    pub fn change(
-        objects: &dyn Objects,
-        ring: &KeyRing,
-        change: impl Fn(&mut Self) -> Result<()>,
-    ) -> Result<()> {
-        for _ in 0..ATTEMPTS {
-            let (mut members, before) = Self::read(objects, ring)?;
-            change(&mut members)?;
-            let next = ListNumber {
-                changes: before.changes.saturating_add(1),
-                ..before
-            };
-            if members.write(objects, ring, next, &PutIf::Absent)? != Put::Refused {
-                return objects.delete(&[before.key()]);
-            }
+/// Changes the list; another change at the same moment is not lost.
+///
+/// # Errors
+/// As [`read_members`] and `change`; [`ErrorKind::Unreachable`] if others change it all the time.
+pub fn change_members(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    change: impl Fn(&mut Members) -> Result<()>,
+) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let (mut members, before) = read_members(objects, ring)?;
+        change(&mut members)?;
+        let next = ListNumber {
+            changes: before.changes.saturating_add(1),
+            ..before
+        };
+        if write(&members, objects, ring, next, &PutIf::Absent)? != Put::Refused {
+            return objects.delete(&[before.key()]);
         }
-        Err(
-            Error::new(ErrorKind::Unreachable, "could not change the keys")
-                .because("others change them at the same time"),
-        )
     }
+    Err(
+        Error::new(ErrorKind::Unreachable, "could not change the keys")
+            .because("others change them at the same time"),
+    )
+}
 
-    /// Returns whether a root counts, of which `ring` has checked the proof.
-    pub fn counts(&self, ring: &KeyRing, root: &ProvenRoot) -> bool {
-        let has_author = || self.files.values().any(|file| file.author == root.author);
-        let is_newest = root.generation == ring.newest().number();
-        is_newest && (root.author.is_person() || has_author())
-            || self.accepted.contains(&mark_of(ring, root))
-    }
+/// Returns whether a root counts, of which `ring` has checked the proof.
+pub fn counts(members: &Members, ring: &KeyRing, root: &ProvenRoot) -> bool {
+    let has_author = || {
+        members
+            .files
+            .values()
+            .any(|file| file.author == root.author)
+    };
+    let is_newest = root.generation == ring.newest().number();
+    is_newest && (root.author.is_person() || has_author())
+        || members.accepted.contains(&mark_of(ring, root))
+}
 
-    /// The key files that are not as they were written; with the reason for each.
-    ///
-    /// # Errors
-    /// The storage's.
-    pub fn changed_files(&self, objects: &dyn Objects) -> Result<Vec<(String, &'static str)>> {
-        let mut changed = Vec::new();
-        for (key, member) in &self.files {
-            match objects.get(key)? {
-                None => changed.push((key.clone(), "it is missing")),
-                Some((bytes, _)) if digest_of(&bytes) != member.digest => {
-                    changed.push((key.clone(), "it is not as it was written"));
-                }
-                Some(_) => {}
+/// The key files that are not as they were written; with the reason for each.
+///
+/// # Errors
+/// The storage's.
+pub fn changed_files(
+    members: &Members,
+    objects: &dyn Objects,
+) -> Result<Vec<(String, &'static str)>> {
+    let mut changed = Vec::new();
+    for (key, member) in &members.files {
+        match objects.get(key)? {
+            None => changed.push((key.clone(), "it is missing")),
+            Some((bytes, _)) if digest_of(&bytes) != member.digest => {
+                changed.push((key.clone(), "it is not as it was written"));
             }
+            Some(_) => {}
         }
-        Ok(changed)
     }
+    Ok(changed)
 }
 
 fn first_list(ring: &KeyRing) -> ListNumber {
@@ -263,14 +267,14 @@ pub fn marks_that_count(
     newer: &KeyRing,
 ) -> Result<BTreeSet<RootMark>> {
     let roots = proven_roots(objects, ring)?.into_iter();
-    let counting = roots.filter(|root| members.counts(ring, root));
+    let counting = roots.filter(|root| counts(members, ring, root));
     Ok(counting.map(|root| mark_of(newer, &root)).collect())
 }
 
 /// Lets a root count that does not, because a person says that it is genuine. Returns `false` if it has no proof of any key.
 ///
 /// # Errors
-/// As [`Members::change`]; [`ErrorKind::Permission`] if `ring` cannot read.
+/// As [`change_members`]; [`ErrorKind::Permission`] if `ring` cannot read.
 pub fn accept_root(objects: &dyn Objects, ring: &KeyRing, root_key: &str) -> Result<bool> {
     if ring.access() == Access::Put {
         return Err(fullbore_crypt::only_adds(root_key));
@@ -279,7 +283,7 @@ pub fn accept_root(objects: &dyn Objects, ring: &KeyRing, root_key: &str) -> Res
         return Ok(false);
     };
     let mark = mark_of(ring, &root);
-    Members::change(objects, ring, |members| {
+    change_members(objects, ring, |members| {
         members.accepted.insert(mark);
         Ok(())
     })?;

@@ -5,7 +5,6 @@
 use super::{
     Clock, LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL,
     SealedObjects, StorageAbilities, StoredObject, SystemClock, Take, Upload, Version,
-    key::{check_key, check_prefix, is_below},
     parts::{amended_range, part_digests_of},
 };
 use fullbore_format::{
@@ -13,6 +12,7 @@ use fullbore_format::{
     layout::max_document_bytes,
 };
 use fullbore_platform::queue::Locked;
+use fullbore_wire::key::{check_key, check_prefix, is_below};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},

@@ -354,7 +354,7 @@ mod tests {
         let text = other.replace(
             &of(&other),
             &of(&ring
-                .for_putting(fullbore_crypt::Author::random().unwrap())
+                .for_putting(fullbore_crypt::random_author().unwrap())
                 .to_text()),
         );
         KeyRing::parse(&text, "it").unwrap()

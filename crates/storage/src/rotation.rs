@@ -10,7 +10,10 @@
 use super::{
     Objects, Put, PutIf,
     keys::{CurrentGeneration, KeyFile, alone, key_files, require_reader, wrap_for},
-    members::{ListNumber, ListedKey, Members, digest_of, marks_that_count},
+    members::{
+        ListNumber, ListedKey, Members, change_members, digest_of, marks_that_count, read_members,
+        write_first,
+    },
 };
 use fullbore_crypt::{Author, KeyRing, UserRecipient};
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -49,7 +52,7 @@ fn rotate_alone(
         return Err(ended_first());
     }
     let rotated = ring.rotated()?;
-    let (members, _) = Members::read(objects, ring)?;
+    let (members, _) = read_members(objects, ring)?;
     // All are wrapped before one is written: a recipient that is not known stops the rotation, not the repository.
     let files = wrap_all(objects, &members, &rotated, passphrase)?;
     let counting = || marks_that_count(objects, (&members, ring), &rotated);
@@ -61,7 +64,7 @@ fn rotate_alone(
             .collect(),
         accepted: accepted.clone(),
     };
-    next.write_first(objects, &rotated)?;
+    write_first(&next, objects, &rotated)?;
     for (key, (_, bytes)) in &files {
         objects.put(key, bytes, &PutIf::Always)?;
     }
@@ -71,7 +74,7 @@ fn rotate_alone(
     }
     let late = counting()?;
     if late != accepted {
-        Members::change(objects, &rotated, |members| {
+        change_members(objects, &rotated, |members| {
             members.accepted.extend(&late);
             Ok(())
         })?;

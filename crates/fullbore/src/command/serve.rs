@@ -16,7 +16,7 @@ use fullbore_storage::{
     wire::{
         ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide,
         SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams, WireTimes,
-        listen_for_sessions, not_offered, relay_to_session,
+        listen_for_sessions, not_offered, relay_to_session, unknown_topic,
     },
 };
 use fullbore_tree::far::ServedSources;
@@ -341,7 +341,7 @@ impl WireService for Serve {
         match topic {
             AskTopic::Files if self.allowed.is_none() => self.sources().answer(question),
             AskTopic::Copy if !self.is_limited() => answer(&*self.copy, question),
-            _ => Err(topic.not_offered()),
+            _ => Err(unknown_topic(topic)),
         }
     }
 }

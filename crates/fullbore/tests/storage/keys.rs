@@ -2,8 +2,8 @@
 
 use crate::suite::{get, put};
 use fullbore_crypt::{
-    Access, Author, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities, seal_object,
-    unwrap_secret, wrap_secret,
+    Access, Author, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities,
+    random_author, seal_object, unwrap_secret, wrap_secret,
 };
 use fullbore_format::{
     error::{ErrorKind, Result},
@@ -15,7 +15,7 @@ use fullbore_storage::{
         RepositoryKey, add_key, encrypt_repository, is_encrypted, list_keys, open_repository,
         remove_key, rotate_key,
     },
-    members::{ListNumber, ListedKey, Members},
+    members::{ListNumber, ListedKey, read_members},
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, thread, time::Duration};
 
@@ -315,7 +315,7 @@ fn a_key_file_that_a_storage_changed_swapped_or_put_back_is_found_and_named() {
     );
     // Of a host that only adds, under the name of one that reads.
     let wrapped = wrap_secret(
-        ring.for_putting(Author::random().unwrap())
+        ring.for_putting(random_author().unwrap())
             .to_text()
             .as_bytes(),
         std::slice::from_ref(&alice.recipient),
@@ -327,7 +327,7 @@ fn a_key_file_that_a_storage_changed_swapped_or_put_back_is_found_and_named() {
 
 /// The list of members that somebody makes with the secrets of `ring`: one more person in it.
 fn forged_list(objects: &Storage, owner: &KeyRing, ring: &KeyRing, eve: &Person) -> Vec<u8> {
-    let (mut members, list) = Members::read(&**objects, owner).unwrap();
+    let (mut members, list) = read_members(&**objects, owner).unwrap();
     let member = ListedKey {
         recipient: eve.recipient.to_string(),
         author: Author::PERSON,

@@ -6,7 +6,7 @@ use crate::{
 };
 use fullbore_crypt::{
     Access, Author, CHUNK_BYTES, KeyRing, OBJECT_PREFIX_BYTES, SealObserver, UserRecipient,
-    stored_object_bytes,
+    random_author, stored_object_bytes,
 };
 use fullbore_format::{
     digest::crc64,
@@ -490,10 +490,7 @@ fn a_root_is_read_whole_with_a_key_and_as_its_head_without() {
     let stored = get(&memory, &key).unwrap();
     assert!(!String::from_utf8(stored).unwrap().contains("private"));
     let locked = SealedObjects::locked(memory.clone());
-    let putting = SealedObjects::new(
-        memory,
-        Arc::new(ring.for_putting(Author::random().unwrap())),
-    );
+    let putting = SealedObjects::new(memory, Arc::new(ring.for_putting(random_author().unwrap())));
     for objects in [&locked, &putting] {
         let head = Root::of_backup(ID, &objects.get(&key).unwrap().unwrap().0, "the head").unwrap();
         assert_eq!(
@@ -590,7 +587,7 @@ fn every_byte_of_a_root_that_is_flipped_is_found_and_so_is_a_root_of_another() {
     }
     let putting = SealedObjects::new(
         memory.clone(),
-        Arc::new(ring.for_putting(Author::random().unwrap())),
+        Arc::new(ring.for_putting(random_author().unwrap())),
     );
     put(&memory, &key, &stored);
     assert_eq!(sealed.get(&key).unwrap().unwrap().0, root);
@@ -614,7 +611,7 @@ fn a_void_root_is_stored_as_it_is_with_and_without_a_key() {
     let locked = SealedObjects::locked(memory.clone());
     let putting = SealedObjects::new(
         memory.clone(),
-        Arc::new(ring.for_putting(Author::random().unwrap())),
+        Arc::new(ring.for_putting(random_author().unwrap())),
     );
     for (number, objects) in [&sealed, &locked, &putting].into_iter().enumerate() {
         let key = format!("backups/2026112{number}T054501Z-k3f9qz/root.json");
@@ -672,10 +669,7 @@ fn without_a_key_nothing_is_read_or_written_but_what_maintenance_needs() {
     locked.delete(&["backups/a/manifest".to_owned()]).unwrap();
     assert_eq!(keys(&memory, "backups"), [""; 0]);
     // A key that only adds: it adds, and cannot read even its own.
-    let putting = SealedObjects::new(
-        memory,
-        Arc::new(ring.for_putting(Author::random().unwrap())),
-    );
+    let putting = SealedObjects::new(memory, Arc::new(ring.for_putting(random_author().unwrap())));
     assert_eq!(putting.access(), Some(Access::Put));
     upload(&putting, "backups/b/manifest", b"pages", 5);
     let error = putting.get("backups/b/manifest").unwrap_err();
@@ -752,7 +746,7 @@ fn a_host_that_only_adds_reads_its_own_lists_and_only_those_of_the_root_that_is_
     let (memory, _, ring) = memory_and_sealed();
     let sealed = SealedObjects::new(
         memory.clone(),
-        Arc::new(ring.for_putting(Author::random().unwrap())),
+        Arc::new(ring.for_putting(random_author().unwrap())),
     );
     let host: Storage = Arc::new(sealed.clone());
     let state = tempfile::tempdir().unwrap();
@@ -802,10 +796,7 @@ fn a_backup_without_a_key_is_refused_before_anything_is_stored() {
     let interrupted = SealedObjects::new(memory.clone(), Arc::new(interrupted));
     assert_eq!(begin(interrupted), refused);
     assert_eq!(memory.list("").unwrap(), []);
-    let host = SealedObjects::new(
-        memory,
-        Arc::new(ring.for_putting(Author::random().unwrap())),
-    );
+    let host = SealedObjects::new(memory, Arc::new(ring.for_putting(random_author().unwrap())));
     assert_eq!(begin(host), None);
 }
 
@@ -813,7 +804,7 @@ fn a_backup_without_a_key_is_refused_before_anything_is_stored() {
 fn a_put_key_seals_nothing_in_the_name_of_another_one() {
     let (memory, sealed, ring) = memory_and_sealed();
     let of = |author| Arc::new(ring.for_putting(author));
-    let (one, other) = (Author::random().unwrap(), Author::random().unwrap());
+    let (one, other) = (random_author().unwrap(), random_author().unwrap());
     let hosts = [one, other].map(|author| SealedObjects::new(memory.clone(), of(author)));
     hosts[0]
         .put(&root_key(ID), &seal(&root_of(ID)).unwrap(), &PutIf::Absent)

@@ -15,7 +15,8 @@ use std::{
 
 #[test]
 fn no_function_of_the_traits_has_a_default_that_a_wrapper_could_forget() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src/storage/mod.rs");
+    let path =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("crates/storage/src/lib.rs");
     let source = fs::read_to_string(path).unwrap();
     let code: Vec<_> = source
         .lines()

@@ -1,7 +1,7 @@
 //! Addresses of object stores, as they are named on the command line.
 
-use crate::key::check_prefix;
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
+use fullbore_wire::key::check_prefix;
 use std::fmt;
 
 /// The protocols of object stores.

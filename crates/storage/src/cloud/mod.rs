@@ -32,7 +32,6 @@ pub use transport::CloudCounts;
 use super::{
     KEYS, LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL,
     SealedObjects, StorageAbilities, SystemClock, Take, Upload, Version,
-    key::{check_key, check_prefix, is_below},
 };
 use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
@@ -40,6 +39,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{BACKUPS, HOSTS, INTENTS, PROBES, TOMBSTONES, letters, max_document_bytes},
 };
+use fullbore_wire::key::{check_key, check_prefix, is_below};
 use futures_util::future::try_join_all;
 use object_store::{ObjectMeta, PutMode, path::Path};
 use std::{

@@ -5,9 +5,10 @@
 //! holder has not locked. Whoever waited for the lock of a file that was replaced finds that the name is another file's.
 
 use super::{LocalObjects, access, is_named};
-use crate::{Lease, Leased, Objects, Take, key::split_key};
+use crate::{Lease, Leased, Objects, Take};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::{debug, safe_file, write};
+use fullbore_wire::key::split_key;
 use std::{
     fs::File,
     io::{self},

@@ -4,12 +4,12 @@
 //! reading, or before one of its names is looked at.
 
 use super::{LocalObjects, split_key};
-use crate::key::MAX_KEY_BYTES;
 use fullbore_format::layout::BACKUPS;
 use fullbore_platform::{
     dir::{self, DirName, FileKind, LOST_AND_FOUND},
     durable, write,
 };
+use fullbore_wire::key::MAX_KEY_BYTES;
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},

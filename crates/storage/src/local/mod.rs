@@ -9,6 +9,7 @@ mod lease;
 mod listing;
 mod open_files;
 mod partial;
+pub(crate) mod place;
 mod storing;
 mod upload;
 
@@ -17,7 +18,6 @@ pub use storing::Storing;
 use super::{
     Leased, ListedObject, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take, Upload,
     Version,
-    key::{PARTIAL_SUFFIX, check_key, check_prefix, split_key},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
@@ -31,6 +31,7 @@ use fullbore_platform::{
     safe_file::{self, FileAccess},
     write,
 };
+use fullbore_wire::key::{PARTIAL_SUFFIX, check_key, check_prefix, split_key};
 use open_files::OpenFiles;
 use partial::PartialFile;
 use std::{

@@ -1,12 +1,12 @@
 //! Files that are being written: under a name of their own, locked by their writer, removed unless they get the name of an object.
 
-use crate::key::PARTIAL_SUFFIX;
 use fullbore_format::layout::letters;
 use fullbore_platform::{
     debug, dir, durable,
     safe_file::{self, FileAccess},
     write,
 };
+use fullbore_wire::key::PARTIAL_SUFFIX;
 use std::{
     fs::File,
     hash::{BuildHasher, Hasher, RandomState},

@@ -1,7 +1,10 @@
 //! Which roots count: a proof alone is not enough, as whoever was removed can still make one.
 
 use super::{SealedObjects, roots::RootDocument};
-use crate::{keys::current_generation, members::Members};
+use crate::{
+    keys::current_generation,
+    members::{self, Members, counts},
+};
 use fullbore_crypt::{Access, Author, KeyRing};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -67,10 +70,10 @@ impl SealedObjects {
             return Ok(());
         }
         let (members, read) = self.known_members(ring)?;
-        if members.counts(ring, root) {
+        if counts(&members, ring, root) {
             return Ok(());
         }
-        if read.elapsed() >= READ_AGAIN_AFTER && self.read_members(ring)?.0.counts(ring, root) {
+        if read.elapsed() >= READ_AGAIN_AFTER && counts(&self.read_members(ring)?.0, ring, root) {
             return Ok(());
         }
         Err(does_not_count(root, ring, name))
@@ -99,7 +102,7 @@ impl SealedObjects {
     }
 
     fn read_members(&self, ring: &KeyRing) -> Result<(Arc<Members>, Instant)> {
-        let (members, _) = Members::read(&*self.inner, ring)?;
+        let (members, _) = members::read_members(&*self.inner, ring)?;
         let known = (Arc::new(members), Instant::now());
         *self.members.list.locked() = Some(known.clone());
         Ok(known)

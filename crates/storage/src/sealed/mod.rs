@@ -24,7 +24,7 @@ pub use counting::ProvenRoot;
 
 use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
-    Version, key::check_key, keys::current_generation, members::Members,
+    Version, keys::current_generation, members,
 };
 use fullbore_crypt::{
     Access, ChunkOpener, KeyRing, OBJECT_PREFIX_BYTES, ObjectHeader, SealObserver, damaged_chunk,
@@ -36,6 +36,7 @@ use fullbore_format::{
     seal::MAX_BYTES,
 };
 use fullbore_platform::queue::Locked;
+use fullbore_wire::key::check_key;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -294,9 +295,8 @@ pub fn changed_key_files(objects: &dyn Objects) -> Result<Vec<(String, &'static 
     if ring.access() == Access::Put || !is_still {
         return Ok(Vec::new());
     }
-    Members::read(&*sealed.inner, ring)?
-        .0
-        .changed_files(&*sealed.inner)
+    let (members, _) = members::read_members(&*sealed.inner, ring)?;
+    members::changed_files(&members, &*sealed.inner)
 }
 
 impl Objects for SealedObjects {

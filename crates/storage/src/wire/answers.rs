@@ -2,18 +2,21 @@
 //! holds little memory here, and it is given up when it takes none for too long.
 
 use super::{
-    frame::MAX_DATA,
     link::Link,
-    listing::{MAX_OBJECTS, pages, too_many},
-    message::{CallAnswer, Message},
     server::{ServedAnswer, Server},
 };
-use crate::{Objects, key::check_key};
+use crate::Objects;
 use fullbore_format::{
     error::{Error, Result},
     seal::MAX_BYTES,
 };
 use fullbore_platform::queue::Locked;
+use fullbore_wire::key::check_key;
+use fullbore_wire::{
+    frame::MAX_DATA,
+    listing::{MAX_OBJECTS, pages, too_many},
+    message::{CallAnswer, Message},
+};
 
 /// Bytes that are read from the storage at once for one answer.
 const READ_PIECE: u64 = 4 << 20;

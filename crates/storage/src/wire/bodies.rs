@@ -6,13 +6,15 @@
 use super::{
     WireService,
     calls::{MAX_CALLS, has_room_for_body},
-    frame::MAX_DATA,
-    message::{AskTopic, Call, encode, not_a_message},
-    not_offered,
+    not_offered, unknown_topic,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     seal::MAX_BYTES,
+};
+use fullbore_wire::{
+    frame::MAX_DATA,
+    message::{AskTopic, Call, encode, not_a_message},
 };
 use minicbor::Decoder;
 use std::{
@@ -58,7 +60,7 @@ impl CallBody {
     /// The error of a side that does not take it.
     pub fn not_offered(self) -> Error {
         match self {
-            Self::Question(topic) => topic.not_offered(),
+            Self::Question(topic) => unknown_topic(topic),
             Self::Arguments => not_offered("to run commands"),
             Self::Output => not_offered("to print"),
             _ => not_offered("a repository"),

@@ -1,8 +1,9 @@
 //! Calls of this side that wait for the other side, and the room that the other side has for data.
 
-use super::{credit::SendCredit, end::EndReason, message::CallAnswer, wire_error::WireError};
+use super::{credit::SendCredit, end::EndReason};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
+use fullbore_wire::{message::CallAnswer, wire_error::WireError};
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,

@@ -4,21 +4,22 @@ use super::{
     Wire,
     bodies::{encode_keys, key_batches},
     credit::append_cost,
-    frame::MAX_DATA,
     link::Link,
-    listing::{ListingReader, MAX_LISTING_BYTES},
-    message::{Call, CallAnswer, Condition, LeasedWord, Message, TakeWord, decode},
 };
 use crate::{
     Lease, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects,
-    StorageAbilities, StoredObject, Take, Upload, Version,
-    key::{check_key, check_prefix},
-    parts::amended_range,
+    StorageAbilities, StoredObject, Take, Upload, Version, parts::amended_range,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::max_document_bytes,
     root::PART_BYTES,
+};
+use fullbore_wire::key::{check_key, check_prefix};
+use fullbore_wire::{
+    frame::MAX_DATA,
+    listing::{ListingReader, MAX_LISTING_BYTES},
+    message::{Call, CallAnswer, Condition, LeasedWord, Message, TakeWord, decode},
 };
 use std::{
     ffi::OsStr,

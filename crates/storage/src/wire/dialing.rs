@@ -3,13 +3,15 @@
 use super::{
     WireStreams, WireTimes,
     door::{JOINED, join_line},
-    frame::{read_greeting, read_line},
     link::{Link, LinkNeeds},
-    message::{Call, CallAnswer, JoinOffer},
     stream::WireEnds,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::{debug, queue::run_each};
+use fullbore_wire::{
+    frame::{read_greeting, read_line},
+    message::{Call, CallAnswer, JoinOffer},
+};
 use rustix::net::sockopt::set_tcp_congestion;
 use std::{
     fmt,

@@ -4,19 +4,17 @@
 //! session. Until it has shown a certificate it has one of the few places of strangers, see [`super::arrivals`].
 
 use super::{
-    PeerSide, Wire, WireLimits, WireService, WireStreams, WireTimes,
-    arrivals::Strangers,
-    dialing::tcp_streams,
-    frame::{check_greeting, read_line, write_greeting},
-    message::JoinOffer,
-    silent_peer,
-    stream::WireEnds,
-    tls::one_time_server,
+    PeerSide, Wire, WireLimits, WireService, WireStreams, WireTimes, arrivals::Strangers,
+    dialing::tcp_streams, silent_peer, stream::WireEnds, tls::one_time_server,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::{
     debug,
     queue::{Locked, start},
+};
+use fullbore_wire::{
+    frame::{check_greeting, read_line, write_greeting},
+    message::JoinOffer,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection};

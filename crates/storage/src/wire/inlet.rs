@@ -2,10 +2,10 @@
 
 use super::{
     bodies::Arriving,
-    frame::{MAX_DATA, WireFrame},
     outlet::{FRAME_COST, FRAME_WINDOW},
 };
 use fullbore_format::error::{Error, Result};
+use fullbore_wire::frame::{MAX_DATA, WireFrame};
 use std::collections::BTreeMap;
 
 /// Bytes after which the other side is told that they were received.
@@ -64,7 +64,7 @@ impl Inlet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::message::Message;
+    use fullbore_wire::message::Message;
 
     fn frame(data: usize) -> WireFrame {
         WireFrame {

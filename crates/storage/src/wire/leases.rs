@@ -1,12 +1,10 @@
 //! Leases that the other side holds.
 
-use super::{
-    link::Link,
-    message::{CallAnswer, LeasedWord, Message},
-};
+use super::link::Link;
 use crate::{Lease, Leased};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
+use fullbore_wire::message::{CallAnswer, LeasedWord, Message};
 use std::{
     collections::BTreeMap,
     mem,

@@ -8,9 +8,7 @@ use super::{
     WireLimits, WireService, WireTimes,
     calls::Calls,
     end::{EndReason, closed},
-    frame::{FrameLengths, MAX_DATA, WireFrame},
     inlet::{Inlet, TOLD_BYTES},
-    message::{Call, CallAnswer, Message},
     outlet::{FIRST, FRAME_COST, Outlet},
     server::Server,
     stream::{WireEnds, WireStream},
@@ -19,6 +17,10 @@ use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::{
     debug,
     queue::{Locked, Monitor, start},
+};
+use fullbore_wire::{
+    frame::{FrameLengths, MAX_DATA, WireFrame},
+    message::{Call, CallAnswer, Message},
 };
 use std::{
     io::{self, BufReader},

@@ -3,13 +3,13 @@
 use super::{
     CallBody, PeerSide, TlsServer, WireService, WireTimes,
     arrivals::{KnownConnection, KnownHosts, MAX_SESSIONS, Strangers},
-    certificate::certificate_name,
     dialing::tcp_streams,
     door::{ArrivedEnds, MAX_THREADS, SessionDoor, accept_until, encrypted},
 };
 use crate::Objects;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
+use fullbore_wire::certificate::certificate_name;
 use std::{
     ffi::OsString,
     io,

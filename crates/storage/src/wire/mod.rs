@@ -17,36 +17,31 @@ mod answers;
 mod arrivals;
 mod bodies;
 mod calls;
-mod certificate;
 mod client;
 mod credit;
 mod dialing;
 mod door;
 mod end;
-mod frame;
 mod inlet;
 mod leases;
 mod limits;
 mod link;
 mod listen;
-mod listing;
-mod message;
 mod outlet;
 mod server;
 mod stream;
 mod tls;
 mod tls_server;
 mod upload;
-mod wire_error;
 mod workers;
 
 pub use bodies::CallBody;
 pub use client::WireObjects;
 pub(super) use dialing::{Dialer, JoinedEnds, connect_tcp, greet_to_join};
 pub use door::{ArrivedEnds, HeldDoor, SessionDoor, relay_to_session};
+pub use fullbore_wire::message::{AskTopic, JoinOffer};
 pub use limits::{WireLimits, WireTimes};
 pub use listen::{ServiceOfHost, listen_for_sessions};
-pub use message::{AskTopic, JoinOffer};
 pub(super) use stream::WireEnds;
 pub use tls::TlsFiles;
 pub(super) use tls::pinned_client;
@@ -55,11 +50,11 @@ pub use tls_server::{TlsClients, TlsServer};
 use super::Objects;
 use calls::MAX_BODIES;
 use client::wrong_answer;
-use frame::{read_greeting, write_greeting};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::start;
+use fullbore_wire::frame::{read_greeting, write_greeting};
+use fullbore_wire::message::{Call, CallAnswer, encode};
 use link::Link;
-use message::{Call, CallAnswer, encode};
 use minicbor::bytes::ByteVec;
 use std::{
     ffi::{OsStr, OsString},
@@ -114,7 +109,7 @@ pub trait WireService: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ErrorKind::Permission`] if the topic is not offered; those of the question.
     fn ask(&self, topic: AskTopic, _question: &[u8]) -> Result<Vec<u8>> {
-        Err(topic.not_offered())
+        Err(unknown_topic(topic))
     }
 }
 
@@ -173,15 +168,13 @@ pub fn not_offered(what: &str) -> Error {
     )
 }
 
-impl AskTopic {
-    /// The error of a side that does not know the topic.
-    pub fn not_offered(self) -> Error {
-        not_offered(match self {
-            Self::Files => "its files",
-            Self::Copy => "to copy trees",
-            Self::Report => "to write a report",
-        })
-    }
+/// The error of a side that does not know the topic.
+pub fn unknown_topic(topic: AskTopic) -> Error {
+    not_offered(match topic {
+        AskTopic::Files => "its files",
+        AskTopic::Copy => "to copy trees",
+        AskTopic::Report => "to write a report",
+    })
 }
 
 /// The two directions of a connection; they may be one socket.

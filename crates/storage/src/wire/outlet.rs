@@ -4,13 +4,13 @@
 //! other side has received it, and goes by another one if its connection breaks. While the first connection is alone, the session ends with
 //! it, so its frames are not kept; later it may break as any other, once the other side has received all of them.
 
-use super::{
-    frame::{MAX_DATA, write_frame},
-    message::Message,
-    stream::WireStream,
-};
+use super::stream::WireStream;
 use fullbore_format::error::{Error, Result};
 use fullbore_platform::queue::Monitor;
+use fullbore_wire::{
+    frame::{MAX_DATA, write_frame},
+    message::Message,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -383,7 +383,8 @@ const _: () = assert!(FRAME_WINDOW >= 16 * MAX_DATA);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{WireEnds, WireStreams, frame::read_frame};
+    use crate::wire::{WireEnds, WireStreams};
+    use fullbore_wire::frame::read_frame;
     use std::{os::unix::net::UnixStream, thread, time::Duration};
 
     #[test]

@@ -9,17 +9,19 @@ use super::{
     bodies::{Arriving, Job, decode_keys},
     calls::{MAX_CALLS, UPLOAD_WINDOW},
     credit::{ReceiveCredit, append_cost},
-    frame::MAX_DATA,
     leases::ServedLeases,
     link::Link,
-    message::{Call, CallAnswer, Message, decode},
     upload::{UploadStep, run_upload},
-    wire_error::WireError,
     workers::{ServingThread, Work},
 };
 use crate::{Objects, Put};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::{ByteBudget, ByteRoom, Locked, Monitor, start};
+use fullbore_wire::{
+    frame::MAX_DATA,
+    message::{Call, CallAnswer, Message, decode},
+    wire_error::WireError,
+};
 use minicbor::bytes::ByteVec;
 use std::{
     collections::BTreeMap,

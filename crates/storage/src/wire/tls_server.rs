@@ -1,11 +1,9 @@
 //! The settings of a server that hosts reach with certificates: which certificates it takes, as its files say now.
 
-use super::{
-    certificate::certificate_name,
-    tls::{TlsFiles, no_tls, provider},
-};
+use super::tls::{TlsFiles, no_tls, provider};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
+use fullbore_wire::certificate::certificate_name;
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,

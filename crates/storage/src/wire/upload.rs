@@ -1,13 +1,12 @@
 //! An upload of the other side, in a thread of its own.
 
-use super::{
-    link::Link,
-    message::{CallAnswer, Message, encode},
-    server::ServedAnswer,
-    wire_error::WireError,
-};
+use super::{link::Link, server::ServedAnswer};
 use crate::{StoredObject, Upload};
 use fullbore_format::error::{Error, Result};
+use fullbore_wire::{
+    message::{CallAnswer, Message, encode},
+    wire_error::WireError,
+};
 use std::sync::{Arc, mpsc::Receiver};
 
 /// What the other side wants of an upload, in its order.

@@ -36,7 +36,7 @@ use fullbore_storage::{
     access::{connect_to_host, stored_objects},
     foreign_words::refuse_foreign,
     ssh::connect_to_peer,
-    wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered},
+    wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered, unknown_topic},
 };
 use fullbore_tree::write::deletion_limit::DeletionLimit;
 use serde_json::{Value, json};
@@ -335,7 +335,7 @@ impl WireService for PulledTree {
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
         match topic {
             AskTopic::Copy => answer(&self.0, question),
-            _ => Err(topic.not_offered()),
+            _ => Err(unknown_topic(topic)),
         }
     }
 }

@@ -30,7 +30,7 @@ use fullbore_storage::{
     FarBackup, FarRestore, Location, Objects,
     access::connect_to_host,
     ssh::connect_to_peer,
-    wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService},
+    wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService, unknown_topic},
 };
 use fullbore_tree::far::{ServedSources, opened_words};
 use std::{
@@ -266,11 +266,11 @@ impl WireService for NearService {
             }
             (AskTopic::Report, _) => {
                 let report = self.report.locked().take();
-                let report = report.ok_or_else(|| topic.not_offered())?;
+                let report = report.ok_or_else(|| unknown_topic(topic))?;
                 report.print_numbers(question);
                 Ok(Vec::new())
             }
-            _ => Err(topic.not_offered()),
+            _ => Err(unknown_topic(topic)),
         }
     }
 }

@@ -310,7 +310,8 @@ fn a_step_that_leaves_no_room_for_a_frame_is_found_to_wait_for_ever() {
 
 #[test]
 fn the_window_of_the_program_has_room_for_a_frame_beside_a_step() {
-    use crate::wire::{calls::UPLOAD_WINDOW, frame::MAX_DATA, server::CREDIT_STEP};
+    use crate::wire::{calls::UPLOAD_WINDOW, server::CREDIT_STEP};
+    use fullbore_wire::frame::MAX_DATA;
     assert!(super::append_cost(MAX_DATA) <= UPLOAD_WINDOW - CREDIT_STEP + 1);
 }
 

@@ -10,7 +10,7 @@ pub const MAX_KEY_BYTES: usize = 512;
 pub const MAX_NAME_BYTES: usize = 128;
 
 /// What names of files end with that are not complete.
-pub(super) const PARTIAL_SUFFIX: &str = ".partial";
+pub const PARTIAL_SUFFIX: &str = ".partial";
 
 /// Refuses a key that is not a relative path of plain names.
 ///
@@ -32,7 +32,7 @@ pub fn check_key(key: &str) -> Result<()> {
 }
 
 /// Refuses a prefix that is neither empty nor a key.
-pub(super) fn check_prefix(prefix: &str) -> Result<()> {
+pub fn check_prefix(prefix: &str) -> Result<()> {
     if prefix.is_empty() {
         Ok(())
     } else {
@@ -41,7 +41,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<()> {
 }
 
 /// Is the key below the prefix?
-pub(super) fn is_below(key: &str, prefix: &str) -> bool {
+pub fn is_below(key: &str, prefix: &str) -> bool {
     prefix.is_empty()
         || key
             .strip_prefix(prefix)
@@ -49,7 +49,7 @@ pub(super) fn is_below(key: &str, prefix: &str) -> bool {
 }
 
 /// The directory and the name of a key.
-pub(super) fn split_key(key: &str) -> (&str, &str) {
+pub fn split_key(key: &str) -> (&str, &str) {
     key.rsplit_once('/').unwrap_or(("", key))
 }
 

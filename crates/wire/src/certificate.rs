@@ -1,7 +1,7 @@
 //! The name in the certificate of a host, read from its DER. The certificate was checked before, but nothing here relies on that.
 
 /// A certificate is known by this name: the common name of its subject, or else its first DNS name. `None` if it has neither.
-pub(super) fn certificate_name(der: &[u8]) -> Option<String> {
+pub fn certificate_name(der: &[u8]) -> Option<String> {
     let mut certificate = Der(der).inside(SEQUENCE)?;
     let mut fields = certificate.inside(SEQUENCE)?;
     fields.skip_if(VERSION)?;

@@ -7,18 +7,18 @@
 //! data
 //! ```
 
-use super::message::{Message, decode_numbered, encode};
+use crate::message::{Message, decode_numbered, encode};
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::io::{self, IoSlice, Read, Write};
 
 /// Bytes of a header at most.
-pub(super) const MAX_HEADER: usize = 64 << 10;
+pub const MAX_HEADER: usize = 64 << 10;
 
 /// Bytes of the data of a frame at most. Larger content is sent as several frames, and others come between them.
-pub(super) const MAX_DATA: usize = 1 << 20;
+pub const MAX_DATA: usize = 1 << 20;
 
 /// The version of the messages. Both sides must have the same.
-pub(super) const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 1;
 
 /// The first words of a greeting.
 const GREETING: &str = "fullbore wire ";
@@ -28,11 +28,13 @@ const MAX_GREETING: usize = 128;
 
 /// A frame that was read.
 #[derive(Debug)]
-pub(super) struct WireFrame {
+pub struct WireFrame {
     /// Frames with numbers are received in their order, whatever connections they come by; others at once.
-    pub(super) number: Option<u64>,
-    pub(super) message: Message,
-    pub(super) data: Vec<u8>,
+    pub number: Option<u64>,
+    /// The message.
+    pub message: Message,
+    /// The bytes behind it.
+    pub data: Vec<u8>,
 }
 
 /// The next frame; `None` if the stream ended before it.
@@ -40,7 +42,7 @@ pub(super) struct WireFrame {
 /// # Errors
 /// [`ErrorKind::Corrupt`] if no frame follows or the stream ends within one, [`ErrorKind::Unreachable`] if it cannot be read.
 #[cfg(test)]
-pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
+pub fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
     match FrameLengths::read(input)? {
         Some(lengths) => lengths.read_frame(input).map(Some),
         None => Ok(None),
@@ -49,20 +51,20 @@ pub(super) fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
 
 /// How long a frame is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FrameLengths {
+pub struct FrameLengths {
     header: usize,
     data: usize,
 }
 
 impl FrameLengths {
     /// Bytes of the lengths themselves.
-    pub(super) const BYTES: usize = 8;
+    pub const BYTES: usize = 8;
 
     /// The lengths of the next frame; `None` if the stream ended before it.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if they are beyond the limits, [`ErrorKind::Unreachable`] if they cannot be read.
-    pub(super) fn read(input: &mut impl Read) -> Result<Option<Self>> {
+    pub fn read(input: &mut impl Read) -> Result<Option<Self>> {
         let mut lengths = [0; Self::BYTES];
         let mut filled = 0;
         while filled < lengths.len() {
@@ -86,7 +88,7 @@ impl FrameLengths {
     }
 
     /// Bytes that follow.
-    pub(super) fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         self.header + self.data
     }
 
@@ -94,7 +96,7 @@ impl FrameLengths {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is no message or the stream ends within it, [`ErrorKind::Unreachable`] if it cannot be read.
-    pub(super) fn read_frame(self, input: &mut impl Read) -> Result<WireFrame> {
+    pub fn read_frame(self, input: &mut impl Read) -> Result<WireFrame> {
         let mut header = vec![0; self.header];
         input.read_exact(&mut header).map_err(unreadable)?;
         let (message, number) = decode_numbered(&header)?;
@@ -120,7 +122,7 @@ fn unreadable(error: io::Error) -> Error {
 ///
 /// # Errors
 /// The stream's; a part of the frame may have been written.
-pub(super) fn write_frame(
+pub fn write_frame(
     output: &mut impl Write,
     message: &Message,
     number: Option<u64>,
@@ -158,7 +160,7 @@ pub(super) fn write_frame(
 ///
 /// # Errors
 /// The stream's.
-pub(super) fn write_greeting(output: &mut impl Write) -> io::Result<()> {
+pub fn write_greeting(output: &mut impl Write) -> io::Result<()> {
     output.write_all(greeting_of(PROTOCOL).as_bytes())
 }
 
@@ -170,7 +172,7 @@ fn greeting_of(protocol: u32) -> String {
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if it is of another version or of another program, [`ErrorKind::Unreachable`] if there is none.
-pub(super) fn read_greeting(input: &mut impl Read, peer: &str) -> Result<()> {
+pub fn read_greeting(input: &mut impl Read, peer: &str) -> Result<()> {
     check_greeting(&read_line(input, peer)?, peer)
 }
 
@@ -178,7 +180,7 @@ pub(super) fn read_greeting(input: &mut impl Read, peer: &str) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if nothing comes, or a part of a greeting.
-pub(super) fn read_line(input: &mut impl Read, peer: &str) -> Result<Vec<u8>> {
+pub fn read_line(input: &mut impl Read, peer: &str) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') && line.len() < MAX_GREETING {
         let mut byte = [0];
@@ -209,7 +211,7 @@ pub(super) fn read_line(input: &mut impl Read, peer: &str) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`read_greeting`].
-pub(super) fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
+pub fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
     let words = std::str::from_utf8(line).ok();
     let words = words
         .and_then(|line| line.strip_suffix('\n'))
@@ -235,7 +237,7 @@ pub(super) fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::message::{Call, CallAnswer, MAX_VALUES, decode};
+    use crate::message::{Call, CallAnswer, MAX_VALUES, decode};
     use proptest::prelude::*;
 
     fn framed(message: &Message, data: &[u8]) -> Vec<u8> {

@@ -5,7 +5,7 @@ use minicbor::{Decode, Encode};
 
 /// An [`Error`] as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) struct WireError {
+pub struct WireError {
     #[n(0)]
     kind: u8,
     #[n(1)]
@@ -41,7 +41,8 @@ const TEXT_BYTES: usize = 4096;
 const DETAIL_LINES: usize = 8;
 
 impl WireError {
-    pub(super) fn of(error: &Error) -> Self {
+    /// Returns the words for `error`.
+    pub fn of(error: &Error) -> Self {
         let kind = KINDS.iter().position(|kind| *kind == error.kind);
         let detail = error.detail.iter().take(DETAIL_LINES);
         Self {
@@ -57,7 +58,7 @@ impl WireError {
     }
 
     /// A broken pipe of the other side is not one of this side.
-    pub(super) fn into_error(self) -> Error {
+    pub fn into_error(self) -> Error {
         let kind = match KINDS.get(usize::from(self.kind)) {
             None | Some(ErrorKind::BrokenPipe) => ErrorKind::System,
             Some(kind) => *kind,

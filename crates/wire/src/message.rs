@@ -1,9 +1,9 @@
 //! The messages of a connection, as CBOR. A message is decoded from at most [`MAX_HEADER`] bytes and [`MAX_VALUES`] values, so nothing in
 //! one needs a limit of its own.
 //!
-//! [`MAX_HEADER`]: super::frame::MAX_HEADER
+//! [`MAX_HEADER`]: crate::frame::MAX_HEADER
 
-use super::wire_error::WireError;
+use crate::wire_error::WireError;
 use crate::{PutIf, Take, Version};
 use fullbore_format::{
     cbor::{CborFault, check_values, decode_bounded},
@@ -13,11 +13,11 @@ use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::num::NonZeroU64;
 
 /// Values in a message and behind it at most: an error has 8 lines of details and some 20 others.
-pub(super) const MAX_VALUES: usize = 64;
+pub const MAX_VALUES: usize = 64;
 
 /// Every message; either side may send each.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) enum Message {
+pub enum Message {
     /// The sender is alive.
     #[n(0)]
     Beat,
@@ -110,7 +110,7 @@ pub(super) enum Message {
 
 /// A question. The functions of `Objects`, and what is between two sides.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) enum Call {
+pub enum Call {
     /// Opens the objects at a location; all later calls are about them, and may be sent before the answer.
     #[n(0)]
     Open {
@@ -118,7 +118,7 @@ pub(super) enum Call {
         #[n(0)]
         location: ByteVec,
     },
-    /// Answered by [`CallAnswer::Bytes`], the data being pages, as of [`super::listing`].
+    /// Answered by [`CallAnswer::Bytes`], the data being pages, as of [`crate::listing`].
     #[n(1)]
     List {
         /// As of `Objects::list`.
@@ -266,7 +266,7 @@ pub enum AskTopic {
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) enum CallAnswer {
+pub enum CallAnswer {
     /// It could not be done.
     #[n(0)]
     Failed(#[n(0)] WireError),
@@ -311,15 +311,15 @@ pub(super) enum CallAnswer {
 pub struct JoinOffer {
     /// The secret that a further connection begins with.
     #[n(0)]
-    pub(super) secret: ByteVec,
+    pub secret: ByteVec,
     /// A TCP port that listens, and the public key of the server there; without it, they are made in the way of the first one.
     #[n(1)]
-    pub(super) listener: Option<(u16, ByteVec)>,
+    pub listener: Option<(u16, ByteVec)>,
 }
 
 impl JoinOffer {
     /// The port that listens, and the public key of the server there.
-    pub(crate) fn listener(&self) -> Option<(u16, &[u8])> {
+    pub fn listener(&self) -> Option<(u16, &[u8])> {
         let (port, key) = self.listener.as_ref()?;
         Some((*port, key))
     }
@@ -327,17 +327,21 @@ impl JoinOffer {
 
 /// [`PutIf`] as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub(super) enum Condition {
+pub enum Condition {
+    /// Whatever is there.
     #[n(0)]
     Always,
+    /// If no object has the key.
     #[n(1)]
     Absent,
+    /// If the object has this version.
     #[n(2)]
     Version(#[n(0)] String),
 }
 
 impl Condition {
-    pub(super) fn of(condition: &PutIf) -> Self {
+    /// Returns the word for `condition`.
+    pub fn of(condition: &PutIf) -> Self {
         match condition {
             PutIf::Always => Self::Always,
             PutIf::Absent => Self::Absent,
@@ -345,7 +349,8 @@ impl Condition {
         }
     }
 
-    pub(super) fn into_put_if(self) -> PutIf {
+    /// Returns the condition.
+    pub fn into_put_if(self) -> PutIf {
         match self {
             Self::Always => PutIf::Always,
             Self::Absent => PutIf::Absent,
@@ -357,17 +362,21 @@ impl Condition {
 /// [`Take`] as it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
-pub(super) enum TakeWord {
+pub enum TakeWord {
+    /// An intent that is absent, and is made.
     #[n(0)]
     New,
+    /// One whose holder let go or died.
     #[n(1)]
     Dead,
+    /// Either.
     #[n(2)]
     DeadOrNew,
 }
 
 impl TakeWord {
-    pub(super) fn of(take: Take) -> Self {
+    /// Returns the word for `take`.
+    pub fn of(take: Take) -> Self {
         match take {
             Take::New => Self::New,
             Take::Dead => Self::Dead,
@@ -375,7 +384,8 @@ impl TakeWord {
         }
     }
 
-    pub(super) fn into_take(self) -> Take {
+    /// Returns the intents that are meant.
+    pub fn into_take(self) -> Take {
         match self {
             Self::New => Take::New,
             Self::Dead => Take::Dead,
@@ -387,19 +397,23 @@ impl TakeWord {
 /// `Leased` as it is sent; the lease itself stays where it was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
-pub(super) enum LeasedWord {
+pub enum LeasedWord {
+    /// The side that asked holds the lease.
     #[n(0)]
     Ours,
+    /// Another holder is alive.
     #[n(1)]
     Held,
+    /// The intent is not there.
     #[n(2)]
     Absent,
+    /// The storage cannot tell.
     #[n(3)]
     Unknown,
 }
 
 /// A value as CBOR.
-pub(super) fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
+pub fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     // A `Vec` takes all bytes, and the types of this file encode any value.
     let _ = minicbor::encode(value, &mut bytes);
@@ -410,10 +424,7 @@ pub(super) fn encode<T: Encode<()>>(value: &T) -> Vec<u8> {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if they are none, or more than one.
-pub(super) fn decode<'b, T: Decode<'b, ()>>(
-    bytes: &'b [u8],
-    max_values: usize,
-) -> Result<T, Error> {
+pub fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8], max_values: usize) -> Result<T, Error> {
     decode_bounded(bytes, max_values).map_err(|fault| not_a_message().because(fault))
 }
 
@@ -421,7 +432,7 @@ pub(super) fn decode<'b, T: Decode<'b, ()>>(
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
-pub(super) fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
+pub fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
     let refused = |fault: CborFault| not_a_message().because(fault);
     check_values(bytes, MAX_VALUES).map_err(refused)?;
     let mut decoder = minicbor::Decoder::new(bytes);
@@ -438,6 +449,7 @@ pub(super) fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Er
     }
 }
 
-pub(super) fn not_a_message() -> Error {
+/// The error for bytes that are no message.
+pub fn not_a_message() -> Error {
     Error::corrupt("could not read a message of the other side")
 }

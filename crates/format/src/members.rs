@@ -1,13 +1,12 @@
 //! The document that lists the members of a repository: its fields, and how they are read.
 
+use crate::{author::Author, error::Result, seal::open_sealed};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use fullbore_crypt::Author;
-use fullbore_format::{error::Result, seal::open_sealed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of a mark: 100,000 roots have 2.1 MB of them in base64. The key of the hash is secret, so nobody can look for two roots with one mark.
-pub(super) const MARK_BYTES: usize = 16;
+pub const MARK_BYTES: usize = 16;
 
 /// The mark of a root in the list.
 pub type RootMark = [u8; MARK_BYTES];

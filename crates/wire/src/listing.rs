@@ -2,7 +2,7 @@
 //!
 //! Neither side holds a listing in encoded form, and the one that asked checks each object before it takes memory for the next.
 
-use super::message::{encode, not_a_message};
+use crate::message::{encode, not_a_message};
 use crate::{
     ListedObject, Version,
     key::{check_key, is_below},
@@ -11,10 +11,10 @@ use fullbore_format::error::{Error, ErrorKind, Result};
 use minicbor::Decoder;
 
 /// Objects of a listing at most. They take up to 200 MiB here if all keys are long, and 100 if they are those of backups.
-pub(super) const MAX_OBJECTS: usize = 1 << 20;
+pub const MAX_OBJECTS: usize = 1 << 20;
 
 /// Bytes of a listing at most, on its way.
-pub(super) const MAX_LISTING_BYTES: u64 = 128 << 20;
+pub const MAX_LISTING_BYTES: u64 = 128 << 20;
 
 /// Objects of a page. With the longest keys and versions a page fits a frame.
 const PAGE_OBJECTS: usize = 1000;
@@ -23,7 +23,7 @@ const PAGE_OBJECTS: usize = 1000;
 const MAX_VERSION_BYTES: usize = 256;
 
 /// The pages of a listing; one without objects has an empty one.
-pub(super) fn pages(listed: &[ListedObject]) -> impl Iterator<Item = Vec<u8>> {
+pub fn pages(listed: &[ListedObject]) -> impl Iterator<Item = Vec<u8>> {
     let none = listed.is_empty().then(|| encode_page(listed));
     none.into_iter()
         .chain(listed.chunks(PAGE_OBJECTS).map(encode_page))
@@ -38,7 +38,7 @@ fn encode_page(listed: &[ListedObject]) -> Vec<u8> {
 }
 
 /// The error for a listing that is too long to be sent.
-pub(super) fn too_many(place: &str) -> Error {
+pub fn too_many(place: &str) -> Error {
     let what = format!("cannot list {place} over a connection");
     Error::new(ErrorKind::Unsupported, what)
         .because(format!("it has more than {MAX_OBJECTS} objects"))
@@ -47,13 +47,15 @@ pub(super) fn too_many(place: &str) -> Error {
 
 /// A listing that comes page by page.
 #[derive(Debug)]
-pub(super) struct ListingReader<'p> {
+pub struct ListingReader<'p> {
     prefix: &'p str,
-    pub(super) listed: Vec<ListedObject>,
+    /// The objects that were read.
+    pub listed: Vec<ListedObject>,
 }
 
 impl<'p> ListingReader<'p> {
-    pub(super) fn new(prefix: &'p str) -> Self {
+    /// Makes a reader of a listing of `prefix`.
+    pub fn new(prefix: &'p str) -> Self {
         Self {
             prefix,
             listed: Vec::new(),
@@ -65,7 +67,7 @@ impl<'p> ListingReader<'p> {
     /// # Errors
     /// [`ErrorKind::Corrupt`] for anything else than objects below the prefix in their order, [`ErrorKind::Unsupported`] if there are more
     /// than [`MAX_OBJECTS`].
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn take(&mut self, bytes: &[u8]) -> Result<()> {
         let refused = |error| not_a_message().because(error);
         let mut decoder = Decoder::new(bytes);
         while decoder.position() < bytes.len() {
@@ -102,7 +104,7 @@ impl<'p> ListingReader<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::frame::MAX_DATA;
+    use crate::frame::MAX_DATA;
 
     fn object(key: String) -> ListedObject {
         ListedObject {

@@ -1,7 +1,5 @@
 //! Who sealed something: a person, or the put key of a host.
 
-use super::secret::fill_random;
-use fullbore_format::error::Result;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -14,14 +12,9 @@ impl Author {
     /// Any person who reads the repository.
     pub const PERSON: Self = Self(0);
 
-    /// The number of a new put key.
-    ///
-    /// # Errors
-    /// [`ErrorKind::System`](fullbore_format::error::ErrorKind::System) if the system has no random bytes.
-    pub fn random() -> Result<Self> {
-        let mut bytes = [0; 8];
-        fill_random(&mut bytes)?;
-        Ok(Self(u64::from_le_bytes(bytes).max(1)))
+    /// Returns the number of a put key that is made of these random bytes.
+    pub fn of_host(bytes: [u8; 8]) -> Self {
+        Self(u64::from_le_bytes(bytes).max(1))
     }
 
     /// Returns whether this is a person.
@@ -36,7 +29,7 @@ impl Author {
     }
 
     /// The bytes that secrets and proofs are made of.
-    pub(super) fn bytes(self) -> [u8; 8] {
+    pub fn bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 }

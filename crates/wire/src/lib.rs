@@ -1,0 +1,14 @@
+//! The words between two hosts: frames, messages, listings, keys of objects. Pure; input is never trusted.
+//!
+//! Belongs here: how a message is read and written, and its bounds. Does not belong here: connections, and what a call does.
+
+pub mod certificate;
+pub mod frame;
+pub mod key;
+pub mod listing;
+pub mod message;
+pub mod object;
+pub mod wire_error;
+
+pub use key::MAX_NAME_BYTES;
+pub use object::{ListedObject, PutIf, Take, Version};
