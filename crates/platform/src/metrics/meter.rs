@@ -259,7 +259,7 @@ pub struct MeterSample {
     /// CPU seconds of this process, all threads together.
     pub processors: f64,
     /// Time of all processors of the machine, if the system reports it.
-    pub(crate) machine: Option<MachineTime>,
+    pub machine: Option<MachineTime>,
     /// Bytes that this process made devices read.
     pub(crate) device_bytes: u64,
     /// Bytes that were read under `--max-rate`.
