@@ -34,6 +34,7 @@ use crate::{
         inventory::{Inventory, NoRoots, bad_words, open_some},
         open::{backup_ids, is_repository, place, repository_at},
         select::BackupFilter,
+        stored_memory::forged_memory,
         verify_memory::{CheckedShare, VerifyRecord},
     },
     report::damage::{Damage, Report, damage_lines},
@@ -319,6 +320,9 @@ impl<'a> RunningCheck<'a> {
                 }
             }
         }
+        forged_memory(repository)
+            .into_iter()
+            .for_each(|line| self.report.note(line));
         self.key_files(repository)
     }
 
