@@ -12,9 +12,9 @@ mod list_document;
 
 pub use list_document::{ListedKey, Members, RootMark};
 
-use super::{KEYS, Objects, Put, PutIf, sealed::ProvenRoot};
+use super::{KEYS, Objects, Put, PutIf, keys::PUT_SUFFIX, sealed::ProvenRoot};
 use crate::{
-    crypt::{Access, KeyRing, open_by_person, seal_object},
+    crypt::{Access, Author, KeyRing, OBJECT_PREFIX_BYTES, open_by_person, seal_object},
     error::{Error, ErrorKind, Result},
     format::{layout::BACKUPS, seal::seal},
     queue::run_each,
@@ -113,6 +113,14 @@ impl Members {
         self.write(objects, ring, first, &PutIf::Always).map(drop)
     }
 
+    /// Bytes of the list as it is stored, about.
+    ///
+    /// # Errors
+    /// Those of writing JSON.
+    pub fn sealed_bytes(&self) -> Result<usize> {
+        Ok(seal(self)?.len() + OBJECT_PREFIX_BYTES)
+    }
+
     fn write(
         &self,
         objects: &dyn Objects,
@@ -137,6 +145,20 @@ impl Members {
         ring: &KeyRing,
         change: impl Fn(&mut Self) -> Result<()>,
     ) -> Result<()> {
+        Self::change_and(objects, ring, change, || Ok(()))
+    }
+
+    /// Changes the list, and does what the new list says. If the storage refuses that, the list is as before: the change needs space, and
+    /// to take it back needs none.
+    ///
+    /// # Errors
+    /// As [`Members::change`], and those of `then`.
+    pub fn change_and(
+        objects: &dyn Objects,
+        ring: &KeyRing,
+        change: impl Fn(&mut Self) -> Result<()>,
+        then: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let (mut members, before) = Self::read(objects, ring)?;
             change(&mut members)?;
@@ -144,9 +166,20 @@ impl Members {
                 changes: before.changes.saturating_add(1),
                 ..before
             };
-            if members.write(objects, ring, next, &PutIf::Absent)? != Put::Refused {
-                return objects.delete(&[before.key()]);
+            if members.write(objects, ring, next, &PutIf::Absent)? == Put::Refused {
+                continue;
             }
+            let done = then();
+            // After other errors it may be done all the same: then the new list is the right one.
+            let is_refused = done.as_ref().is_err_and(|error| {
+                matches!(
+                    error.kind,
+                    ErrorKind::Full | ErrorKind::Exists | ErrorKind::Permission
+                )
+            });
+            let useless = if is_refused { next } else { before };
+            let deleted = objects.delete(&[useless.key()]);
+            return done.and(deleted);
         }
         Err(
             Error::new(ErrorKind::Unreachable, "could not change the keys")
@@ -160,6 +193,13 @@ impl Members {
         let is_newest = root.generation == ring.newest().number();
         is_newest && (root.author.is_person() || has_author())
             || self.accepted.contains(&mark_of(ring, root))
+    }
+
+    /// The name of the key file of a put key.
+    pub fn name_of(&self, author: Author) -> Option<&str> {
+        let (key, _) = self.files.iter().find(|(_, file)| file.author == author)?;
+        let name = key.strip_prefix(KEYS)?.strip_prefix('/')?;
+        name.strip_suffix(PUT_SUFFIX)
     }
 
     /// The key files that are not as they were written; with the reason for each.

@@ -13,6 +13,7 @@ mod archives;
 mod cluster;
 mod copies;
 mod fingerprints;
+mod full_disk;
 mod host_keys;
 mod kill;
 mod lost_keys;
