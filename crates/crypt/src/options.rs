@@ -13,15 +13,10 @@ use fullbore_platform::{debug, secrecy};
 use std::{
     collections::BTreeSet,
     env, fmt,
-    fs::File,
-    io::Read,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
-
-/// Bytes of a file with keys or a passphrase at most.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Characters of a new passphrase at least. At scrypt's cost of 2^18 a processor tries one or two passphrases a second; 12 random
 /// letters are 56 bits, which 10,000 processors do not find in 100,000 years. Four words from a list of 7,776 are 51 bits.
@@ -226,20 +221,11 @@ fn name_of(path: &Path) -> String {
 fn read_small(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     protect();
     let failed = |error| Error::io(format!("could not read {}", name_of(path)), error);
-    let file = File::open(path).map_err(failed)?;
-    let facts = file.metadata().map_err(failed)?;
-    if !secrecy::is_private(&facts) {
+    secrecy::read_private(path).map_err(failed)?.ok_or_else(|| {
         let what = format!("cannot use {}: others can read it", name_of(path));
-        return Err(Error::new(ErrorKind::Permission, what)
-            .hint(format!("make it 0600: chmod 600 {}", name_of(path))));
-    }
-    // With all room from the start: a vector that grows leaves copies of a secret behind. A pipe has no length.
-    let room = facts.len().clamp(4096, MAX_FILE_BYTES);
-    let mut bytes = Zeroizing::new(Vec::with_capacity(room as usize + 1));
-    file.take(MAX_FILE_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    Ok(bytes)
+        Error::new(ErrorKind::Permission, what)
+            .hint(format!("make it 0600: chmod 600 {}", name_of(path)))
+    })
 }
 
 fn ask(question: &str) -> Result<Option<Zeroizing<String>>> {

@@ -36,6 +36,8 @@ pub const PARTIAL: &str = "partial.json";
 /// Annotations that were added after the backup was made.
 pub const NOTES: &str = "notes.json";
 
+/// Directory of the wrapped keys of a repository.
+pub const KEYS: &str = "keys";
 /// Directory of the lists of backups of hosts that may only add some.
 pub const HOSTS: &str = "hosts";
 /// Directory of the objects by which a storage is tried.
@@ -44,13 +46,17 @@ pub const PROBES: &str = "probes";
 /// Returns the largest number of bytes of a small object that is read as a whole.
 ///
 /// A root grows with the data (about 2 KiB for each GiB, for the checksums of its parts), and
-/// `verify.json` with the repository. All others have a few members.
+/// `verify.json` with the repository. A list of keys has 16 bytes for each older backup, so 64 MiB are for three million. A key file has
+/// some hundred bytes for each rotation. All others have a few members.
 pub fn max_document_bytes(key: &str) -> u64 {
     let (room, name) = key.split_once('/').unwrap_or(("", key));
     let name = name.rsplit('/').next().unwrap_or_default();
     match (room, name) {
         ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
         (BACKUPS, NOTES) | (HOSTS, _) => 1 << 20,
+        (KEYS, name) if name.ends_with(".json") => 64 << 10,
+        (KEYS, name) if name.ends_with(".age") => 2 << 20,
+        (KEYS, _) => 64 << 20,
         _ => MAX_BYTES,
     }
 }

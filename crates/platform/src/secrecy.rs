@@ -1,19 +1,23 @@
-//! Keeps secrets of the process out of core dumps and off the terminal.
+//! Keeps secrets of the process out of core dumps and off the terminal, and tells which files keep theirs.
 
 use rustix::{
     process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit},
     termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr},
 };
 use std::{
-    fs::{File, Metadata, OpenOptions},
-    io::{self, BufRead, BufReader, Write},
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::fs::MetadataExt,
+    path::Path,
     sync::OnceLock,
 };
 use zeroize::Zeroizing;
 
 /// Longest line that is read from the terminal.
 const MAX_LINE_BYTES: usize = 4096;
+
+/// Bytes of a file with keys or a passphrase at most.
+const MAX_SECRET_BYTES: u64 = 1 << 20;
 
 /// Makes the system write no core dump of this process, and keeps other processes of the same user
 /// from reading its memory.
@@ -39,10 +43,45 @@ fn forbid_now() -> Result<(), rustix::io::Errno> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-/// Returns whether only its owner can read a file; that of root may be readable by a group. What is no file, such as a pipe, is private.
-pub fn is_private(facts: &Metadata) -> bool {
+/// Reads the first MiB of a file with a secret; `None` if others can read or change the file.
+///
+/// Only its owner may; a file of root may be readable by a group. Any file is private below a directory that lets its owner alone in, who is
+/// this user or root: copies of keys are often written there with the usual mode. What is no file, such as a pipe, is private.
+///
+/// # Errors
+/// The system's.
+pub fn read_private(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let file = File::open(path)?;
+    let facts = file.metadata()?;
+    if !is_private(&facts) && !is_shut_in(path, &facts) {
+        return Ok(None);
+    }
+    // With all room from the start: a vector that grows leaves copies of a secret behind. A pipe has no length.
+    let room = facts.len().clamp(4096, MAX_SECRET_BYTES);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room as usize + 1));
+    file.take(MAX_SECRET_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+fn is_private(facts: &Metadata) -> bool {
     let others = if facts.uid() == 0 { 0o027 } else { 0o077 };
     !facts.is_file() || facts.mode() & others == 0
+}
+
+/// Is this file below a directory that nobody else can pass? With a second name it may be reached by another way.
+fn is_shut_in(path: &Path, facts: &Metadata) -> bool {
+    let Ok(path) = fs::canonicalize(path) else {
+        return false;
+    };
+    let is_same = fs::symlink_metadata(&path)
+        .is_ok_and(|found| (found.dev(), found.ino()) == (facts.dev(), facts.ino()));
+    is_same && facts.nlink() == 1 && path.ancestors().skip(1).any(is_shut)
+}
+
+fn is_shut(dir: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(dir)
+        .is_ok_and(|dir| [0, user].contains(&dir.uid()) && dir.mode() & 0o011 == 0)
 }
 
 /// Asks the person at the terminal for a line that is not shown; `None` without a terminal, and if
@@ -59,7 +98,7 @@ pub fn ask_secret(question: &str) -> io::Result<Option<Zeroizing<String>>> {
     let silence = Silence::begin(&terminal)?;
     // Room for the whole line, so that no part of it is left in a buffer that was given up.
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_LINE_BYTES));
-    let mut reader = BufReader::with_capacity(1, io::Read::take(&terminal, MAX_LINE_BYTES as u64));
+    let mut reader = BufReader::with_capacity(1, Read::take(&terminal, MAX_LINE_BYTES as u64));
     let read = reader.read_until(b'\n', &mut line);
     drop(silence);
     writeln!(terminal)?;
@@ -94,5 +133,47 @@ impl<'a> Silence<'a> {
 impl Drop for Silence<'_> {
     fn drop(&mut self) {
         let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_private_by_its_mode_or_by_that_of_a_directory_above_it() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("a/b");
+        fs::create_dir_all(&dir).unwrap();
+        let (file, link) = (dir.join("key"), top.path().join("link"));
+        fs::write(&file, "secret").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let is_private = |path: &Path| read_private(path).unwrap().is_some();
+        set_mode(&dir, 0o755);
+        for (mode, file_mode, expected) in [
+            (0o700, 0o644, true),
+            (0o744, 0o666, true),
+            (0o711, 0o644, false),
+            (0o710, 0o644, false),
+            (0o755, 0o600, true),
+            (0o755, 0o604, false),
+            (0o755, 0o620, false),
+        ] {
+            set_mode(top.path(), 0o755);
+            set_mode(&top.path().join("a"), mode);
+            set_mode(&file, file_mode);
+            let case = format!("{mode:o} {file_mode:o}");
+            assert_eq!(is_private(&file), expected, "{case}");
+            assert_eq!(is_private(&link), expected, "{case}, through a link");
+        }
+        set_mode(&top.path().join("a"), 0o700);
+        set_mode(&file, 0o644);
+        fs::hard_link(&file, top.path().join("other name")).unwrap();
+        assert!(!is_private(&file), "it has a name outside");
     }
 }

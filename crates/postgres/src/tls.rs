@@ -9,6 +9,7 @@
 
 use super::conninfo::{CertificateRoots, SslMode, Tls};
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::secrecy::read_private;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
@@ -24,7 +25,6 @@ use rustls::{
 };
 use std::{
     fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -122,20 +122,18 @@ fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
         })
 }
 
-/// Reads a private key. As in libpq, only this user may read it; root's key may be readable by a
+/// Reads a private key. As in libpq, only this user may be able to read it; root's key may be readable by a
 /// group.
 fn read_private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
-    let meta = fs::metadata(file).map_err(failed)?;
-    let others = if meta.uid() == 0 { 0o027 } else { 0o077 };
-    if meta.mode() & others != 0 {
+    let Some(text) = read_private(file).map_err(failed)? else {
         return Err(Error::new(
             ErrorKind::Permission,
             format!("the private key {file:?} can be read by others"),
         )
         .hint("make it u=rw (0600), or u=rw,g=r (0640) if root owns it"));
-    }
-    PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
+    };
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
         Error::corrupt(format!("cannot read the private key {file:?}"))
             .because(error)
             .hint("an encrypted key cannot be used; `openssl pkey` removes the password")

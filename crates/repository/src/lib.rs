@@ -37,5 +37,6 @@ pub mod roots;
 pub mod scan;
 pub mod select;
 pub mod selector;
+pub mod stored_memory;
 pub mod verify_memory;
 pub mod writer;

@@ -403,3 +403,11 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     }
     Ok(needs)
 }
+
+/// The put key that made a backup, by name; `None` if a person made it, and without a key that reads.
+pub fn put_key_of(objects: &dyn Objects, id: &str) -> Option<String> {
+    let sealed = objects.as_sealed()?;
+    // Reading the root tells.
+    objects.get(&key(id, ROOT)).ok()?;
+    sealed.put_key_of(id)
+}

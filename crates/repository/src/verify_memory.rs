@@ -1,29 +1,19 @@
 //! Remembers when each part of a repository was checked, and which parts and backups were damaged.
 //!
-//! The memory is a sealed object, `verify.json`. It is a convenience: if it is lost or damaged, all
-//! parts count as never checked, and a repository that cannot be written to can still be verified.
-//! The storage can write it without a key. So it only makes verifications and backups do more: a
-//! backup does not refer to parts that were damaged, and stores their content again.
+//! The memory is a convenience: if it is lost or damaged, all parts count as never checked, and a repository that cannot be written to
+//! can still be verified. A backup does not refer to parts that were damaged, and stores their content again. In an encrypted repository
+//! only what a person's key has proved counts for those who have a key ([`stored_memory`](super::stored_memory)).
 
-use fullbore_format::{
-    error::Result,
-    layout,
-    page::SegmentId,
-    root::FORMAT,
-    seal::{open_counted, seal},
-};
-use fullbore_storage::{Objects, PutIf};
-use serde::{Deserialize, Serialize};
+use super::stored_memory::{MemoryTable, SegmentRow, StoredMemory};
+use fullbore_format::{error::Result, page::SegmentId};
+use fullbore_storage::Objects;
 use std::{
     collections::{BTreeMap, HashMap},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 /// Parts beyond this limit are not remembered: 2^24 parts of 8 MiB are 128 TiB.
-const MAX_PARTS: u64 = 1 << 24;
-
-/// Elements of the document: a run of parts has three, and a segment a few more.
-const MAX_ELEMENTS: usize = 4 * MAX_PARTS as usize;
+pub(super) const MAX_PARTS: u64 = 1 << 24;
 
 /// Used as the time of a part that was damaged when it was last checked.
 pub const DAMAGED: u64 = 1;
@@ -40,63 +30,58 @@ pub struct VerifyMemory {
     losses: BTreeMap<String, u64>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct VerifiedSegments {
-    format: u32,
-    segments: Vec<VerifiedRow>,
-    /// Damaged backups, and the number of files that each of them lost.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    losses: BTreeMap<String, u64>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct VerifiedRow {
-    backup: String,
-    stream: u32,
-    number: u32,
-    /// Numbers of consecutive parts, and when they were checked.
-    runs: Vec<(u64, u64)>,
-}
-
 impl VerifyMemory {
-    /// Reads the memory of a repository.
+    /// Reads the memory of a repository, as far as it counts for the reader.
     pub fn read(objects: &dyn Objects) -> Self {
-        let stored = objects.get(layout::COVERED).ok().flatten();
-        let stored: Option<VerifiedSegments> =
-            stored.and_then(|(bytes, _)| open_counted(&bytes, layout::COVERED, MAX_ELEMENTS).ok());
-        let Some(stored) = stored.filter(|stored| stored.format == FORMAT) else {
-            return Self::default();
-        };
-        let mut covered = Self {
-            losses: stored.losses.into_iter().take(MAX_LOSSES).collect(),
+        StoredMemory::read(objects).map_or_else(Self::default, |stored| stored.memory(objects))
+    }
+
+    /// The memory of these rows. A time in the future comes from a wrong clock, and does not count.
+    pub(super) fn of_table(table: MemoryTable) -> Self {
+        let mut memory = Self {
+            losses: table.losses.into_iter().take(MAX_LOSSES).collect(),
             ..Self::default()
         };
         let mut left = MAX_PARTS;
-        // A time in the future comes from a wrong clock, and does not count.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
-        for VerifiedRow {
-            backup,
-            stream,
-            number,
-            runs,
-        } in stored.segments
-        {
+        for row in table.segments {
             let id = SegmentId {
-                backup,
-                stream,
-                number,
+                backup: row.backup,
+                stream: row.stream,
+                number: row.number,
             };
             let mut at = 0;
-            for (count, time) in runs {
+            for (count, time) in row.runs {
                 let (count, time) = (count.min(left), if time > now { 0 } else { time });
-                (at..at + count).for_each(|index| covered.note(&id, index, time));
+                (at..at + count).for_each(|index| memory.note(&id, index, time));
                 (at, left) = (at + count, left - count);
             }
         }
-        covered
+        memory
+    }
+
+    /// The rows of the memory, in order.
+    pub(super) fn table(&self) -> MemoryTable {
+        let rows = self.times.iter().map(|(id, times)| row(id, times));
+        let mut segments: Vec<SegmentRow> = rows.collect();
+        segments
+            .sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
+        MemoryTable {
+            segments,
+            losses: self.losses.clone(),
+        }
+    }
+
+    /// Adds what `newer` knows: its times stand before those that are here, and its losses too.
+    pub(super) fn overlay(&mut self, newer: Self) {
+        for (id, times) in newer.times {
+            let known = (0..).zip(times).filter(|(_, time)| *time > 0);
+            known.for_each(|(index, time)| self.note(&id, index, time));
+        }
+        self.losses.extend(newer.losses);
     }
 
     /// Returns when a part was checked; 0 means never.
@@ -156,24 +141,25 @@ impl VerifyMemory {
         self.losses.get(backup).copied()
     }
 
-    /// Writes the memory.
+    /// Writes the memory: with a person's key it is proved, without a key it stands beside what was proved.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission) with a key that only adds backups, or errors of the system.
     pub fn write(&self, objects: &dyn Objects) -> Result<()> {
-        let rows = self.times.iter().map(|(id, times)| row(id, times));
-        let mut segments: Vec<VerifiedRow> = rows.collect();
-        segments
-            .sort_by(|a, b| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)));
-        let sealed = seal(&VerifiedSegments {
-            format: FORMAT,
-            segments,
-            losses: self.losses.clone(),
-        })?;
-        objects
-            .put(layout::COVERED, &sealed, &PutIf::Always)
-            .map(drop)
+        StoredMemory::of(self, objects)?.write(objects)
     }
+}
+
+/// Proves the memory anew after a rotation: `before` are the objects with the key as it was, `after` those with the new one.
+///
+/// # Errors
+/// Those of writing it.
+pub fn carry_memory(before: &dyn Objects, after: &dyn Objects) -> Result<()> {
+    let memory = VerifyMemory::read(before);
+    if memory == VerifyMemory::default() {
+        return Ok(());
+    }
+    memory.write(after)
 }
 
 /// The outcome of a verification of all data, to be remembered.
@@ -252,12 +238,12 @@ impl CheckedShare {
     }
 }
 
-fn row(id: &SegmentId, times: &[u64]) -> VerifiedRow {
+fn row(id: &SegmentId, times: &[u64]) -> SegmentRow {
     let runs = times
         .chunk_by(|a, b| a == b)
         .map(|run| (run.len() as u64, run[0]))
         .collect();
-    VerifiedRow {
+    SegmentRow {
         backup: id.backup.clone(),
         stream: id.stream,
         number: id.number,
@@ -268,7 +254,8 @@ fn row(id: &SegmentId, times: &[u64]) -> VerifiedRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_storage::MemoryObjects;
+    use fullbore_format::layout;
+    use fullbore_storage::{MemoryObjects, PutIf};
 
     #[test]
     fn what_is_said_to_be_checked_in_the_future_was_not() {

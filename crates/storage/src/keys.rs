@@ -16,8 +16,8 @@
 use super::{
     KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
     members::{
-        self, ListedKey, Members, carry_on, change_members, counts, digest_of, mark_of,
-        proven_roots, read_members,
+        self, ListedKey, Members, carry_on, change_members, change_members_and, counts, digest_of,
+        mark_of, proven_roots, read_members,
     },
 };
 use fullbore_crypt::{
@@ -40,7 +40,7 @@ pub(super) const CURRENT: &str = "keys/current.json";
 /// The intent of whoever changes keys.
 const CHANGE: &str = "keys/change.json";
 pub(super) const SUFFIX: &str = ".age";
-const PUT_SUFFIX: &str = ".put.age";
+pub(super) const PUT_SUFFIX: &str = ".put.age";
 
 /// What the proof of [`CURRENT`] is for.
 const PURPOSE: &str = "fullbore current generation v1";
@@ -59,6 +59,21 @@ pub struct KeyFile {
 impl KeyFile {
     pub(super) fn key(&self) -> String {
         key_of(&self.name, self.access)
+    }
+
+    /// The key file that has this key in the storage.
+    fn of_key(key: &str) -> Option<Self> {
+        let name = key.strip_prefix(KEYS)?.strip_prefix('/')?;
+        let (name, access) = match name.strip_suffix(PUT_SUFFIX) {
+            Some(name) => (name, Access::Put),
+            None => (name.strip_suffix(SUFFIX)?, Access::Read),
+        };
+        check_name(name).ok()?;
+        Some(Self {
+            name: name.to_owned(),
+            access,
+            recipient: None,
+        })
     }
 }
 
@@ -374,37 +389,35 @@ fn check_ring(ring: &KeyRing, current: &CurrentGeneration, name: &str) -> Result
 
 /// The key files that are there, without their recipients.
 pub(super) fn key_files(objects: &dyn Objects) -> Result<Vec<KeyFile>> {
-    let listed = objects.list(KEYS)?;
-    let files = listed.iter().filter_map(|object| {
-        let name = object.key.strip_prefix(KEYS)?.strip_prefix('/')?;
-        let (name, access) = match name.strip_suffix(PUT_SUFFIX) {
-            Some(name) => (name, Access::Put),
-            None => (name.strip_suffix(SUFFIX)?, Access::Read),
-        };
-        check_name(name).ok()?;
-        Some(KeyFile {
-            name: name.to_owned(),
-            access,
-            recipient: None,
-        })
-    });
-    Ok(files.collect())
+    let listed = objects.list(KEYS)?.into_iter();
+    Ok(listed
+        .filter_map(|object| KeyFile::of_key(&object.key))
+        .collect())
 }
 
-/// The key files of a repository, by name; with a key that reads also for whom they are.
+/// The key files that are there, and those that are on the list and that the storage does not show. In order of their keys.
+pub(super) fn known_files(objects: &dyn Objects, members: &Members) -> Result<Vec<KeyFile>> {
+    let mut files = key_files(objects)?;
+    let listed = members.files.keys().filter_map(|key| KeyFile::of_key(key));
+    let hidden: Vec<_> = listed.filter(|file| !files.contains(file)).collect();
+    files.extend(hidden);
+    files.sort_by_key(KeyFile::key);
+    for file in &mut files {
+        let member = members.files.get(&file.key());
+        file.recipient = member.map(|member| member.recipient.clone());
+    }
+    Ok(files)
+}
+
+/// The key files of a repository, by name; with a key that reads also for whom they are, and those that the storage does not show.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the list of members was changed, or the storage's.
 pub fn list_keys(objects: &dyn Objects, ring: Option<&KeyRing>) -> Result<Vec<KeyFile>> {
-    let mut files = key_files(objects)?;
-    if let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) {
-        let (members, _) = read_members(objects, ring)?;
-        for file in &mut files {
-            let member = members.files.get(&file.key());
-            file.recipient = member.map(|member| member.recipient.clone());
-        }
+    match ring.filter(|ring| ring.access() == Access::Read) {
+        Some(ring) => known_files(objects, &read_members(objects, ring)?.0),
+        None => key_files(objects),
     }
-    Ok(files)
 }
 
 /// Adds a key file for `recipient`.
@@ -459,17 +472,19 @@ fn add_file(
             .hint("choose another name, or remove that key first: fullbore key remove")
     };
     // The list comes first: what a rotation does not know it would leave behind with an old key.
-    change_members(objects, ring, |members| {
+    let list = |members: &mut Members| {
         if objects.stat(&key)?.is_some() {
             return Err(exists());
         }
         members.files.insert(key.clone(), member.clone());
         Ok(())
-    })?;
-    match objects.put(&key, file, &PutIf::Absent)? {
-        Put::Done(_) => Ok(()),
-        Put::Refused => Err(exists()),
-    }
+    };
+    change_members_and(objects, ring, list, || {
+        match objects.put(&key, file, &PutIf::Absent)? {
+            Put::Done(_) => Ok(()),
+            Put::Refused => Err(exists()),
+        }
+    })
 }
 
 /// Does something to the keys while no other command does.
@@ -509,25 +524,27 @@ pub fn remove_key(
     name: &str,
     access: Access,
 ) -> Result<()> {
-    let files = key_files(objects)?;
-    let is_it = |file: &&KeyFile| file.name == name && file.access == access;
     let what = format!("cannot remove key {name:?}");
-    if !files.iter().any(|file| is_it(&file)) {
-        return Err(Error::new(ErrorKind::NotFound, what).because("there is none of this name"));
-    }
-    let readers = files
-        .iter()
-        .filter(|file| file.access == Access::Read)
-        .count();
-    if access == Access::Read && readers == 1 {
-        return Err(Error::new(ErrorKind::Usage, what)
-            .because("it is the last key that reads this repository")
-            .hint("add another key first: fullbore key add"));
-    }
     let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
         return Err(Error::new(ErrorKind::Permission, what)
             .because("no key was given that reads this repository"));
     };
+    let (members, _) = read_members(objects, ring)?;
+    let files = known_files(objects, &members)?;
+    let is_it = |file: &KeyFile| file.name == name && file.access == access;
+    if !files.iter().any(is_it) {
+        return Err(Error::new(ErrorKind::NotFound, what).because("there is none of this name"));
+    }
+    // Files that are not on the list are of nobody whom this repository knows.
+    let others = files
+        .iter()
+        .filter(|file| file.recipient.is_some() && !is_it(file));
+    let is_last = !others.into_iter().any(|file| file.access == Access::Read);
+    if access == Access::Read && is_last {
+        return Err(Error::new(ErrorKind::Usage, what)
+            .because("it is the last key that reads this repository")
+            .hint("add another key first: fullbore key add"));
+    }
     let key = key_of(name, access);
     alone(objects, || {
         // The list comes first: a file that is not in it is of a removed key.

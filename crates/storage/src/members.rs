@@ -10,8 +10,8 @@
 
 pub use fullbore_format::members::{ListedKey, Members, RootMark};
 
-use super::{KEYS, Objects, Put, PutIf, sealed::ProvenRoot};
-use fullbore_crypt::{Access, KeyRing, open_by_person, seal_object};
+use super::{KEYS, Objects, Put, PutIf, keys::PUT_SUFFIX, sealed::ProvenRoot};
+use fullbore_crypt::{Access, Author, KeyRing, OBJECT_PREFIX_BYTES, open_by_person, seal_object};
 use fullbore_format::members::MARK_BYTES;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -111,6 +111,14 @@ pub fn write_first(members: &Members, objects: &dyn Objects, ring: &KeyRing) -> 
     write(members, objects, ring, first, &PutIf::Always).map(drop)
 }
 
+/// Bytes of the list as it is stored, about.
+///
+/// # Errors
+/// Those of writing JSON.
+pub fn sealed_bytes(members: &Members) -> Result<usize> {
+    Ok(seal(members)?.len() + OBJECT_PREFIX_BYTES)
+}
+
 fn write(
     members: &Members,
     objects: &dyn Objects,
@@ -135,6 +143,20 @@ pub fn change_members(
     ring: &KeyRing,
     change: impl Fn(&mut Members) -> Result<()>,
 ) -> Result<()> {
+    change_members_and(objects, ring, change, || Ok(()))
+}
+
+/// Changes the list, and does what the new list says. If the storage refuses that, the list is as before: the change needs space, and
+/// to take it back needs none.
+///
+/// # Errors
+/// As [`change_members`], and those of `then`.
+pub fn change_members_and(
+    objects: &dyn Objects,
+    ring: &KeyRing,
+    change: impl Fn(&mut Members) -> Result<()>,
+    then: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     for _ in 0..ATTEMPTS {
         let (mut members, before) = read_members(objects, ring)?;
         change(&mut members)?;
@@ -142,9 +164,20 @@ pub fn change_members(
             changes: before.changes.saturating_add(1),
             ..before
         };
-        if write(&members, objects, ring, next, &PutIf::Absent)? != Put::Refused {
-            return objects.delete(&[before.key()]);
+        if write(&members, objects, ring, next, &PutIf::Absent)? == Put::Refused {
+            continue;
         }
+        let done = then();
+        // After other errors it may be done all the same: then the new list is the right one.
+        let is_refused = done.as_ref().is_err_and(|error| {
+            matches!(
+                error.kind,
+                ErrorKind::Full | ErrorKind::Exists | ErrorKind::Permission
+            )
+        });
+        let useless = if is_refused { next } else { before };
+        let deleted = objects.delete(&[useless.key()]);
+        return done.and(deleted);
     }
     Err(
         Error::new(ErrorKind::Unreachable, "could not change the keys")
@@ -163,6 +196,16 @@ pub fn counts(members: &Members, ring: &KeyRing, root: &ProvenRoot) -> bool {
     let is_newest = root.generation == ring.newest().number();
     is_newest && (root.author.is_person() || has_author())
         || members.accepted.contains(&mark_of(ring, root))
+}
+
+/// The name of the key file of a put key.
+pub fn name_of(members: &Members, author: Author) -> Option<&str> {
+    let (key, _) = members
+        .files
+        .iter()
+        .find(|(_, file)| file.author == author)?;
+    let name = key.strip_prefix(KEYS)?.strip_prefix('/')?;
+    name.strip_suffix(PUT_SUFFIX)
 }
 
 /// The key files that are not as they were written; with the reason for each.

@@ -16,8 +16,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// # Errors
 /// The storage's, but for what it says about conditions.
 pub fn probe(objects: &dyn Objects) -> Result<bool> {
-    let name = letters(RandomState::new().build_hasher().finish(), 12);
-    let key = format!("{PROBES}/{name}");
+    let key = probe_key();
     let does = does_conditional_puts(objects, &key);
     if let Err(error) = objects.delete(&[key]) {
         debug(|| format!("could not delete what a probe left: {}", error.line()));
@@ -26,6 +25,12 @@ pub fn probe(objects: &dyn Objects) -> Result<bool> {
         Err(error) if error.kind == ErrorKind::Unsupported => Ok(false),
         does => does,
     }
+}
+
+/// The key of an object by which something is tried.
+pub(super) fn probe_key() -> String {
+    let name = letters(RandomState::new().build_hasher().finish(), 12);
+    format!("{PROBES}/{name}")
 }
 
 fn does_conditional_puts(objects: &dyn Objects, key: &str) -> Result<bool> {

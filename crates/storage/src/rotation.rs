@@ -9,15 +9,22 @@
 
 use super::{
     Objects, Put, PutIf,
-    keys::{CurrentGeneration, KeyFile, alone, key_files, require_reader, wrap_for},
+    keys::{CurrentGeneration, KeyFile, alone, known_files, require_reader, wrap_for},
     members::{
         ListNumber, ListedKey, Members, change_members, digest_of, marks_that_count, read_members,
-        write_first,
+        sealed_bytes, write_first,
     },
+    probe::probe_key,
 };
 use fullbore_crypt::{Author, KeyRing, UserRecipient};
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::debug;
 use std::collections::BTreeMap;
+
+/// Bytes that file systems give to a file at a time, mostly.
+const BLOCK_BYTES: usize = 4096;
+/// Blocks for directories that grow, and for a file that is written beside the one that it replaces.
+const SPARE_BLOCKS: usize = 8;
 
 /// Gives the repository a new key for everything that is sealed from now on, and wraps it anew for all that have a key file.
 ///
@@ -64,23 +71,75 @@ fn rotate_alone(
             .collect(),
         accepted: accepted.clone(),
     };
-    write_first(&next, objects, &rotated)?;
-    for (key, (_, bytes)) in &files {
-        objects.put(key, bytes, &PutIf::Always)?;
-    }
     let current = CurrentGeneration::of(&rotated).sealed()?;
-    if objects.put(super::keys::CURRENT, &current, &PutIf::Version(version))? == Put::Refused {
+    let new_files = files.values().map(|(_, bytes)| bytes.len());
+    let list_bytes = sealed_bytes(&next)?;
+    let small = [list_bytes, list_bytes, current.len()].into_iter();
+    check_room(objects, new_files.chain(small)).map_err(nothing_changed)?;
+    write_first(&next, objects, &rotated).map_err(nothing_changed)?;
+    write_files(objects, &files).map_err(incomplete)?;
+    let put = objects.put(super::keys::CURRENT, &current, &PutIf::Version(version));
+    if put.map_err(incomplete)? == Put::Refused {
         return Err(ended_first());
     }
-    let late = counting()?;
+    let late = counting().map_err(without_late_roots)?;
     if late != accepted {
         change_members(objects, &rotated, |members| {
             members.accepted.extend(&late);
             Ok(())
-        })?;
+        })
+        .map_err(without_late_roots)?;
     }
-    remove_old_lists(objects, &rotated)?;
+    // Nobody reads them any more.
+    if let Err(error) = remove_old_lists(objects, &rotated) {
+        debug(|| error.line());
+    }
     Ok(rotated)
+}
+
+fn write_files(
+    objects: &dyn Objects,
+    files: &BTreeMap<String, (ListedKey, Vec<u8>)>,
+) -> Result<()> {
+    for (key, (_, bytes)) in files {
+        objects.put(key, bytes, &PutIf::Always)?;
+    }
+    Ok(())
+}
+
+/// Tries whether the storage has room for files of these lengths, before a key file is replaced: with some of both generations nobody who
+/// has a new one adds backups.
+fn check_room(objects: &dyn Objects, lengths: impl Iterator<Item = usize>) -> Result<()> {
+    let blocks = lengths.map(|bytes| bytes.div_ceil(BLOCK_BYTES) + 1);
+    let mut filler = vec![0; (blocks.sum::<usize>() + SPARE_BLOCKS) * BLOCK_BYTES];
+    // Zeros would take no room where a file system compresses.
+    blake3::Hasher::new().finalize_xof().fill(&mut filler);
+    let key = probe_key();
+    let put = objects.put(&key, &filler, &PutIf::Absent);
+    let deleted = objects.delete(&[key]);
+    put?;
+    deleted
+}
+
+fn nothing_changed(error: Error) -> Error {
+    Error::new(error.kind, "could not rotate the key")
+        .because(error.line())
+        .hint("nothing was changed; free space if the storage is full, and run the same command again")
+}
+
+fn incomplete(error: Error) -> Error {
+    Error::new(error.kind, "could not complete the rotation of the key")
+        .because(error.line())
+        .hint("all keys open the repository as before, and those that have the new key add no backups; run the same command again")
+}
+
+fn without_late_roots(error: Error) -> Error {
+    Error::new(
+        error.kind,
+        "could not let the backups count that were made while the key was rotated",
+    )
+    .because(error.line())
+    .hint("the key is rotated, and other backups count; `fullbore verify` names these, and `fullbore key accept` lets them count")
 }
 
 fn ended_first() -> Error {
@@ -97,7 +156,7 @@ fn wrap_all(
     passphrase: &dyn Fn(&str) -> Result<Option<UserRecipient>>,
 ) -> Result<BTreeMap<String, (ListedKey, Vec<u8>)>> {
     let mut wrapped = BTreeMap::new();
-    for file in key_files(objects)? {
+    for file in known_files(objects, members)? {
         let key = file.key();
         let recipient = recipient_of(&file, members, passphrase)?;
         let author = members
@@ -138,7 +197,7 @@ fn recipient_of(
     }
 }
 
-/// Removes the lists of other generations: nobody reads them any more.
+/// Removes the lists of other generations.
 fn remove_old_lists(objects: &dyn Objects, ring: &KeyRing) -> Result<()> {
     let newest = ring.newest().number();
     let lists = ListNumber::all(objects)?.into_iter();

@@ -38,6 +38,7 @@ use fullbore_repository::{
     inventory::{Inventory, NoRoots, bad_words, open_some},
     open::{backup_ids, is_repository, place, repository_at},
     select::BackupFilter,
+    stored_memory::forged_memory,
     verify_memory::{CheckedShare, VerifyRecord},
 };
 use fullbore_storage::{Objects, sealed::changed_key_files};
@@ -320,6 +321,9 @@ impl<'a> RunningCheck<'a> {
                 }
             }
         }
+        forged_memory(repository)
+            .into_iter()
+            .for_each(|line| self.report.note(line));
         self.key_files(repository)
     }
 

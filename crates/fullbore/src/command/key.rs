@@ -6,16 +6,16 @@ use fullbore_format::{
     layout::{ROOT, is_backup_id},
     text,
 };
-use fullbore_repository::roots;
+use fullbore_repository::{roots, verify_memory::carry_memory};
 use fullbore_storage::{
-    Location, Objects,
+    Location, Objects, SealedObjects,
     access::{new_passphrase, opened_key, saved_key, stored_and_key},
     keys::{KeyFile, accept_root, add_key, list_keys, remove_key, rotate_key},
     lost_keys::restore_keys,
     seen_keys::{new_recipients, remember_recipients},
 };
 use serde_json::json;
-use std::{ffi::OsString, io::Write};
+use std::{ffi::OsString, io::Write, sync::Arc};
 
 /// The repository and what to do with its keys.
 #[derive(Debug, Clone)]
@@ -110,7 +110,7 @@ impl KeyCommand {
             }
             KeyChange::Remove { name, access } => {
                 let (stored, ring) = opened_key(&location)?;
-                let access = access_of(&*stored, name, *access)?;
+                let access = access_of(&list_keys(&*stored, Some(&ring))?, name, *access)?;
                 remove_key(&*stored, Some(&ring), name, access)?;
                 text::line(out, &format!("key {name:?} was removed"))?;
                 text::line(out, after_removal(access))
@@ -128,9 +128,10 @@ impl KeyCommand {
             KeyChange::Rotate { agreement } => {
                 let (stored, ring) = opened_key(&location)?;
                 agree(&list_keys(&*stored, Some(&ring))?, &ring, *agreement, out)?;
-                let ring = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
-                remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
-                text::line(out, "later backups are sealed with a new key")
+                let rotated = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
+                remember_recipients(&rotated, &list_keys(&*stored, Some(&rotated))?);
+                text::line(out, "later backups are sealed with a new key")?;
+                keep_memory(&stored, (ring, rotated), out)
             }
             KeyChange::Accept { backup } => {
                 let (stored, ring) = opened_key(&location)?;
@@ -160,10 +161,8 @@ impl NewRecipient {
 }
 
 /// Which of the keys of a name is meant.
-fn access_of(stored: &dyn Objects, name: &str, wanted: Option<Access>) -> Result<Access> {
-    let named = list_keys(stored, None)?
-        .into_iter()
-        .filter(|key| key.name == name);
+fn access_of(files: &[KeyFile], name: &str, wanted: Option<Access>) -> Result<Access> {
+    let named = files.iter().filter(|key| key.name == name);
     let found: Vec<_> = named.map(|key| key.access).collect();
     match (wanted, &found[..]) {
         (Some(access), _) | (None, &[access]) => Ok(access),
@@ -181,6 +180,22 @@ fn after_removal(access: Access) -> &'static str {
         }
         Access::Put => {
             "what it added so far still counts, and what it adds from now on does not; `fullbore key rotate` makes its old key useless"
+        }
+    }
+}
+
+/// Lets the results of verifications count after a rotation. They are of use, and not needed.
+fn keep_memory(
+    stored: &Arc<dyn Objects>,
+    (before, after): (KeyRing, KeyRing),
+    out: &mut dyn Write,
+) -> Result<()> {
+    let with = |ring| SealedObjects::new(stored.clone(), Arc::new(ring));
+    match carry_memory(&with(before), &with(after)) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let lost = "results of earlier verifications do not count any more: run `fullbore verify --data`";
+            text::line(out, &format!("{lost} ({})", error.line()))
         }
     }
 }

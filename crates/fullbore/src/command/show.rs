@@ -7,7 +7,9 @@ use fullbore_format::{
     root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
     sizes, text,
 };
-use fullbore_repository::{annotations::Annotations, open::place, select::BackupFilter};
+use fullbore_repository::{
+    annotations::Annotations, open::place, roots::put_key_of, select::BackupFilter,
+};
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 
@@ -28,16 +30,18 @@ impl Show {
     /// # Errors
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (root, notes) = match look(&self.from, &self.filter)? {
+        let (root, objects) = match look(&self.from, &self.filter)? {
             InspectedInput::Stream(input) => (stream::root(input)?, None),
             InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
             InspectedInput::Backup(archive) => {
-                let notes = place(&self.from).and_then(|(location, _)| {
-                    Annotations::read(&*location.objects()?, &archive.root.id)
-                });
-                (archive.root, notes.ok())
+                let objects = place(&self.from).and_then(|(location, _)| location.objects());
+                (archive.root, objects.ok())
             }
         };
+        let notes = objects
+            .as_ref()
+            .and_then(|objects| Annotations::read(&**objects, &root.id).ok());
+        let put_key = objects.and_then(|objects| put_key_of(&*objects, &root.id));
         let pinned = notes.as_ref().is_some_and(|notes| notes.pinned);
         if self.json {
             return text::json(
@@ -45,13 +49,16 @@ impl Show {
                 &Shown {
                     root: &root,
                     pinned,
+                    put_key,
                 },
             );
         }
         let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
         let keyless = notes.and_then(|notes| notes.keyless_line());
         let keyless = keyless.map(|line| ("without key", line));
-        for (name, value) in fact_lines(&root).into_iter().chain(pin).chain(keyless) {
+        let put_key = put_key.map(|name| ("put key", name));
+        let facts = fact_lines(&root).into_iter();
+        for (name, value) in facts.chain(put_key).chain(pin).chain(keyless) {
             text::line(out, &format!("{name:<13} {value}"))?;
         }
         print_segments(&root, out)?;
@@ -65,6 +72,9 @@ struct Shown<'a> {
     #[serde(flatten)]
     root: &'a Root,
     pinned: bool,
+    /// The put key that made the backup.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    put_key: Option<String>,
 }
 
 /// Formats a tag.

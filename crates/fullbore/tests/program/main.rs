@@ -10,6 +10,7 @@ mod runs;
 
 mod access;
 mod adaptive;
+mod alerts;
 mod archive_names;
 mod care;
 mod choice;

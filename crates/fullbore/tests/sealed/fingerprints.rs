@@ -454,6 +454,12 @@ fn secrets_that_are_easily_guessed_or_read_are_refused() {
         ];
         world.run(add)
     };
+    // Of the same mode, and private by the directory around it.
+    runs::set_mode(&me.key, 0o644);
+    runs::set_mode(world.dir.path(), 0o700);
+    let ran = world.run(args!["list", repository, "--key", me.key]);
+    assert!(ran.err.contains("none of the keys"), "{}", ran.err);
+    runs::set_mode(world.dir.path(), 0o755);
     let weak = world.path("weak");
     runs::write_private(&weak, "weak");
     add(&weak)

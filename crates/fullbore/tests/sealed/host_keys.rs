@@ -388,6 +388,94 @@ fn a_backup_of_a_put_key_in_the_name_of_another_host_is_no_base_of_that_host() {
 }
 
 #[test]
+fn a_backup_in_the_name_of_another_host_shows_the_put_key_that_added_it() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    let own = id_of(&world.backup(&repository, &me));
+    let added = id_of(&world.backup(&repository, &host));
+    let list = |more: &[&str]| {
+        let words = args!["list", repository].into_iter();
+        world
+            .run_as(&me, words.chain(more.iter().map(Into::into)))
+            .ends_with(0)
+    };
+    let table = list(&[]).out;
+    assert_eq!(
+        table.matches("added with put key \"web1\"").count(),
+        1,
+        "{table}"
+    );
+    for line in list(&["--json"]).json() {
+        let expected = (line["id"] == added.as_str()).then_some("web1");
+        assert_eq!(line["put_key"].as_str(), expected, "{line}");
+    }
+    for (id, expected) in [(&own, None), (&added, Some("web1"))] {
+        let at = format!("{}@{id}", repository.display());
+        let shown = world.run_as(&me, args!["show", at, "--json"]).ends_with(0);
+        assert_eq!(shown.json().pop().unwrap()["put_key"].as_str(), expected);
+        let shown = world.run_as(&me, args!["show", at]).ends_with(0).out;
+        assert_eq!(
+            shown.contains("put key       web1"),
+            expected.is_some(),
+            "{shown}"
+        );
+    }
+    let remove = args!["key", "remove", repository, "--name", "web1", "--put"];
+    world.run_as(&me, remove).ends_with(0);
+    let number = &list(&["--json"]).json()[1]["put_key"];
+    assert_eq!(number.as_str().unwrap().len(), 16, "{number}");
+}
+
+#[test]
+fn a_key_file_that_the_storage_hides_is_listed_removed_and_made_again() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    let file = repository.join("keys/web1.put.age");
+    let hide = || fs::remove_file(&file).unwrap();
+    hide();
+    let listed = world
+        .run_as(&me, args!["key", "list", repository])
+        .ends_with(0);
+    assert!(listed.out.contains(&host.recipient), "{}", listed.out);
+    world
+        .run_as(&me, args!["key", "rotate", repository])
+        .ends_with(0);
+    world.backup(&repository, &host);
+    hide();
+    let last = args!["key", "remove", repository, "--name", "owner"];
+    world
+        .run_as(&me, last)
+        .ends_with(2)
+        .has_one_error("the last key");
+    let remove = args!["key", "remove", repository, "--name", "web1"];
+    world.run_as(&me, remove).ends_with(0);
+    world
+        .run_as(&me, args!["key", "rotate", repository])
+        .ends_with(0);
+    assert!(!file.exists());
+    world.run_as(&me, args!["verify", repository]).ends_with(0);
+}
+
+#[test]
+fn a_key_file_of_any_length_takes_little_memory() {
+    let (world, me, _) = world_with_host();
+    let repository = world.repository();
+    world.backup(&repository, &me);
+    for name in ["x.age", "x.put.age", "current.json"] {
+        let file = repository.join("keys").join(name);
+        let kept = fs::read(&file).ok();
+        fs::File::create(&file).unwrap().set_len(200 << 20).unwrap();
+        let ran = world.run_as(&me, args!["list", repository]).ends_with(4);
+        ran.has_one_error("it is too large");
+        match kept {
+            Some(bytes) => fs::write(&file, bytes).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+    }
+    world.run_as(&me, args!["verify", repository]).ends_with(0);
+}
+
+#[test]
 fn a_copy_as_stored_learns_of_a_put_key_that_was_added_later() {
     let (world, me, _) = world_with_host();
     let (repository, replica) = (world.repository(), world.path("replica"));

@@ -98,7 +98,8 @@ fn key_files_that_a_killed_command_left_are_removed_by_the_next_one() {
             .filter(|file| file.to_str().unwrap().ends_with(".partial"))
             .count()
     };
-    let rotate = args!["key", "rotate", repository, "--key", me.key];
+    // A key that a killed command put on the list only is new to this user.
+    let rotate = args!["key", "rotate", repository, "--yes", "--key", me.key];
     let add = args![
         "key",
         "add",

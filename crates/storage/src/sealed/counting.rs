@@ -12,7 +12,7 @@ use fullbore_format::{
 };
 use fullbore_platform::queue::Locked;
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -56,7 +56,7 @@ impl ProvenRoot {
 pub(super) struct KnownMembers {
     list: Mutex<Option<(Arc<Members>, Instant)>>,
     /// Backups that were read, and that put keys made.
-    of_put_keys: Mutex<BTreeSet<String>>,
+    of_put_keys: Mutex<BTreeMap<String, Author>>,
 }
 
 impl SealedObjects {
@@ -82,7 +82,17 @@ impl SealedObjects {
     /// Returns whether a backup that was read is one that only others can have made: with the key of a person, one of a put key. It may say
     /// any host, so it is no base.
     pub fn is_of_put_key(&self, backup: &str) -> bool {
-        self.members.of_put_keys.locked().contains(backup)
+        self.members.of_put_keys.locked().contains_key(backup)
+    }
+
+    /// The name of the put key that made a backup whose root was read, or its number if it was removed since. `None` if a person made it,
+    /// or without a key that reads.
+    pub fn put_key_of(&self, backup: &str) -> Option<String> {
+        let ring = self.ring.as_deref()?;
+        let author = *self.members.of_put_keys.locked().get(backup)?;
+        let (members, _) = self.known_members(ring).ok()?;
+        let name = members::name_of(&members, author).map(str::to_owned);
+        Some(name.unwrap_or_else(|| author.to_string()))
     }
 
     /// Notes who made a root that was read.
@@ -92,7 +102,7 @@ impl SealedObjects {
         if root.author.is_person() {
             known.remove(backup);
         } else {
-            known.insert(backup.to_owned());
+            known.insert(backup.to_owned(), root.author);
         }
     }
 

@@ -42,8 +42,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Directory of the wrapped keys of a repository.
-pub const KEYS: &str = "keys";
+pub use fullbore_format::layout::KEYS;
 
 /// Objects whose headers are kept: a restore reads from some hundred segments by turns.
 const KEPT_HEADERS: usize = 4096;

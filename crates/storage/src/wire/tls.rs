@@ -6,7 +6,7 @@ use aws_lc_rs::{
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::secrecy::is_private;
+use fullbore_platform::secrecy::read_private;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, ServerConfig,
     SignatureScheme,
@@ -117,15 +117,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     })
 }
 
-/// Reads a private key, which only this user may read; that of root may be readable by a group.
+/// Reads a private key, which only this user may be able to read.
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
-    let facts = fs::metadata(file).map_err(failed)?;
-    if !is_private(&facts) {
+    let Some(text) = read_private(file).map_err(failed)? else {
         let what = format!("cannot use the private key {file:?}: others can read it");
         return Err(Error::new(ErrorKind::Permission, what).hint("make it 0600"));
-    }
-    PrivateKeyDer::from_pem_slice(&fs::read(file).map_err(failed)?).map_err(|error| {
+    };
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
         let what = format!("cannot use the private key {file:?}");
         Error::new(ErrorKind::Usage, what)
             .because(error)

@@ -35,6 +35,8 @@ pub(super) struct TableBackup {
     pub(super) pinned: bool,
     /// Files that it lost, as the last verification of data found; 0 if it is not known how many.
     pub(super) loss: Option<u64>,
+    /// The put key that made it, as a person sees it.
+    pub(super) put_key: Option<String>,
 }
 
 /// Prints the table, row by row, and counts.
@@ -194,9 +196,17 @@ fn shortened(source: &str, columns: usize) -> String {
 
 /// Returns what is special about a backup: one line or none.
 fn notes(backup: &TableBackup) -> Option<String> {
-    let TableBackup { root, pinned, loss } = backup;
+    let TableBackup {
+        root,
+        pinned,
+        loss,
+        put_key,
+    } = backup;
     let totals = &root.totals;
     let mut notes = Vec::new();
+    // A put key can say any host. One that has the name of its host is as expected.
+    let stranger = put_key.iter().filter(|name| **name != root.source.host);
+    notes.extend(stranger.map(|name| format!("added with put key {name:?}")));
     notes.extend(loss.map(|files| match files {
         0 => "damaged".to_owned(),
         n => format!("damaged, {} lost", text::counted(n, "file")),
@@ -279,6 +289,9 @@ pub(super) struct BackupLine<'a> {
     bases: Option<&'a [String]>,
     tags: Option<&'a BTreeMap<String, String>>,
     pinned: Option<bool>,
+    /// The put key that made it, for a reader with the key of a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    put_key: Option<&'a str>,
     /// Files that the last verification of data found to be lost; 0 if it is not known which.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_files: Option<u64>,
@@ -312,6 +325,7 @@ impl<'a> BackupLine<'a> {
             bases: root.map(|root| &root.bases[..]),
             tags: root.map(|root| &root.tags),
             pinned: noted.map(|backup| backup.pinned),
+            put_key: noted.and_then(|backup| backup.put_key.as_deref()),
             lost_files: noted.and_then(|backup| backup.loss),
             left_out: root.map(|root| &root.left_out[..]),
             not_captured: totals.map(|totals| totals.unreadable),

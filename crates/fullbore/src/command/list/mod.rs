@@ -125,6 +125,9 @@ impl List {
                 root,
                 pinned,
                 loss: memory.loss(&id),
+                put_key: repository
+                    .as_sealed()
+                    .and_then(|sealed| sealed.put_key_of(&id)),
             });
             match (self.json, noted) {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
