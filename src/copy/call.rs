@@ -14,6 +14,7 @@ use crate::{
     },
     frame::Frame,
     queue::{ByteBudget, ByteRoom},
+    target::deletion_limit::DeletionLimit,
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{
@@ -126,6 +127,21 @@ pub enum CopyCall {
     Rewind,
 }
 
+impl CopyCall {
+    /// Returns whether the source brings entries by it.
+    pub(super) fn brings_entries(&self) -> bool {
+        matches!(
+            self,
+            Self::Put { .. }
+                | Self::Directories
+                | Self::Check { .. }
+                | Self::Describe
+                | Self::Begin { .. }
+                | Self::Link
+        )
+    }
+}
+
 /// The tree to write to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct OpenTarget {
@@ -150,6 +166,9 @@ pub struct OpenTarget {
     /// Whether files are deleted that patterns and marks leave out.
     #[n(6)]
     pub delete_excluded: bool,
+    /// How much may be deleted.
+    #[n(7)]
+    pub limit: DeletionLimit,
 }
 
 impl OpenTarget {

@@ -10,6 +10,7 @@
 
 pub(crate) mod apart;
 pub(crate) mod attributes;
+pub(crate) mod budget;
 pub mod call;
 pub(crate) mod compare;
 pub mod far;
@@ -106,6 +107,7 @@ impl CopyOptions {
             checksum: self.checksum,
             delete: self.delete,
             delete_excluded: self.delete_excluded,
+            limit: self.limit,
         }
     }
 

@@ -125,20 +125,20 @@ fn a_copy_that_would_delete_most_of_its_target_is_refused_before_its_first_chang
     write(to.join("dir/file"), "a directory here");
     let before = shape(&to);
     let refused = copy(args![from, to, "--delete"]).ends_with(2);
-    let refused = refused.has_one_error("cannot delete 10 of the 11 files and directories");
-    for words in ["more than half", "--max-delete 10", "backup/src\"", "rsync"] {
+    let refused = refused.has_one_error("cannot delete 11 of the 11 files and directories");
+    for words in ["more than half", "--max-delete 11", "backup/src\"", "rsync"] {
         assert!(refused.err.contains(words), "{words}: {}", refused.err);
     }
-    copy(args![from, to, "--delete", "--max-delete", "9"]).ends_with(2);
+    copy(args![from, to, "--delete", "--max-delete", "10"]).ends_with(2);
     let planned = copy(args![from, to, "--delete", "-n"]).ends_with(0);
     assert!(
-        planned.err.contains("cannot delete 10 of the 11"),
+        planned.err.contains("cannot delete 11 of the 11"),
         "{}",
         planned.err
     );
     assert!(planned.out.contains("- photos\n"), "{}", planned.out);
     assert_eq!(shape(&to), before);
-    copy(args![from, to, "--delete", "--max-delete", "10"]).ends_with(0);
+    copy(args![from, to, "--delete", "--max-delete", "11"]).ends_with(0);
     assert_eq!(names(&to), ["dir", "new", "same0", "same1", "same2"]);
     write(to.join("extra"), "one of six");
     copy(args![from, to, "--delete"]).ends_with(0);
