@@ -21,7 +21,7 @@ mod found_damage;
 mod fragmentation;
 pub mod ids;
 pub mod import;
-mod intent;
+pub(crate) mod intent;
 pub(crate) mod inventory;
 mod leftovers;
 mod local_place;
