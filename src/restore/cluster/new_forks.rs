@@ -189,13 +189,11 @@ mod tests {
             wal_segment_bytes: TEST_SEGMENT,
             ..ClusterInfo::default()
         };
-        let whole = ClusterPlan {
-            last: Some(FinalFile {
-                path: b"global/pg_control".to_vec(),
-                only_with: None,
-            }),
-            ..ClusterPlan::default()
-        };
+        let mut whole = ClusterPlan::default();
+        whole.last = Some(FinalFile {
+            path: b"global/pg_control".to_vec(),
+            only_with: None,
+        });
         let forks = ["16384", "16384.1", "16384_fsm"];
         assert_eq!(removed(to, &cluster, &whole), forks);
         assert!(removed(to, &cluster, &ClusterPlan::default()).is_empty());
