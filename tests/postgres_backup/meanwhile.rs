@@ -386,7 +386,7 @@ fn an_index_of_an_unlogged_table_that_is_built_meanwhile_is_empty_and_does_not_s
         let file = cluster.file_of("built");
         let restored = slow.end_well(&cluster);
         tested += u32::from(restored.data().join(&file).exists());
-        let number = file.rsplit('/').next().unwrap().parse().unwrap();
+        let number: u32 = file.rsplit('/').next().unwrap().parse().unwrap();
         assert_eq!(init_forks_in_wal(&restored), [number], "{version:?}");
         restored.assert_verifies();
         restored.start();
