@@ -44,7 +44,7 @@ use crate::{
     platform,
     queue::{Queue, start},
     source::tree::Own,
-    source::{Source, Stream},
+    source::{Source, Stream, unmatched::unmatched_warning},
     target::{deletion_limit::DeletionLimit, metadata::has_only_xattrs},
 };
 use apart::check_apart;
@@ -62,6 +62,8 @@ use work::CopyWork;
 
 /// A larger file is copied block by block.
 const LARGE_FILE: u32 = 1 << 20;
+
+const PLACE: &str = "a pattern with a / before its end must be a path below SRC, or begin with SRC";
 
 /// Pages of the target that are asked for ahead.
 const PAGES_AHEAD: usize = 2;
@@ -242,6 +244,11 @@ impl TreeCopy {
         summary
             .warnings
             .extend(self.options.rules.patterns()?.warnings());
+        // With deletions, a pattern may be for objects that only the target has.
+        if !self.options.delete {
+            let unmatched = unmatched_warning(std::iter::once(source.excludes()), PLACE);
+            summary.warnings.extend(unmatched);
+        }
         let skipped = plan.take_skipped();
         Ok(CopySummary {
             new: plan.counts.new.load(Relaxed),

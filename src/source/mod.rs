@@ -11,6 +11,7 @@ pub mod far;
 pub mod patterns;
 pub mod stdin;
 pub mod tree;
+pub mod unmatched;
 
 use crate::{
     error::Result,

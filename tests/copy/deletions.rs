@@ -90,6 +90,24 @@ fn nothing_that_a_rule_leaves_out_is_deleted() {
 }
 
 #[test]
+fn a_pattern_that_matches_nothing_is_named() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    write(from.join("d/data"), "data");
+    let warned = |options: &[&str]| {
+        let all = args![from, to].into_iter();
+        let ran = copy(all.chain(options.iter().map(OsString::from))).ends_with(0);
+        ran.err.contains("matched nothing")
+    };
+    let absolute = from.join("d");
+    assert!(warned(&["--exclude", "from/d"]));
+    assert!(!warned(&["--exclude", "/d"]));
+    assert!(!warned(&["--exclude", absolute.to_str().unwrap()]));
+    // It may be for what only the target has.
+    assert!(!warned(&["--exclude", "/lost", "--delete"]));
+}
+
+#[test]
 fn what_a_rule_leaves_out_is_deleted_on_request() {
     let dir = temp();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
