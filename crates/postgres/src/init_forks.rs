@@ -7,7 +7,7 @@
 //! removed, also where a stock tar extracts the backup.
 //!
 //! An index that is still being built when the backup ends is not known here: a recovery that goes on to its end has the same fault, as
-//! that of a `pg_basebackup`.
+//! that of a `pg_basebackup`. A second start succeeds, because the init fork is there then.
 
 use super::relation::{self, RelationFork};
 use fullbore_format::{

@@ -23,7 +23,7 @@ impl Default for Sizes {
 }
 
 /// OIDs of the tablespaces that every cluster has: `pg_default`, in `base`, and `pg_global` (pg_tablespace.dat).
-const DEFAULT_TABLESPACE: u32 = 1663;
+pub const DEFAULT_TABLESPACE: u32 = 1663;
 const GLOBAL_TABLESPACE: u32 = 1664;
 
 /// A fork of a relation.

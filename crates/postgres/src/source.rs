@@ -8,7 +8,6 @@
 
 use super::{
     archiver, control,
-    file_copies::WalSegments,
     init_forks::{InitForks, NewForks},
     inventory::ManifestInventory,
     late_files::LateFiles,
@@ -21,6 +20,7 @@ use super::{
     stopped, summary_anchor,
     timeline::Timelines,
     trees,
+    wal_reader::WalSegments,
     wal_source::{FollowedWal, WalFollower},
     wal_summaries::BlockChanges,
 };

@@ -5,13 +5,14 @@
 
 use super::{
     control,
-    file_copies::{Copies, WalSegments},
+    file_copies::Copies,
     lsn::{Lsn, segment_name},
     request::Wal,
     session::{HeldSession, Session},
     source::ClusterSource,
     stopped::read_small_text,
     timeline::{Timelines, history_path},
+    wal_reader::WalSegments,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},

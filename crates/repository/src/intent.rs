@@ -150,6 +150,21 @@ pub(super) fn taken_for_dead(id: &str) -> Error {
     .hint("run the same command again; a host that sleeps during its backup loses it")
 }
 
+/// Returns the document by which a change of backup `id` names the other backups that it begins to
+/// refer to.
+///
+/// # Errors
+/// [`ErrorKind::Bug`].
+pub fn sealed_intent(objects: &dyn Objects, id: &str, bases: &[String]) -> Result<Vec<u8>> {
+    let time = jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
+    seal(&Intent {
+        bases: bases.to_vec(),
+        ..intent_of(objects, "", id, &time)
+    })
+}
+
 /// Who makes a backup. In an encrypted repository intents are clear all the same: the host has a pseudonym there.
 fn intent_of(objects: &dyn Objects, source: &str, id: &str, time: &str) -> Intent {
     let host = platform::host_name();

@@ -22,7 +22,7 @@ mod found_damage;
 mod fragmentation;
 pub mod ids;
 pub mod import;
-mod intent;
+pub mod intent;
 pub mod inventory;
 mod leftovers;
 mod local_place;

@@ -51,6 +51,8 @@ pub struct RetentionCandidate {
     pub pinned: bool,
     /// Whether the backup captured its whole source.
     pub complete: bool,
+    /// Whether it has no content at all, as that of a disk that was not mounted.
+    pub empty: bool,
 }
 
 impl RetentionRules {
@@ -76,7 +78,7 @@ impl RetentionRules {
 
     /// Returns why each of the backups of one group is kept, in the order given; a backup without a
     /// reason may be forgotten. If all kept backups are incomplete, the newest complete one is kept
-    /// as well.
+    /// as well; if all are empty, the newest one with content.
     pub fn reasons(
         &self,
         group: &[RetentionCandidate],
@@ -102,8 +104,17 @@ impl RetentionRules {
                 reasons.push("pinned".to_owned());
             }
         }
-        if let Some(at) = last_complete(group, &order, &reasons) {
-            reasons[at].push("last complete".to_owned());
+        // The second rule is for sources of which no complete backup has content, the third for
+        // those that have none themselves.
+        let guards: [(fn(&RetentionCandidate) -> bool, &str); 3] = [
+            (|one| one.complete && !one.empty, "last complete"),
+            (|one| !one.empty, "last with content"),
+            (|one| one.complete, "last complete"),
+        ];
+        for (is_good, name) in guards {
+            if let Some(at) = last_that(is_good, group, &order, &reasons) {
+                reasons[at].push(name.to_owned());
+            }
         }
         reasons
     }
@@ -161,8 +172,9 @@ fn newest_of_periods(
     newest
 }
 
-/// Returns the newest complete backup, if backups are kept and all of them are incomplete.
-fn last_complete(
+/// Returns the newest backup that `is_good`, if backups are kept and none of them is.
+fn last_that(
+    is_good: fn(&RetentionCandidate) -> bool,
     group: &[RetentionCandidate],
     order: &[usize],
     reasons: &[Vec<String>],
@@ -171,12 +183,12 @@ fn last_complete(
         .iter()
         .zip(reasons)
         .filter(|(_, reasons)| !reasons.is_empty());
-    let mut complete = kept.map(|(candidate, _)| candidate.complete).peekable();
-    complete.peek()?;
-    if complete.any(|is_complete| is_complete) {
+    let mut good = kept.map(|(candidate, _)| is_good(candidate)).peekable();
+    good.peek()?;
+    if good.any(|is_good| is_good) {
         return None;
     }
-    order.iter().copied().find(|at| group[*at].complete)
+    order.iter().copied().find(|at| is_good(&group[*at]))
 }
 
 impl TagRule {
@@ -241,6 +253,7 @@ mod tests {
             tags: BTreeMap::new(),
             pinned: false,
             complete: true,
+            empty: false,
         }
     }
 
@@ -289,6 +302,25 @@ mod tests {
             .for_each(|candidate| candidate.complete = false);
         assert_eq!(kept(&rules, &group), [4, 5]);
         assert_eq!(kept(&RetentionRules::default(), &days(3)), [0; 0]);
+    }
+
+    #[test]
+    fn backups_without_content_do_not_end_the_last_one_with_content() {
+        let rules = RetentionRules {
+            last: 2,
+            ..RetentionRules::default()
+        };
+        let mut group = days(6);
+        (3..6).for_each(|at| group[at].empty = true);
+        assert_eq!(kept(&rules, &group), [2, 4, 5]);
+        group[2].complete = false;
+        assert_eq!(kept(&rules, &group), [1, 4, 5]);
+        (0..3).for_each(|at| group[at].complete = false);
+        assert_eq!(kept(&rules, &group), [2, 4, 5]);
+        group
+            .iter_mut()
+            .for_each(|candidate| candidate.empty = true);
+        assert_eq!(kept(&rules, &group), [4, 5]);
     }
 
     #[test]

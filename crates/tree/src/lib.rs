@@ -8,4 +8,5 @@ pub mod far;
 pub mod patterns;
 pub mod read;
 pub mod stdin;
+pub mod unmatched;
 pub mod write;

@@ -3,7 +3,7 @@
 use super::{far_source::FarSubject, paths::Scope};
 use crate::stored_backup::StoredBackup;
 use fullbore_format::{
-    error::{Result, quoted},
+    error::Result,
     page::Record,
     root::{EntryName, SourceInfo},
 };
@@ -19,6 +19,7 @@ use fullbore_postgres::{
     wal_summaries::BlockChanges,
 };
 use fullbore_repository::{base::Base, compare::Compare, ids::SourceMark};
+use fullbore_tree::unmatched::unmatched_warning;
 use fullbore_tree::{
     command_output::CommandOutput,
     patterns::Patterns,
@@ -212,8 +213,8 @@ pub(crate) struct OpenedSubject {
     far: Option<FarSubject>,
 }
 
-/// Number of patterns that a warning names.
-const NAMED: usize = 10;
+/// The meaning of a pattern that matched nothing, perhaps.
+const PLACE: &str = "a pattern that starts with / must be a path in the backup, as `fullbore list` prints it, or a path below a PATH";
 
 impl OpenedSubject {
     pub(super) fn of_trees(
@@ -268,27 +269,7 @@ impl OpenedSubject {
         }
         let patterns = || self.rules.iter().map(|rules| &rules.exclude);
         let idle = patterns().flat_map(Patterns::idle_warnings);
-        let explained = patterns().flat_map(Patterns::idle_negations);
-        let explained: Vec<&[u8]> = explained.map(|(pattern, _)| pattern).collect();
-        let unmatched: Vec<&[u8]> = patterns()
-            .flat_map(Patterns::unmatched)
-            .filter(|pattern| !explained.contains(pattern))
-            .collect();
-        let names: Vec<String> = unmatched
-            .iter()
-            .take(NAMED)
-            .map(|pattern| quoted(pattern))
-            .collect();
-        let names = names.join(", ");
-        let place = "a pattern that starts with / must be a path in the backup, as `fullbore list` prints it, or a path below a PATH";
-        let warning = match unmatched.len() {
-            0 => None,
-            1 => Some(format!("the pattern {names} matched nothing; {place}")),
-            n if n <= NAMED => Some(format!("the patterns {names} matched nothing; {place}")),
-            n => Some(format!(
-                "{n} patterns matched nothing, the first are {names}; {place}"
-            )),
-        };
+        let warning = unmatched_warning(self.rules.iter().map(|rules| &rules.exclude), PLACE);
         let cluster = self.cluster.iter().flat_map(|cluster| cluster.warnings());
         let warnings = self.warnings.iter().cloned();
         warnings.chain(cluster).chain(warning).chain(idle).collect()

@@ -13,6 +13,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::frame::Frame;
 use fullbore_platform::queue::{ByteBudget, ByteRoom};
+use fullbore_tree::write::deletion_limit::DeletionLimit;
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{
     borrow::Cow,
@@ -124,6 +125,21 @@ pub enum CopyCall {
     Rewind,
 }
 
+impl CopyCall {
+    /// Returns whether the source brings entries by it.
+    pub(super) fn brings_entries(&self) -> bool {
+        matches!(
+            self,
+            Self::Put { .. }
+                | Self::Directories
+                | Self::Check { .. }
+                | Self::Describe
+                | Self::Begin { .. }
+                | Self::Link
+        )
+    }
+}
+
 /// The tree to write to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct OpenTarget {
@@ -148,6 +164,9 @@ pub struct OpenTarget {
     /// Whether files are deleted that patterns and marks leave out.
     #[n(6)]
     pub delete_excluded: bool,
+    /// How much may be deleted.
+    #[n(7)]
+    pub limit: DeletionLimit,
 }
 
 impl OpenTarget {

@@ -230,6 +230,7 @@ impl Differences {
         let path = scanned.entry.path.clone();
         self.plan.say_change(false, &path);
         self.touch_parent(&path);
+        self.plan.counts.extra.fetch_add(1, Relaxed);
         self.plan.note_unneeded(&path)?;
         self.gone = Some(path.clone());
         if let EntryKind::HardLink(first) = &scanned.entry.kind {

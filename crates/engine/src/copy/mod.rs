@@ -10,6 +10,7 @@
 
 pub(crate) mod apart;
 pub(crate) mod attributes;
+pub(crate) mod budget;
 pub mod call;
 pub(crate) mod compare;
 pub mod far;
@@ -46,6 +47,7 @@ use fullbore_platform::{
     metrics::meter::Meter,
     queue::{Queue, start},
 };
+use fullbore_tree::unmatched::unmatched_warning;
 use fullbore_tree::{
     read::Own,
     write::{deletion_limit::DeletionLimit, metadata::has_only_xattrs},
@@ -63,6 +65,8 @@ use work::CopyWork;
 
 /// A larger file is copied block by block.
 const LARGE_FILE: u32 = 1 << 20;
+
+const PLACE: &str = "a pattern with a / before its end must be a path below SRC, or begin with SRC";
 
 /// Pages of the target that are asked for ahead.
 const PAGES_AHEAD: usize = 2;
@@ -108,6 +112,7 @@ impl CopyOptions {
             checksum: self.checksum,
             delete: self.delete,
             delete_excluded: self.delete_excluded,
+            limit: self.limit,
         }
     }
 
@@ -242,6 +247,11 @@ impl TreeCopy {
         summary
             .warnings
             .extend(self.options.rules.patterns()?.warnings());
+        // With deletions, a pattern may be for objects that only the target has.
+        if !self.options.delete {
+            let unmatched = unmatched_warning(std::iter::once(source.excludes()), PLACE);
+            summary.warnings.extend(unmatched);
+        }
         let skipped = plan.take_skipped();
         Ok(CopySummary {
             new: plan.counts.new.load(Relaxed),

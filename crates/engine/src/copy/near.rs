@@ -112,6 +112,9 @@ impl CopyTarget for NearTarget {
             return self.open(wanted);
         }
         let tree = self.tree()?;
+        if call.brings_entries() {
+            tree.close_list();
+        }
         match call {
             CopyCall::Open(_) => Err(not_understood()),
             CopyCall::List => {
@@ -159,9 +162,11 @@ impl CopyTarget for NearTarget {
 
     fn put(&self, frame: &Frame, parts: &[usize]) -> Result<CopyAnswer> {
         let tree = self.tree()?;
+        tree.close_list();
         let mut members = tree.members()?;
         for part in parts.iter().map(|at| &frame.parts[*at]) {
             if let FrameContent::Whole(entry, _) = &part.what {
+                tree.note_made(&entry.path);
                 let content = &frame.data[part.inner as usize..][..part.len as usize];
                 members.put(entry, content)?;
             }
@@ -221,7 +226,21 @@ impl OpenTree {
         Ok(MemberWriter::new(self.written()?, &self.writers))
     }
 
+    /// Entries that are listed from now on may be those of the source.
+    fn close_list(&self) {
+        if let Some(removal) = &self.removal {
+            removal.budget.close();
+        }
+    }
+
+    fn note_made(&self, path: &[u8]) {
+        if let Some(removal) = &self.removal {
+            removal.budget.note_made(path);
+        }
+    }
+
     fn rewind(&self) -> Result<CopyAnswer> {
+        self.close_list();
         *self.listing.locked() = Some(TreeListing::open(&self.path, &self.opened_as)?);
         Ok(CopyAnswer {
             has_content: true,
@@ -238,9 +257,10 @@ impl OpenTree {
         Ok(entries)
     }
 
-    /// Checks that no pattern leaves an entry out.
+    /// Checks that no pattern leaves an entry out, and notes it.
     fn check_entry(&self, entry: &Entry) -> Result<()> {
         let is_directory = entry.kind == EntryKind::Directory;
+        self.note_made(&entry.path);
         match self.left_out.leave_out(&entry.path, is_directory) {
             true => Err(not_allowed()),
             false => Ok(()),
@@ -261,6 +281,9 @@ impl OpenTree {
                 break;
             };
             text += record.entry.text_bytes();
+            if let Some(removal) = &self.removal {
+                removal.budget.note_listed(&record.entry.path);
+            }
             if there.attributes.is_none() {
                 listed.note(&record.entry);
             }
@@ -349,9 +372,13 @@ impl OpenTree {
         if let Some(from) = from {
             let removal = self.removal.as_ref().ok_or_else(not_allowed)?;
             removal.check(checked_path(from)?)?;
+            removal.begin_rename(self.written()?, from)?;
         }
         let mut members = self.members()?;
         let begun = self.large.begin(&mut members.writer, entry, from);
+        if let (Some(from), Some(removal)) = (from, &self.removal) {
+            removal.end_rename(self.written()?, from);
+        }
         members.answer.has_content = members.unless_refused(&entry.path, begun)?.unwrap_or(false);
         Ok(members.answer())
     }
@@ -366,7 +393,9 @@ impl OpenTree {
             }
         }
         while let Some(path) = paths.next() {
-            let (path, target) = (path?, paths.next().ok_or_else(not_understood)??);
+            let path = path?;
+            self.note_made(path);
+            let (path, target) = (path, paths.next().ok_or_else(not_understood)??);
             let linked = members.writer.link(target, path);
             members.unless_refused(path, linked)?;
         }

@@ -1,6 +1,7 @@
 //! Removal from the tree that is written. It exists only if this side allows `--delete`.
 
 use super::{
+    budget::DeletionBudget,
     call::{OpenTarget, not_allowed, read_paths},
     members::MemberWriter,
     rules::{CopyRules, LeftOutPatterns},
@@ -10,13 +11,17 @@ use fullbore_format::{
     error::{Error, Result},
 };
 use fullbore_platform::dir::{self, is_lost_and_found};
-use fullbore_tree::{read::SourceTree, write::tree::TargetTree};
+use fullbore_tree::{
+    read::SourceTree,
+    write::{partial::is_partial, tree::TargetTree},
+};
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
-/// Removes paths that no rule of this side leaves out.
+/// Removes paths that no rule of this side leaves out, and no more than its limit allows.
 pub(super) struct TreeRemoval {
     rules: CopyRules,
     patterns: LeftOutPatterns,
+    pub(super) budget: DeletionBudget,
     /// The tree, for marks in its directories.
     marks: SourceTree,
     root: OwnedFd,
@@ -32,6 +37,7 @@ impl TreeRemoval {
         let dir = dir::open_root(root).map_err(failed)?;
         Ok(Self {
             patterns: rules.patterns()?,
+            budget: DeletionBudget::new(opened_as.limit),
             marks: rules.open(root, Arc::default())?,
             device: dir::stat_fd(&dir).map_err(failed)?.dev,
             root: dir,
@@ -42,8 +48,8 @@ impl TreeRemoval {
     /// Removes the paths in `body`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if a rule leaves one of them out:
-    /// then none is removed. An error that concerns all.
+    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if a rule leaves one of them out, or
+    /// if they are more than the limit allows: then none is removed. An error that concerns all.
     pub(super) fn remove(
         &self,
         tree: &Arc<TargetTree>,
@@ -52,6 +58,11 @@ impl TreeRemoval {
     ) -> Result<()> {
         read_paths(body)?.try_for_each(|path| self.check(path?))?;
         let is_whole = self.rules.removes_whole_directories();
+        let mut entries = 0_u64;
+        for path in read_paths(body)? {
+            entries = entries.saturating_add(self.entries_at(tree, path?, is_whole));
+        }
+        self.budget.take(entries)?;
         for path in read_paths(body)? {
             let path = path?;
             let removed = match is_whole {
@@ -61,6 +72,27 @@ impl TreeRemoval {
             members.unless_refused(path, removed)?;
         }
         Ok(())
+    }
+
+    /// Returns the number of entries that a removal of `path` takes. Unfinished files of a copy do
+    /// not count, as on the other side.
+    fn entries_at(&self, tree: &TargetTree, path: &[u8], is_whole: bool) -> u64 {
+        tree.count_entries(path, is_whole, |path| !is_partial(path))
+    }
+
+    /// Counts a file that is about to lose its name `from`.
+    ///
+    /// # Errors
+    /// As [`DeletionBudget::take`].
+    pub(super) fn begin_rename(&self, tree: &TargetTree, from: &[u8]) -> Result<()> {
+        self.budget.take(self.entries_at(tree, from, false))
+    }
+
+    /// Gives back what [`Self::begin_rename`] counted if the file kept its name.
+    pub(super) fn end_rename(&self, tree: &TargetTree, from: &[u8]) {
+        if self.entries_at(tree, from, false) > 0 {
+            self.budget.give_back();
+        }
     }
 
     /// Checks that this path may be removed, or given another name.

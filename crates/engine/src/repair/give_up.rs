@@ -1,20 +1,21 @@
-//! Drops the lost files from a backup: its manifest still lists them, as not captured.
+//! Drops the lost files from a backup: its manifest still lists them, as not captured. Files whose content another backup has stay.
 //!
 //! If every copy of a page is damaged, its entries are lost: the root records their number and the
 //! first one. Pages with lost files are written again, after the other pages in the backup's own
 //! manifest, because other backups may refer to the old pages. The new pages have no copy in a
 //! segment, because a segment never changes.
 
-use super::{cut_off, remade_sums::RemadeSums};
+use super::{cut_off, remade_sums::RemadeSums, reused::ReusedContent, same_content::SameContent};
 use crate::verify::losses::EntryLoss;
 use fullbore_format::{
     digest::hex,
     entry::EntryPath,
     error::{Result, quoted},
     page::{EntryState, Extent, ManifestPage, Record, SegmentId, describe_whole_file},
-    root::{EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
+    root::{EntryName, Live, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root},
     text::counted,
 };
+use fullbore_pipeline::liveness::References;
 use fullbore_repository::archive::unnamed_losses;
 use fullbore_repository::{
     archive::{Archive, object::ObjectName},
@@ -34,11 +35,13 @@ pub(crate) struct RemainingBackup {
     pub(crate) lost: Vec<EntryPath>,
     /// Descriptions of losses with pages, whose names are unknown.
     pub(crate) unnamed: Vec<String>,
+    /// Parts of segments of other backups that it refers to for the first time.
+    pub(crate) reused: Vec<Live>,
     /// The end of the manifest.
     end: u64,
 }
 
-/// Returns the backup without `loss` and without the segments that are `missing`.
+/// Returns the backup without `loss` and without the segments that are `missing`. Files of `reused` get their content from there.
 ///
 /// # Errors
 /// If a page cannot be encoded; errors of the system.
@@ -46,14 +49,17 @@ pub(crate) fn forgo(
     archive: &Archive,
     loss: Option<&EntryLoss>,
     missing: &HashSet<SegmentId>,
+    (reused, same): (&ReusedContent<'_>, &SameContent),
 ) -> Result<RemainingBackup> {
     let sums = RemadeSums::of(archive)?;
-    let files = lost(archive, loss);
+    let files = lost(archive, loss, reused);
+    let mut references = References::default();
     let mut rest = RemainingBackup {
         root: archive.root.clone(),
         added: Vec::new(),
         lost: files.iter().cloned().collect(),
         unnamed: Vec::new(),
+        reused: Vec::new(),
         end: end(archive),
     };
     rest.lost.sort();
@@ -61,11 +67,12 @@ pub(crate) fn forgo(
     for at in &archive.root.pages {
         match whole(archive, at) {
             Some(page)
-                if page
-                    .records
-                    .iter()
-                    .any(|record| files.contains(&record.entry.path)) =>
+                if page.records.iter().any(|record| {
+                    let path = &record.entry.path;
+                    files.contains(path) || reused.has(path)
+                }) =>
             {
+                let page = reused.apply(archive, page, &mut references);
                 rest.add(at, page, &files)?;
             }
             Some(_) => rest
@@ -87,12 +94,17 @@ pub(crate) fn forgo(
     rest.root
         .liveness
         .retain(|live| !missing.contains(&full(archive, &live.id())));
+    rest.reused = ReusedContent::count_in(&mut rest.root, archive, &references, same);
     Ok(rest)
 }
 
 /// Returns the files that cannot be restored, and their other names: those with lost content, and
-/// those with lost records.
-fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
+/// those with lost records. Those that are `reused`, and their other names, can.
+fn lost(
+    archive: &Archive,
+    loss: Option<&EntryLoss>,
+    reused: &ReusedContent<'_>,
+) -> HashSet<EntryPath> {
     let mut parts = Vec::new();
     each_page(archive, |page| {
         parts.extend(
@@ -108,6 +120,7 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
             |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
         files.extend(told);
+        leave_reused(archive, &mut files, reused);
     }
     // The other names can only be searched once the files are known: keeping all names would take
     // too much memory.
@@ -119,6 +132,21 @@ fn lost(archive: &Archive, loss: Option<&EntryLoss>) -> HashSet<EntryPath> {
         files.extend(names);
     }
     files
+}
+
+/// Removes the files that get their content from elsewhere, and their other names.
+fn leave_reused(archive: &Archive, files: &mut HashSet<EntryPath>, reused: &ReusedContent<'_>) {
+    if reused.count() == 0 {
+        return;
+    }
+    let kept = files.iter().filter(|path| reused.has(path));
+    let mut kept: HashSet<EntryPath> = kept.cloned().collect();
+    let mut names = Vec::new();
+    each_page(archive, |page| {
+        names.extend(cut_off::names_of(&kept, page.records.iter()));
+    });
+    kept.extend(names);
+    files.retain(|path| !kept.contains(path));
 }
 
 /// Calls `take` for each page with an intact copy.

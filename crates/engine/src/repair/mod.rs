@@ -14,17 +14,19 @@ pub(crate) mod cluster_facts;
 pub(crate) mod cut_off;
 pub(crate) mod frame_index;
 pub(crate) mod give_up;
+mod rely;
 pub(crate) mod remade_sums;
+mod reused;
 pub(crate) mod root;
 mod same_content;
 pub(crate) mod totals;
 
-use crate::verify::{Verify, VerifyVerdict, losses::EntryLoss};
+use crate::verify::{Verify, VerifyVerdict};
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     layout::{self, Repository},
     page::SegmentId,
-    root::{FORMAT, Root},
+    root::{FORMAT, Live, Root},
     seal::seal,
     text::counted,
 };
@@ -42,8 +44,10 @@ use fullbore_repository::{
     verify_memory::VerifyMemory,
     writer::lacks_conditions,
 };
-use fullbore_storage::{Lease, Leased, Objects, PutIf, Take};
+use fullbore_storage::{Leased, Objects, PutIf, Take};
 use give_up::{RemainingBackup, forgo};
+use rely::IntentLease;
+use reused::ReusedContent;
 use root::{RebuiltRoot, label, rebuild};
 use same_content::SameContent;
 use std::{
@@ -88,13 +92,24 @@ enum RepairAction {
     Manifest(String, Vec<(u64, Vec<u8>)>),
     /// Adds pages to the manifest, then stores the rebuilt root.
     Root(Vec<(u64, Vec<u8>)>, Box<Root>),
-    /// Adds pages to the manifest, then replaces the second root by the first, if the second is
-    /// still there.
-    Rewrite(Vec<(u64, Vec<u8>)>, Box<(Root, Root)>),
+    /// Adds pages to the manifest, then replaces the root.
+    Rewrite(Box<RewrittenRoot>),
     /// Stores the annotations of this backup again: a pin.
     Pin(String),
     /// No repair is possible.
     Nothing,
+}
+
+/// A root that replaces another one.
+struct RewrittenRoot {
+    root: Root,
+    /// The root that must be there still.
+    planned: Root,
+    /// Pages to add to the manifest.
+    pages: Vec<(u64, Vec<u8>)>,
+    /// Backups whose content the root refers to for the first time, and the parts of segments.
+    bases: Vec<String>,
+    reused: Vec<Live>,
 }
 
 impl Repair {
@@ -180,7 +195,9 @@ impl Repair {
                     })
                 };
             if loss.is_some() || missing.iter().any(mentions) {
-                steps.push(forgo_step(objects, archive, loss, &missing, &same)?);
+                let reused = ReusedContent::find(&archives, archive, loss, &same);
+                let rest = forgo(archive, loss, &missing, (&reused, &same))?;
+                steps.push(forgo_step(objects, archive, rest, reused));
             }
         }
         Ok(steps)
@@ -285,13 +302,13 @@ impl RepairStep {
                 };
                 put(objects, layout::REPOSITORY, &seal(&facts)?).map(|()| None)
             }
-            RepairAction::Forgotten(id, bytes) => locked(objects, id, || {
+            RepairAction::Forgotten(id, bytes) => locked(objects, id, |_| {
                 put(objects, &key(id, layout::FORGOTTEN), bytes).map(|()| None)
             }),
-            RepairAction::Manifest(id, pages) => locked(objects, id, || {
+            RepairAction::Manifest(id, pages) => locked(objects, id, |_| {
                 write_manifest(objects, id, pages).map(|()| None)
             }),
-            RepairAction::Root(pages, root) => locked(objects, &root.id, || {
+            RepairAction::Root(pages, root) => locked(objects, &root.id, |_| {
                 // Another process may have restored the right root meanwhile.
                 let state = roots::state(objects, &root.id)?;
                 let is_over = matches!(state, Some(BackupState::Forgotten | BackupState::Void));
@@ -300,10 +317,13 @@ impl RepairStep {
                 }
                 write_root(objects, pages, root)
             }),
-            RepairAction::Rewrite(pages, roots) => locked(objects, &roots.0.id, || {
-                let left = rewrite(objects, pages, &roots.0, &roots.1)?;
+            RepairAction::Rewrite(new) => locked(objects, &new.root.id, |intent| {
+                let left = match intent.rely_on(&new.root, &new.bases, &new.reused)? {
+                    None => rewrite(objects, new)?,
+                    left => left,
+                };
                 if left.is_none() {
-                    forget_loss(objects, &roots.0.id);
+                    forget_loss(objects, &new.root.id);
                 }
                 Ok(left)
             }),
@@ -327,7 +347,7 @@ fn put(objects: &dyn Objects, key: &str, bytes: &[u8]) -> Result<()> {
 fn locked(
     objects: &dyn Objects,
     id: &str,
-    work: impl FnOnce() -> Result<Option<&'static str>>,
+    work: impl FnOnce(&mut IntentLease<'_>) -> Result<Option<&'static str>>,
 ) -> Result<Option<&'static str>> {
     let key = intent_key(id);
     let mut is_made = true;
@@ -346,7 +366,7 @@ fn locked(
         Leased::Ours(lease) => Some(lease),
         Leased::Unknown | Leased::Absent => None,
     };
-    let _lease = IntentLease {
+    let mut intent = IntentLease {
         objects,
         key,
         is_made,
@@ -355,24 +375,7 @@ fn locked(
     if roots::files_of(objects, id)?.is_empty() {
         return Ok(None);
     }
-    work()
-}
-
-/// A lease, whose intent is deleted with it. Without locks, the intent of another process is kept,
-/// because a prune must see it.
-struct IntentLease<'a> {
-    objects: &'a dyn Objects,
-    key: String,
-    is_made: bool,
-    lease: Option<Box<dyn Lease>>,
-}
-
-impl Drop for IntentLease<'_> {
-    fn drop(&mut self) {
-        if self.lease.is_some() && self.is_made {
-            let _ = self.objects.delete(std::slice::from_ref(&self.key)); // the next backup removes it
-        }
-    }
+    work(&mut intent)
 }
 
 /// Returns whether this backup has a root, even one of a newer program.
@@ -386,15 +389,10 @@ fn is_back(objects: &dyn Objects, id: &str) -> bool {
     })
 }
 
-fn rewrite(
-    objects: &dyn Objects,
-    pages: &[(u64, Vec<u8>)],
-    root: &Root,
-    planned: &Root,
-) -> Result<Option<&'static str>> {
-    match objects.get(&key(&root.id, layout::ROOT))? {
-        Some((bytes, _)) if Root::open(&bytes, "").is_ok_and(|found| found == *planned) => {
-            write_root(objects, pages, root)
+fn rewrite(objects: &dyn Objects, new: &RewrittenRoot) -> Result<Option<&'static str>> {
+    match objects.get(&key(&new.root.id, layout::ROOT))? {
+        Some((bytes, _)) if Root::open(&bytes, "").is_ok_and(|found| found == new.planned) => {
+            write_root(objects, &new.pages, &new.root)
         }
         Some(_) => Ok(Some("its root has changed since the repair was planned")),
         None => Ok(None), // forgotten
@@ -581,37 +579,55 @@ fn missing(stock: &Inventory) -> HashSet<SegmentId> {
 fn forgo_step(
     objects: &Arc<dyn Objects>,
     archive: &Archive,
-    loss: Option<&EntryLoss>,
-    missing: &HashSet<SegmentId>,
-    same: &SameContent,
-) -> Result<RepairStep> {
-    let rest = forgo(archive, loss, missing)?;
+    rest: RemainingBackup,
+    reused: ReusedContent<'_>,
+) -> RepairStep {
     let id = &archive.root.id;
-    let elsewhere = same.lines(archive, &rest.lost);
-    let files = rest.lost.iter().map(|path| match elsewhere.get(path) {
+    let with_place = |path: &Vec<u8>| match reused.elsewhere.get(path) {
         Some(place) => format!("{}: {place}", quoted(path)),
         None => quoted(path),
-    });
-    let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
-    let why = if elsewhere.is_empty() {
-        "no intact copy is left"
-    } else {
-        "no copy that this backup refers to is intact"
     };
-    let mark = format!(
-        "mark {} of backup {id:?} as not captured, because {why}",
-        things(&rest, &lost)
-    );
+    let files = rest.lost.iter().map(with_place);
+    let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
+    let what = forgo_words(id, &rest, &lost, &reused);
     let hint = (!rest.unnamed.is_empty()).then(last_resort);
-    let what = if lost.is_empty() {
+    let detail = reused.lines.into_iter().chain(hint).chain(lost).collect();
+    let new = RewrittenRoot {
+        root: rest.root,
+        planned: archive.root.clone(),
+        pages: rest.added,
+        bases: reused.bases.into_iter().collect(),
+        reused: rest.reused,
+    };
+    RepairStep::new(objects, what, detail, RepairAction::Rewrite(Box::new(new)))
+}
+
+/// Returns in words how a backup changes.
+fn forgo_words(
+    id: &str,
+    rest: &RemainingBackup,
+    lost: &[String],
+    reused: &ReusedContent<'_>,
+) -> String {
+    let taken = (reused.count() > 0).then(|| {
+        let files = counted(reused.count(), "file");
+        format!("take the content of {files} of backup {id:?} from other backups of its source")
+    });
+    let marked = (!lost.is_empty()).then(|| {
+        let why = if reused.elsewhere.is_empty() {
+            "no intact copy is left"
+        } else {
+            "no copy that this backup refers to is intact"
+        };
+        let things = things(rest, lost);
+        format!("mark {things} of backup {id:?} as not captured, because {why}")
+    });
+    let parts: Vec<String> = taken.into_iter().chain(marked).collect();
+    if parts.is_empty() {
         format!("remove missing segments that no file needs from the root of backup {id:?}")
     } else {
-        mark
-    };
-    let detail = hint.into_iter().chain(lost).collect();
-    let roots = Box::new((rest.root, archive.root.clone()));
-    let action = RepairAction::Rewrite(rest.added, roots);
-    Ok(RepairStep::new(objects, what, detail, action))
+        parts.join("; ")
+    }
 }
 
 /// Returns the number of lost entries, in words.

@@ -1,19 +1,65 @@
 //! Looks for the content of lost files in other backups of the repository.
 
 use crate::verify::losses::EntryLoss;
-use fullbore_format::{digest::Digest, entry::EntryPath, error::quoted, page::PageItem};
+use fullbore_format::{
+    digest::Digest,
+    entry::{EntryKind, EntryPath},
+    error::quoted,
+    page::{Extent, PageItem, SegmentId},
+    root::{Live, Root},
+};
 use fullbore_repository::{
     archive::{Archive, Selection},
-    inventory::files,
+    inventory::{files, full},
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// Size and digest: files that have both alike have the same content.
-type ContentKey = (u64, [u8; 32]);
+pub(super) type ContentKey = (u64, [u8; 32]);
 
-/// Lost files of which another backup has the content, each with that backup and its path there. Memory grows with the lost files.
+/// Lost files of which another backup has the content. Memory grows with the lost files and their extents.
 #[derive(Debug, Default)]
-pub(crate) struct SameContent(HashMap<ContentKey, (String, EntryPath)>);
+pub(crate) struct SameContent {
+    /// For each content one place of each source.
+    places: HashMap<ContentKey, Vec<ContentPlace>>,
+    /// The segments of the backups with these places, under their full names.
+    segments: HashMap<SegmentId, Live>,
+}
+
+/// A file that has the content of a lost one.
+#[derive(Debug)]
+pub(super) struct ContentPlace {
+    /// Its backup.
+    pub(super) backup: String,
+    pub(super) path: EntryPath,
+    pub(super) kind: EntryKind,
+    pub(super) parts: Vec<ContentPart>,
+    /// The index of its backup.
+    archive: usize,
+}
+
+/// The part of a file that one record describes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ContentPart {
+    pub(super) from: u64,
+    pub(super) bytes: u64,
+    pub(super) is_last: bool,
+    /// Each with the full name of its segment.
+    pub(super) extents: Vec<(SegmentId, Extent)>,
+}
+
+impl ContentPart {
+    fn of(archive: &Archive, item: &PageItem) -> Self {
+        let extents = item.extents.iter();
+        let named = extents.map(|extent| (full(archive, item.segment(&extent.frame)), *extent));
+        Self {
+            from: item.from,
+            bytes: item.described_bytes(),
+            is_last: !item.more,
+            extents: named.collect(),
+        }
+    }
+}
 
 impl SameContent {
     /// Looks through all `archives` for the content of the files that these `losses` name.
@@ -23,44 +69,92 @@ impl SameContent {
         for archive in archives {
             lost.each(archive, true, |key, _| _ = wanted.insert(key));
         }
-        let mut found = HashMap::new();
+        let mut found = Self::default();
         if wanted.is_empty() {
-            return Self::default();
+            return found;
         }
-        for archive in archives {
-            lost.each(archive, false, |key, path| {
-                if wanted.contains(&key) {
-                    found.insert(key, (archive.root.id.clone(), path.clone()));
-                }
+        for (at, archive) in archives.iter().enumerate() {
+            let mut is_used = false;
+            lost.each(archive, false, |key, parts| {
+                is_used |= wanted.contains(&key) && found.add(archives, at, key, parts);
             });
-        }
-        Self(found)
-    }
-
-    /// Returns where the content of each of these files of a backup is, in words.
-    pub(crate) fn lines(
-        &self,
-        archive: &Archive,
-        paths: &[EntryPath],
-    ) -> BTreeMap<EntryPath, String> {
-        let wanted: HashSet<&EntryPath> = paths.iter().collect();
-        let mut lines = BTreeMap::new();
-        if self.0.is_empty() {
-            return lines;
-        }
-        for parts in files(archive.records(&Selection::default(), false)) {
-            let path = &parts[0].entry.path;
-            if wanted.contains(path)
-                && let Some((backup, there)) = key_of(&parts).and_then(|key| self.0.get(&key))
-            {
-                let line = format!(
-                    "backup {backup:?} has the same content, as {}",
-                    quoted(there)
-                );
-                lines.insert(path.clone(), line);
+            if is_used {
+                found.note_segments(archive);
             }
         }
-        lines
+        found
+    }
+
+    /// Adds a file, unless a backup that serves the same ones has the content already. The oldest backup comes first.
+    fn add(
+        &mut self,
+        archives: &[Archive],
+        at: usize,
+        key: ContentKey,
+        parts: &[PageItem],
+    ) -> bool {
+        let archive = &archives[at];
+        let places = self.places.entry(key).or_default();
+        let serves_same = |place: &ContentPlace| {
+            let of = &archives[place.archive].root;
+            of.source == archive.root.source && of.options.codec == archive.root.options.codec
+        };
+        if places.iter().any(serves_same) {
+            return false;
+        }
+        let parts_of = parts.iter().map(|item| ContentPart::of(archive, item));
+        places.push(ContentPlace {
+            backup: archive.root.id.clone(),
+            path: parts[0].entry.path.clone(),
+            kind: parts[0].entry.kind.clone(),
+            parts: parts_of.collect(),
+            archive: at,
+        });
+        true
+    }
+
+    fn note_segments(&mut self, archive: &Archive) {
+        let Root {
+            segments, liveness, ..
+        } = &archive.root;
+        let own = segments.iter().map(|segment| segment.fully_live());
+        for live in liveness.iter().cloned().chain(own) {
+            self.segments.insert(full(archive, &live.id()), live);
+        }
+    }
+
+    /// Returns a place of this content, with the backups that it belongs to, if there is any.
+    pub(super) fn places(&self, key: &ContentKey) -> &[ContentPlace] {
+        self.places.get(key).map_or(&[], |places| places)
+    }
+
+    /// Returns whether nothing was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Returns the description of a segment with such content.
+    pub(super) fn segment(&self, id: &SegmentId) -> Option<&Live> {
+        self.segments.get(id)
+    }
+}
+
+impl ContentPlace {
+    /// Returns whether the other backup may refer to this content: its source is the same and is known, and so is the codec.
+    pub(super) fn serves(&self, root: &Root, archives: &[Archive]) -> bool {
+        let of = &archives[self.archive].root;
+        !root.source.is_unknown()
+            && of.source == root.source
+            && of.options.codec == root.options.codec
+    }
+
+    /// Returns in words where the content is.
+    pub(super) fn line(&self) -> String {
+        format!(
+            "backup {:?} has the same content, as {}",
+            self.backup,
+            quoted(&self.path)
+        )
     }
 }
 
@@ -78,7 +172,7 @@ impl<'a> Losses<'a> {
         &self,
         archive: &Archive,
         are_lost: bool,
-        mut take: impl FnMut(ContentKey, &EntryPath),
+        mut take: impl FnMut(ContentKey, &[PageItem]),
     ) {
         let lost = self.0.get(&*archive.root.id);
         if are_lost && lost.is_none() {
@@ -90,14 +184,14 @@ impl<'a> Losses<'a> {
             if is_lost == are_lost
                 && let Some(key) = key_of(&parts)
             {
-                take(key, path);
+                take(key, &parts);
             }
         }
     }
 }
 
 /// Returns the key of a file's content; `None` if its digest is unknown.
-fn key_of(parts: &[PageItem]) -> Option<ContentKey> {
+pub(super) fn key_of(parts: &[PageItem]) -> Option<ContentKey> {
     let last = parts.last().filter(|last| last.state.is_stored())?;
     match last.digest? {
         Digest::Blake3(digest) => Some((last.entry.size(), digest)),

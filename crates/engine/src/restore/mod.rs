@@ -281,6 +281,9 @@ impl Restore {
             run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&limit, &damaged)?;
+        if let Some(info) = &run.archive.root.postgres {
+            cluster::new_forks::remove_forks(&self.to, &run.cluster, info, &run.tree)?;
+        }
         run.tree.sync()
     }
 

@@ -414,6 +414,7 @@ fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBa
         |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e);
     let time: Timestamp = root.time.parse().map_err(bad)?;
     let complete = root.totals.is_complete();
+    let empty = root.totals.bytes == 0;
     // The roots of many backups are in memory at the same time, so these large fields are
     // dropped.
     (root.segments, root.liveness, root.pages) = Default::default();
@@ -423,6 +424,7 @@ fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBa
         tags: root.tags.clone(),
         pinned: notes.pinned,
         complete,
+        empty,
     };
     Ok(ListedBackup { root, candidate })
 }

@@ -90,6 +90,24 @@ fn nothing_that_a_rule_leaves_out_is_deleted() {
 }
 
 #[test]
+fn a_pattern_that_matches_nothing_is_named() {
+    let dir = temp();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    write(from.join("d/data"), "data");
+    let warned = |options: &[&str]| {
+        let all = args![from, to].into_iter();
+        let ran = copy(all.chain(options.iter().map(OsString::from))).ends_with(0);
+        ran.err.contains("matched nothing")
+    };
+    let absolute = from.join("d");
+    assert!(warned(&["--exclude", "from/d"]));
+    assert!(!warned(&["--exclude", "/d"]));
+    assert!(!warned(&["--exclude", absolute.to_str().unwrap()]));
+    // It may be for what only the target has.
+    assert!(!warned(&["--exclude", "/lost", "--delete"]));
+}
+
+#[test]
 fn what_a_rule_leaves_out_is_deleted_on_request() {
     let dir = temp();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -125,20 +143,20 @@ fn a_copy_that_would_delete_most_of_its_target_is_refused_before_its_first_chang
     write(to.join("dir/file"), "a directory here");
     let before = shape(&to);
     let refused = copy(args![from, to, "--delete"]).ends_with(2);
-    let refused = refused.has_one_error("cannot delete 10 of the 11 files and directories");
-    for words in ["more than half", "--max-delete 10", "backup/src\"", "rsync"] {
+    let refused = refused.has_one_error("cannot delete 11 of the 11 files and directories");
+    for words in ["more than half", "--max-delete 11", "backup/src\"", "rsync"] {
         assert!(refused.err.contains(words), "{words}: {}", refused.err);
     }
-    copy(args![from, to, "--delete", "--max-delete", "9"]).ends_with(2);
+    copy(args![from, to, "--delete", "--max-delete", "10"]).ends_with(2);
     let planned = copy(args![from, to, "--delete", "-n"]).ends_with(0);
     assert!(
-        planned.err.contains("cannot delete 10 of the 11"),
+        planned.err.contains("cannot delete 11 of the 11"),
         "{}",
         planned.err
     );
     assert!(planned.out.contains("- photos\n"), "{}", planned.out);
     assert_eq!(shape(&to), before);
-    copy(args![from, to, "--delete", "--max-delete", "10"]).ends_with(0);
+    copy(args![from, to, "--delete", "--max-delete", "11"]).ends_with(0);
     assert_eq!(names(&to), ["dir", "new", "same0", "same1", "same2"]);
     write(to.join("extra"), "one of six");
     copy(args![from, to, "--delete"]).ends_with(0);

@@ -13,6 +13,7 @@ use fullbore_format::{
     error::ErrorKind,
     pax::write_header,
 };
+use fullbore_tree::write::deletion_limit::DeletionLimit;
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::Path};
 
@@ -27,11 +28,15 @@ fn opened(dir: &Path) -> NearTarget {
     )
 }
 
-/// A target that is opened as the command line of its side says.
+/// A target that is opened as the command line of its side says, and listed.
 fn opened_with(dir: &Path, options: CopyOptions) -> NearTarget {
     let target = NearTarget::granted(options.target(dir));
     let asked = options.target(Path::new(""));
-    target.ask(CopyCall::Open(asked), b"").unwrap();
+    let opened = target.ask(CopyCall::Open(asked), b"").unwrap();
+    let mut has_more = opened.has_content;
+    while has_more {
+        has_more = target.list().unwrap().has_more;
+    }
     target
 }
 
@@ -152,6 +157,7 @@ fn a_side_that_chose_its_target_opens_no_other_and_none_twice() {
 fn excluding(delete: bool) -> CopyOptions {
     CopyOptions {
         delete,
+        limit: at_most(100),
         rules: CopyRules {
             exclude: vec![b"*.key".to_vec().into(), b"/kept/".to_vec().into()],
             exclude_if_present: vec![b".nobackup".to_vec().into()],
@@ -180,6 +186,10 @@ fn a_target_has_only_the_rights_of_the_command_line_of_its_side() {
             ..CopyOptions::default()
         },
         excluding(false),
+        CopyOptions {
+            limit: at_most(7),
+            ..CopyOptions::default()
+        },
     ];
     for options in wanted {
         for (granted, asked) in [
@@ -265,6 +275,131 @@ fn a_target_writes_and_deletes_nothing_that_its_command_line_leaves_out() {
     target.ask(CopyCall::Remove, b"marked\0d\0").unwrap();
     assert_eq!(names(&to), ["a.key", "d", "kept", "marked"]);
     assert!(to.join("d/b.key").exists() && to.join("marked/x").exists());
+}
+
+fn at_most(entries: u64) -> DeletionLimit {
+    DeletionLimit {
+        max: Some(entries),
+        allow_empty: false,
+    }
+}
+
+/// A target that deletes, with ten files and a directory of four.
+fn of_fifteen(to: &Path, limit: DeletionLimit) -> NearTarget {
+    let _ = fs::remove_dir_all(to);
+    for number in 0..10 {
+        write(to.join(format!("file{number}")), "there");
+    }
+    for number in 0..4 {
+        write(to.join(format!("dir/{number}")), "there");
+    }
+    let options = CopyOptions {
+        delete: true,
+        limit,
+        ..CopyOptions::default()
+    };
+    opened_with(to, options)
+}
+
+fn put_new(target: &NearTarget, path: &str) {
+    let put = CopyCall::Put {
+        is_compressed: false,
+    };
+    target
+        .ask(put, &header(path, EntryKind::default()))
+        .unwrap();
+}
+
+#[test]
+fn the_limit_of_deletions_is_kept_by_the_side_that_writes() {
+    let dir = temp();
+    let to = dir.path().join("to");
+    let half = DeletionLimit::default();
+    let remove = |target: &NearTarget, paths: &str| {
+        let paths: Vec<&str> = paths.split(' ').collect();
+        let body = paths.join("\0") + "\0";
+        let removed = target.ask(CopyCall::Remove, body.as_bytes());
+        removed.map(drop).map_err(|error| error.line())
+    };
+    // A directory counts with its content.
+    let target = of_fifteen(&to, half);
+    let error = remove(&target, "dir file0 file1 file2").unwrap_err();
+    assert!(error.contains("cannot delete 8 of the 15"), "{error}");
+    assert_eq!(names(&to).len(), 11);
+    // A refusal is final.
+    assert!(remove(&target, "file0").is_err());
+    assert_eq!(names(&to).len(), 11);
+    // So does the sum of all questions.
+    let target = of_fifteen(&to, half);
+    remove(&target, "dir file0").unwrap();
+    remove(&target, "file1").unwrap();
+    remove(&target, "file2").unwrap_err();
+    assert_eq!(names(&to).len(), 8);
+    // What the source made does not raise the limit, also if it is listed.
+    let target = of_fifteen(&to, half);
+    (0..40).for_each(|number| put_new(&target, &format!("new{number}")));
+    target.ask(CopyCall::Rewind, b"").unwrap();
+    while target.list().unwrap().has_more {}
+    remove(&target, "dir file0 file1 file2").unwrap_err();
+    // A tree that was not listed has no half.
+    fs::remove_dir_all(&to).unwrap();
+    write(to.join("mine"), "mine");
+    let options = CopyOptions {
+        delete: true,
+        ..CopyOptions::default()
+    };
+    let target = NearTarget::granted(options.target(&to));
+    let open = CopyCall::Open(options.target(Path::new("")));
+    target.ask(open, b"").unwrap();
+    remove(&target, "mine").unwrap_err();
+    assert_eq!(names(&to), ["mine"]);
+    // Another limit.
+    let target = of_fifteen(&to, at_most(2));
+    remove(&target, "file0 file1").unwrap();
+    remove(&target, "file2").unwrap_err();
+    let target = of_fifteen(&to, at_most(14));
+    put_new(&target, "new");
+    remove(&target, "dir file0 file1 file2").unwrap();
+}
+
+#[test]
+fn an_empty_source_deletes_nothing_whatever_the_side_that_reads_says() {
+    let dir = temp();
+    let to = dir.path().join("to");
+    let all = (0..10).map(|number| format!("file{number}\0"));
+    let all = all.collect::<String>() + "dir\0";
+    let remove = |target: &NearTarget| target.ask(CopyCall::Remove, all.as_bytes());
+    let target = of_fifteen(&to, at_most(15));
+    let error = remove(&target).unwrap_err().line();
+    assert!(error.contains("the source is empty"), "{error}");
+    assert_eq!(names(&to).len(), 11);
+    let allowed = DeletionLimit {
+        max: None,
+        allow_empty: true,
+    };
+    remove(&of_fifteen(&to, allowed)).unwrap();
+    assert_eq!(names(&to), [""; 0]);
+}
+
+#[test]
+fn a_file_that_loses_its_name_counts_as_a_deletion() {
+    let dir = temp();
+    let to = dir.path().join("to");
+    let target = of_fifteen(&to, at_most(1));
+    let begin = |from: &str, name: &str| {
+        let large = EntryKind::File {
+            size: 9 << 20,
+            map: None,
+        };
+        let from = Some(from.as_bytes().to_vec().into());
+        target.ask(CopyCall::Begin { from }, &header(name, large))
+    };
+    begin("file0", "large0").unwrap();
+    assert!(!to.join("file0").exists());
+    // Its removal counts once, and that of a file which was not there not at all.
+    target.ask(CopyCall::Remove, b"file0\0none\0").unwrap();
+    assert!(begin("file1", "large1").is_err());
+    assert!(to.join("file1").exists());
 }
 
 proptest! {

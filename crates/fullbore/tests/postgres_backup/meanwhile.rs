@@ -6,6 +6,9 @@ use crate::{
     servers::wait_until,
     slow::Slow,
 };
+use fullbore_postgres::{
+    lsn::Lsn, new_init_forks::new_init_forks, timeline::Timelines, wal_reader::WalSegments,
+};
 
 const BEFORE: [&str; 4] = [
     "CREATE TABLE dropped AS SELECT n FROM generate_series(1, 20000) n",
@@ -333,6 +336,24 @@ fn two_backups_at_the_same_time_do_not_disturb_each_other() {
     cluster.assert_nothing_is_left();
 }
 
+/// The file numbers of relations whose init fork is created by the WAL of a restored cluster.
+fn init_forks_in_wal(restored: &Cluster) -> Vec<u32> {
+    let manifest = std::fs::read(restored.data().join("backup_manifest")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let range = &manifest["WAL-Ranges"][0];
+    let lsn = |name: &str| range[name].as_str().unwrap().parse::<Lsn>().unwrap();
+    let (start, end) = (lsn("Start-LSN"), lsn("End-LSN"));
+    let bytes = 16 << 20;
+    let timelines = Timelines::read(&restored.data(), 1, 1).unwrap();
+    let segments = WalSegments {
+        directory: restored.data().join("pg_wal"),
+        names: &timelines.segments(start, end, bytes),
+        bytes,
+    };
+    let forks = new_init_forks(&segments, start, end).unwrap();
+    forks.into_iter().map(|fork| fork.number).collect()
+}
+
 /// Its main fork is listed, and its init fork comes by WAL: at the end of recovery the server would find the main fork where it copies
 /// the init fork to.
 #[test]
@@ -365,6 +386,8 @@ fn an_index_of_an_unlogged_table_that_is_built_meanwhile_is_empty_and_does_not_s
         let file = cluster.file_of("built");
         let restored = slow.end_well(&cluster);
         tested += u32::from(restored.data().join(&file).exists());
+        let number: u32 = file.rsplit('/').next().unwrap().parse().unwrap();
+        assert_eq!(init_forks_in_wal(&restored), [number], "{version:?}");
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();

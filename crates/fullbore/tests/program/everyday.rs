@@ -85,6 +85,36 @@ fn the_first_backup_of_a_source_beside_others_is_noted() {
     assert!(!is_noted(&other) && !is_noted(&tree));
 }
 
+/// As that of a disk that is not mounted.
+#[test]
+fn a_backup_without_files_is_warned_of_and_does_not_push_out_the_last_one_with_content() {
+    let dir = temp();
+    let (tree, repository) = backed_up(dir.path());
+    fs::remove_dir_all(&tree).unwrap();
+    fs::create_dir(&tree).unwrap();
+    for _ in 0..2 {
+        let ran = fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
+        assert!(ran.err.contains("the backup has no files"), "{}", ran.err);
+    }
+    let forgotten = fullbore(args!["forget", repository, "--keep-last", "1", "--prune"]);
+    let forgotten = forgotten.ends_with(0);
+    assert!(
+        forgotten.out.contains("last with content") || forgotten.out.contains("last complete"),
+        "{}",
+        forgotten.out
+    );
+    let list = fullbore(args!["list", repository, "--json"]).ends_with(0);
+    let bytes = list
+        .json()
+        .into_iter()
+        .map(|backup| backup["bytes"].as_u64().unwrap());
+    let bytes: Vec<u64> = bytes.collect();
+    assert!(
+        bytes.len() == 2 && bytes[0] > 0 && bytes[1] == 0,
+        "{bytes:?}"
+    );
+}
+
 #[test]
 fn a_directory_is_listed_one_level_deep_and_a_tree_is_indented() {
     let dir = temp();

@@ -154,6 +154,75 @@ fn repair_names_the_backup_that_has_the_content_of_a_lost_file() {
     assert!(plan.out.contains("no intact copy is left"), "{}", plan.out);
 }
 
+/// Two backups that share nothing: the first is damaged in a small file, which has another name, in a large one, and in a file that the
+/// second one has with other content.
+#[test]
+fn repair_takes_the_content_of_lost_files_from_another_backup_of_the_source() {
+    let damaged = Damaged::new();
+    fs::hard_link(damaged.tree.join("a"), damaged.tree.join("name of a")).unwrap();
+    fs::remove_dir_all(&damaged.repository).unwrap();
+    damaged.backup().ends_with(0);
+    let segment = segments(&damaged.repository).pop().unwrap();
+    fs::write(damaged.tree.join("c"), noise(4, 300_000)).unwrap();
+    let words = args!["backup", damaged.tree, "--to", damaged.repository, "--full"];
+    fullbore(words.into_iter().chain(args!["--compress", "none"])).ends_with(0);
+    for at in [100_000, 12_000_000, 20_400_000] {
+        flip(&segment, at);
+    }
+    let plan = fullbore(args!["repair", damaged.repository, "--data"]).ends_with(4);
+    for words in [
+        "take the content of 2 files",
+        "has the same content, as \"a\"",
+        "mark 1 file",
+    ] {
+        assert!(plan.out.contains(words), "{words}: {}", plan.out);
+    }
+    fullbore(args!["repair", damaged.repository, "--data", "--yes"]).ends_with(0);
+    fullbore(args!["repair", damaged.repository, "--data"]).ends_with(0);
+    // The first backup keeps what it refers to when the second one is gone.
+    let ids = damaged
+        .list()
+        .into_iter()
+        .map(|backup| backup["id"].as_str().unwrap().to_owned());
+    let latest = ids.max().unwrap();
+    fullbore(args!["forget", damaged.repository, latest, "--prune"]).ends_with(0);
+    let back = damaged.dir.path().join("back");
+    let restore = args!["restore", damaged.repository, "--to", back, "--quiet"];
+    fullbore(restore).ends_with(3);
+    assert!(!back.join("c").exists());
+    for (name, number, bytes) in [
+        ("a", 1, 200_000),
+        ("name of a", 1, 200_000),
+        ("b", 2, 20_000_000),
+    ] {
+        assert!(
+            fs::read(back.join(name)).unwrap() == noise(number, bytes),
+            "{name}"
+        );
+    }
+}
+
+/// Another source is named, because its host may not have the rights of this one. So is a backup with another codec.
+#[test]
+fn repair_refers_to_no_backup_of_another_codec() {
+    let damaged = Damaged::new();
+    let words = args![
+        "backup",
+        damaged.tree,
+        "--to",
+        damaged.repository,
+        "--compress",
+        "zstd"
+    ];
+    fullbore(words).ends_with(0);
+    let plan = fullbore(args!["repair", damaged.repository, "--data"]).ends_with(4);
+    assert!(
+        plan.out.contains("mark 1 file") && plan.out.contains("has the same content"),
+        "{}",
+        plan.out
+    );
+}
+
 /// A document that anybody may write makes a backup store more, and nothing else.
 #[test]
 fn a_memory_of_verifications_that_is_damaged_or_lies_costs_only_space() {

@@ -167,6 +167,11 @@ pub(super) struct TreeInner {
 }
 
 impl SourceTree {
+    /// The patterns that leave out objects.
+    pub fn excludes(&self) -> &Patterns {
+        &self.0.rules.exclude
+    }
+
     /// A source for the tree below `tops`, which are ascending.
     ///
     /// A top within another one is met there and replaces the object at its path. The directories

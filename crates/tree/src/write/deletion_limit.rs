@@ -7,13 +7,16 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::count,
 };
+use minicbor::{Decode, Encode};
 
 /// The number of objects that a run may delete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Encode, Decode)]
 pub struct DeletionLimit {
     /// At most so many. `None`: at most half of those that are there.
+    #[n(0)]
     pub max: Option<u64>,
     /// Whether everything may be deleted if the source is empty.
+    #[n(1)]
     pub allow_empty: bool,
 }
 
@@ -48,7 +51,7 @@ impl DeletionLimit {
     }
 
     /// Returns the reason not to delete them, and how to allow it.
-    fn objection(&self, planned: PlannedDeletions) -> Option<(String, String)> {
+    pub fn objection(&self, planned: PlannedDeletions) -> Option<(String, String)> {
         let PlannedDeletions {
             extra,
             there,

@@ -27,6 +27,63 @@ impl TargetTree {
             Err(e) => Err(self.error("remove", path, e)),
         }
     }
+
+    /// Counts the object at `path`, with those below it if `is_whole`: those that `counts` takes. An
+    /// object that cannot be looked at does not count; it cannot be removed either.
+    pub fn count_entries(
+        &self,
+        path: &[u8],
+        is_whole: bool,
+        counts: impl Fn(&[u8]) -> bool,
+    ) -> u64 {
+        let (parent, name) = self.places.split(path);
+        let mut visitor = CountVisitor {
+            counts,
+            is_whole,
+            entries: 0,
+        };
+        if let Ok(dir) = self.open_dir(parent) {
+            // A part that was counted is enough.
+            let _ = descend(dir.as_fd(), name, path, &mut visitor);
+        }
+        visitor.entries
+    }
+}
+
+/// A visitor that counts objects.
+struct CountVisitor<F> {
+    counts: F,
+    is_whole: bool,
+    entries: u64,
+}
+
+impl<F: Fn(&[u8]) -> bool> Visit for CountVisitor<F> {
+    type Error = io::Error;
+
+    fn meet(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        _: &[u8],
+        path: &[u8],
+        stat: &Stat,
+    ) -> io::Result<bool> {
+        self.entries += u64::from((self.counts)(path));
+        let is_directory = stat.kind == FileKind::Directory;
+        Ok(self.is_whole && is_directory && !stat.is_mount_boundary(dir::stat_fd(dir)?.dev))
+    }
+
+    fn leave(&mut self, _: BorrowedFd<'_>, _: &[u8], _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// A directory that cannot be opened cannot be emptied; those after it count.
+    fn shut(&mut self, _: &[u8], _: &[u8], _: bool, _: io::Error) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn failed(&self, _: &[u8], error: io::Error) -> io::Error {
+        error
+    }
 }
 
 /// A visitor that removes every object.

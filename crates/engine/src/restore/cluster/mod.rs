@@ -5,6 +5,7 @@
 
 pub(crate) mod choose_backup;
 pub(crate) mod config;
+pub(crate) mod new_forks;
 pub(crate) mod refusals;
 pub(crate) mod tablespace_owner;
 

@@ -34,6 +34,7 @@ use fullbore_engine::{
 use fullbore_format::{
     digest::Algorithm,
     error::{Error, ErrorKind, Result},
+    root::Root,
     text::{self, size},
 };
 use fullbore_pipeline::stage::codec::Codec;
@@ -280,6 +281,9 @@ fn run_ends(args: &BackupArgs) -> RunEnds {
 const NEW_SOURCE: &str = "note: the repository has backups of other sources, and this is the first one of this source; commands that \
     take the latest backup now need --host or --path";
 
+/// Retention counts such a backup as any other, and keeps the newest one with content beside it.
+const NO_CONTENT: &str = "WARNING: the backup has no files; perhaps the source is not mounted";
+
 fn last_lines(
     plan: &Backup,
     outcome: &Outcome,
@@ -298,10 +302,16 @@ fn last_lines(
         held.into_iter()
             .chain(outcome.unlike.iter().map(report::anew))
             .chain(outcome.is_new_source.then(|| NEW_SOURCE.to_owned()))
+            .chain(has_no_files(&outcome.root).then(|| NO_CONTENT.to_owned()))
             .chain(report::base_damage(&outcome.damage))
             .chain(report::warnings(&outcome.warnings)),
     );
     lines
+}
+
+/// Returns whether a backup has nothing but directories.
+fn has_no_files(root: &Root) -> bool {
+    root.totals.entries == root.totals.directories
 }
 
 fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json::Value {

@@ -22,7 +22,8 @@ use std::{
 /// `fullbore forget`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A backup stays if any rule keeps it, or if it is pinned; and the last complete one, if all that stay lack something. \
+    after_help = "A backup stays if any rule keeps it, or if it is pinned; also the last complete one, if all that stay lack something, \
+                  and the last one with content, if all that stay have none. \
                   `fullbore prune` or --prune frees what is forgotten.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were left alone"
 )]
