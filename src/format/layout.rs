@@ -51,7 +51,8 @@ pub fn max_document_bytes(key: &str) -> u64 {
     match (room, name) {
         ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
         (BACKUPS, NOTES) | (HOSTS, _) => 1 << 20,
-        _ => MAX_BYTES,
+        ("", COVERED) | (BACKUPS, ROOT | FORGOTTEN | PARTIAL) => MAX_BYTES,
+        _ => 8 << 20,
     }
 }
 

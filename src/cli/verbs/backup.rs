@@ -32,6 +32,7 @@ use crate::{
     postgres::request::Wal,
     queue::start,
     repo::{base::WantedBase, compare::Compare},
+    source::far::MAX_FRAME_BYTES,
     stage::codec::Codec,
     text::{self, arguments::any_bytes, size},
 };
@@ -384,6 +385,10 @@ fn plan(
         FRAME_BYTES
     };
     let frame_bytes = args.frame_size.unwrap_or(usual);
+    if matches!(subject, Subject::Far(_)) && frame_bytes > MAX_FRAME_BYTES {
+        let what = "cannot read the files of another host in frames of more than 16M";
+        return Err(Error::new(ErrorKind::Usage, what).hint("use a smaller --frame-size"));
+    }
     Ok(Backup {
         subject,
         to,

@@ -22,7 +22,7 @@ use crate::{
         open::{named, place},
         writer::must_be_possible,
     },
-    source::far::{ServedSources, opened_words},
+    source::far::{ServedSources, opened_words, question_room},
     storage::{
         FarBackup, FarRestore, Location, Objects,
         access::connect_to_host,
@@ -252,6 +252,13 @@ impl WireService for NearService {
 
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
         print(is_error, bytes)
+    }
+
+    fn question_room(&self, topic: AskTopic, question: &[u8]) -> usize {
+        match topic {
+            AskTopic::Files => question_room(question),
+            _ => 0,
+        }
     }
 
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {

@@ -21,6 +21,7 @@ mod certificate;
 mod client;
 mod credit;
 mod dialing;
+mod documents;
 mod door;
 mod end;
 mod frame;
@@ -55,7 +56,7 @@ pub use tls_server::{TlsClients, TlsServer};
 use super::Objects;
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::start,
+    queue::{ByteBudget, start},
 };
 use calls::MAX_BODIES;
 use client::wrong_answer;
@@ -71,6 +72,9 @@ use std::{
     sync::Arc,
     thread::JoinHandle,
 };
+
+/// Bytes of answers that are read from the storage and not yet sent, unless one is alone. A worker waits for room before it reads.
+pub const ANSWER_WINDOW: usize = 32 << 20;
 
 /// Bytes of the answer to a question at most.
 pub const MAX_ANSWER_BYTES: u64 = MAX_BODIES as u64;
@@ -109,6 +113,16 @@ pub trait WireService: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Permission`] if there is none.
     fn offer(&self, _peer: PeerSide) -> Result<JoinOffer> {
         Err(not_offered("further connections"))
+    }
+
+    /// Room for the answers of a session: that of all sessions of one host, if they share it.
+    fn answer_room(&self) -> Arc<ByteBudget> {
+        Arc::new(ByteBudget::new(ANSWER_WINDOW))
+    }
+
+    /// Bytes of memory that a question takes here, until its answer is sent. A worker waits for that room before it asks.
+    fn question_room(&self, _topic: AskTopic, _question: &[u8]) -> usize {
+        0
     }
 
     /// Answers a question that the session does not understand, from any thread.
