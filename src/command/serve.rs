@@ -8,7 +8,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     format::layout::REPOSITORY,
-    platform::{debug, write::anonymous_file},
+    platform::{debug, memory::return_large_buffers, write::anonymous_file},
     queue::{ByteBudget, Locked, start},
     repo::writer::must_be_possible,
     source::far::{ServedSources, question_room},
@@ -190,6 +190,7 @@ impl Serve {
     /// [`ErrorKind::Usage`] at a terminal or for options that change nothing; the reason why the connection ended, if the other side did not close it.
     pub fn run(&self) -> Result<()> {
         self.check_rules()?;
+        return_large_buffers();
         let (input, output) = (io::stdin(), io::stdout());
         if input.is_terminal() || output.is_terminal() {
             let what = "cannot serve at a terminal";
@@ -220,6 +221,7 @@ impl Serve {
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
         self.check_rules()?;
+        return_large_buffers();
         let tls = TlsServer::new(files, clients)?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;

@@ -13,8 +13,8 @@ pub const MAX_FRAME_BYTES: u32 = 16 << 20;
 /// Bytes of a part of a frame, as it is sent, without its path.
 pub(super) const PART_BYTES: usize = 128;
 
-/// Bytes that a value takes, in a list and as the entry that it becomes.
-const VALUE_BYTES: usize = 24;
+/// Bytes that a value takes: an entry has 25 of them, and is kept as words, as an entry, and as a part of the frame and of the answer.
+const VALUE_BYTES: usize = 64;
 
 /// Bytes of the entries of a scan, as they are listed and as they are sent.
 const SCAN_BYTES: usize = 2 << 20;
