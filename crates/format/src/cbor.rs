@@ -51,15 +51,23 @@ pub fn decode_bounded<'b, T: Decode<'b, ()>>(
 ///
 /// # Errors
 /// [`CborFault::TooMany`].
-pub fn check_values(mut bytes: &[u8], max_values: usize) -> Result<(), CborFault> {
-    for _ in 0..max_values {
+pub fn check_values(bytes: &[u8], max_values: usize) -> Result<(), CborFault> {
+    count_values(bytes, max_values).map(drop)
+}
+
+/// Counts the values of bytes, at most `max_values` of definite length.
+///
+/// # Errors
+/// [`CborFault::TooMany`].
+pub fn count_values(mut bytes: &[u8], max_values: usize) -> Result<usize, CborFault> {
+    for counted in 0..max_values {
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(counted);
         }
         bytes = after_value(bytes).ok_or(CborFault::TooMany(max_values))?;
     }
     match bytes.is_empty() {
-        true => Ok(()),
+        true => Ok(max_values),
         false => Err(CborFault::TooMany(max_values)),
     }
 }

@@ -54,10 +54,11 @@ pub fn max_document_bytes(key: &str) -> u64 {
     match (room, name) {
         ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
         (BACKUPS, NOTES) | (HOSTS, _) => 1 << 20,
+        ("", COVERED) | (BACKUPS, ROOT | FORGOTTEN | PARTIAL) => MAX_BYTES,
         (KEYS, name) if name.ends_with(".json") => 64 << 10,
         (KEYS, name) if name.ends_with(".age") => 2 << 20,
         (KEYS, _) => 64 << 20,
-        _ => MAX_BYTES,
+        _ => 8 << 20,
     }
 }
 

@@ -290,7 +290,7 @@ mod tests {
         let other = me.for_putting(other.unwrap());
         let genuine = memory(1, 2);
         genuine.write(&with(&stored, &me)).unwrap();
-        let later = me.for_putting(Author::random().unwrap());
+        let later = me.for_putting(fullbore_crypt::random_author().unwrap());
         for (ring, expected) in [
             (&me, genuine.clone()),
             (&host, genuine.clone()),

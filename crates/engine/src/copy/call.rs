@@ -5,7 +5,7 @@
 
 use super::rules::CopyRules;
 use fullbore_format::{
-    cbor::decode_bounded,
+    cbor::{count_values, decode_bounded},
     entry::Entry,
     error::{Error, ErrorKind, Result, one_line},
     page::Record,
@@ -23,14 +23,19 @@ use std::{
 /// Bytes of the content of a large file that are compared by one digest.
 pub(crate) const BLOCK: usize = 64 << 10;
 
-/// Bytes of a tar that is decompressed, and of a small file, at most.
-pub(super) const MAX_TAR: usize = 64 << 20;
+/// Bytes of content that is decompressed at most. An honest tar has up to 8 MiB, and the attributes of
+/// one file.
+pub(super) const MAX_TAR: usize = 16 << 20;
 
-/// Values in a question or in an answer at most, its body aside: refused paths of a batch that removes 87,000 of them.
+/// Values in a question or in an answer at most, its body aside.
 const MAX_VALUES: usize = 1 << 18;
 
-/// Room for all bodies that this process has decompressed: some 10 honest ones, or one of the largest size.
-static DECOMPRESSED: ByteBudget = ByteBudget::new(MAX_TAR);
+/// Room for all bodies that this process has decompressed: some 7 honest ones, or two of the largest size.
+static DECOMPRESSED: ByteBudget = ByteBudget::new(2 * MAX_TAR);
+
+/// Room for the questions themselves, by the bytes that a list takes for each value.
+static DECODED: ByteBudget = ByteBudget::new(16 << 20);
+const VALUE_BYTES: usize = 48;
 
 /// Bytes of a digest of content.
 pub(super) const DIGEST_BYTES: usize = 32;
@@ -206,13 +211,47 @@ pub struct CopyAnswer {
     pub has_content: bool,
     /// Paths that the tree does not take, and why.
     #[n(2)]
-    pub refused: Vec<(ByteVec, String)>,
+    pub refused: RefusedPaths,
     /// Metadata that could not be set, a line a reason.
     #[n(3)]
     pub warnings: Vec<String>,
     /// Pages with entries.
     #[n(4)]
     pub pages: Vec<ByteVec>,
+}
+
+/// Bytes of the paths and reasons of one answer.
+const NAMED_BYTES: usize = 256 << 10;
+
+/// Paths that the tree does not take: the first ones by name, since a question may have a million.
+#[derive(Debug, Clone, Default, Encode, Decode)]
+pub struct RefusedPaths {
+    /// Each with the reason.
+    #[n(0)]
+    pub named: Vec<(ByteVec, String)>,
+    /// How many others there are.
+    #[n(1)]
+    pub unnamed: u64,
+    #[n(2)]
+    named_bytes: u64,
+}
+
+impl RefusedPaths {
+    /// Adds a path.
+    pub(super) fn add(&mut self, path: &[u8], why: String) {
+        if self.named_bytes >= NAMED_BYTES as u64 {
+            self.unnamed += 1;
+            return;
+        }
+        // 64 bytes of lengths and pointers.
+        self.named_bytes += (path.len() + why.len() + 64) as u64;
+        self.named.push((path.to_vec().into(), why));
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.unnamed.saturating_add(self.named.len() as u64)
+    }
 }
 
 /// Entries of a tree, in archive order.
@@ -366,6 +405,8 @@ pub(super) fn compressed(plain: &[u8], level: i32) -> Result<Vec<u8>> {
 pub(super) struct QuestionBody<'b> {
     bytes: Cow<'b, [u8]>,
     room: Option<ByteRoom<'static>>,
+    /// That of the question.
+    _decoded: Option<ByteRoom<'static>>,
 }
 
 impl Deref for QuestionBody<'_> {
@@ -398,6 +439,7 @@ pub(super) fn decompressed(body: &[u8]) -> Result<QuestionBody<'static>> {
     Ok(QuestionBody {
         bytes: Cow::Owned(plain),
         room: Some(room),
+        _decoded: None,
     })
 }
 
@@ -421,13 +463,21 @@ pub(super) fn decode_call(bytes: &[u8]) -> Result<(CopyCall, QuestionBody<'_>)> 
     let word = u32::from_le_bytes(*word);
     let len = (word & !PACKED) as usize;
     let (call, body) = rest.split_at_checked(len).ok_or_else(not_understood)?;
+    let values = count_values(call, MAX_VALUES);
+    let values = values.map_err(|error| not_understood().because(error))?;
+    let decoded = DECODED.take(values * VALUE_BYTES);
     let call = decode_bounded(call, MAX_VALUES).map_err(|error| not_understood().because(error))?;
     let body = match word & PACKED {
         0 => QuestionBody {
             bytes: Cow::Borrowed(body),
             room: None,
+            _decoded: None,
         },
         _ => decompressed(body)?,
+    };
+    let body = QuestionBody {
+        _decoded: Some(decoded),
+        ..body
     };
     // Its tar is compressed by itself.
     if matches!(call, CopyCall::Put { .. }) && !body.is_plain() {
@@ -454,7 +504,7 @@ pub(super) fn decode_answer(bytes: &[u8]) -> Result<CopyAnswer> {
     for line in &mut answer.warnings {
         *line = one_line(line);
     }
-    for (_, line) in &mut answer.refused {
+    for (_, line) in &mut answer.refused.named {
         *line = one_line(line);
     }
     Ok(answer)

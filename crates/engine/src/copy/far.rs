@@ -16,6 +16,9 @@ pub const MAX_ANSWER: u64 = 16 << 20;
 /// Bytes of a page of the tree at most, decompressed. Honest ones have a few MiB.
 const MAX_PAGE: u64 = 64 << 20;
 
+/// Bytes that a question takes where it is answered: pages and their entries. Its content is counted where it is decompressed.
+pub const QUESTION_ROOM: usize = 2 << 20;
+
 /// Pages of an answer at most: the entries of most trees come with the first one.
 const ANSWER_PAGES: usize = 4;
 

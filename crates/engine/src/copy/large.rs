@@ -20,6 +20,9 @@ use std::{
 /// Files that are open at the same time, at most.
 const MAX_OPEN: usize = 256;
 
+/// Blocks that are read and compared at once: 1 MiB.
+const BLOCKS_AT_ONCE: usize = 16;
+
 /// Bytes that are compared by one question, at most.
 const MAX_COMPARED: u32 = 64 << 20;
 
@@ -104,20 +107,24 @@ impl LargeTargets {
         if !is_valid {
             return Err(not_understood());
         }
-        let mut content = vec![0; len as usize];
-        let read = file.patch.read(&file.entry, offset, &mut content);
-        let got = read.map_err(|e| Error::io(format!("could not read {}", quoted(path)), e))?;
-        let blocks: Vec<&[u8]> = content.chunks(BLOCK).collect();
-        let found = digests(&blocks);
-        let is_wanted = |at: &usize| {
-            let end = (at + 1).saturating_mul(BLOCK).min(content.len());
-            end > got || found[*at] != Digest::Blake3(expected[*at])
-        };
-        let wanted = (0..expected.len()).filter(is_wanted);
-        Ok(CopyAnswer {
-            wanted: wanted.map(|at| at as u32).collect(),
-            ..CopyAnswer::default()
-        })
+        let mut answer = CopyAnswer::default();
+        let mut content = Vec::new();
+        for (number, digests) in expected.chunks(BLOCKS_AT_ONCE).enumerate() {
+            let first = number * BLOCKS_AT_ONCE;
+            let before = first * BLOCK;
+            content.resize((len as usize - before).min(BLOCKS_AT_ONCE * BLOCK), 0);
+            let from = offset
+                .checked_add(before as u64)
+                .ok_or_else(not_understood)?;
+            let differing = file.differing(from, &mut content, digests);
+            let differing =
+                differing.map_err(|e| Error::io(format!("could not read {}", quoted(path)), e))?;
+            let differing = differing.into_iter();
+            answer
+                .wanted
+                .extend(differing.map(|at| (first + at) as u32));
+        }
+        Ok(answer)
     }
 
     /// Writes pieces of a file.
@@ -192,13 +199,29 @@ fn refused(path: &[u8], error: Error) -> Result<CopyAnswer> {
     if !concerns_one_object(&error) {
         return Err(error);
     }
-    Ok(CopyAnswer {
-        refused: vec![(path.to_vec().into(), error.line())],
-        ..CopyAnswer::default()
-    })
+    let mut answer = CopyAnswer::default();
+    answer.refused.add(path, error.line());
+    Ok(answer)
 }
 
 impl LargeTarget {
+    /// The numbers of the blocks of `content` that have other digests in the file at this offset.
+    fn differing(
+        &self,
+        offset: u64,
+        content: &mut [u8],
+        expected: &[[u8; DIGEST_BYTES]],
+    ) -> std::io::Result<Vec<usize>> {
+        let got = self.patch.read(&self.entry, offset, content)?;
+        let blocks: Vec<&[u8]> = content.chunks(BLOCK).collect();
+        let found = digests(&blocks);
+        let is_wanted = |at: &usize| {
+            let end = (at + 1).saturating_mul(BLOCK).min(content.len());
+            end > got || found[*at] != Digest::Blake3(expected[*at])
+        };
+        Ok((0..expected.len()).filter(is_wanted).collect())
+    }
+
     /// Returns the file to write to: the one that is there, or a new one with its content.
     fn written(&self, writer: &mut TargetWriter) -> Result<&Patch> {
         if self.is_writable {

@@ -1,6 +1,9 @@
 //! Writes members of a copy: each is made, or left out if the tree refuses it alone.
 
-use super::call::{BLOCK, CopyAnswer, DIGEST_BYTES, MAX_TAR, not_understood};
+use super::{
+    LARGE_FILE,
+    call::{BLOCK, CopyAnswer, DIGEST_BYTES, not_understood},
+};
 use crate::report::skipped::concerns_one_object;
 use fullbore_format::{
     digest::{Digest, digests},
@@ -18,6 +21,9 @@ use std::{
     fs::File,
     sync::{Arc, Mutex},
 };
+
+/// Bytes of a file that is compared as a whole: it is small where it was read, and may have grown.
+const MAX_SMALL: u64 = 2 * LARGE_FILE as u64;
 
 /// Writers that no question uses, and the directories that get their metadata at the end. A writer
 /// keeps its directory open, where the next question often goes on.
@@ -97,9 +103,7 @@ impl<'a> MemberWriter<'a> {
     pub(super) fn unless_refused<T>(&mut self, path: &[u8], done: Result<T>) -> Result<Option<T>> {
         match done {
             Err(error) if concerns_one_object(&error) => {
-                self.answer
-                    .refused
-                    .push((path.to_vec().into(), error.line()));
+                self.answer.refused.add(path, error.line());
                 Ok(None)
             }
             done => done.map(Some),
@@ -157,7 +161,7 @@ impl<'a> MemberWriter<'a> {
         content: &mut Vec<u8>,
     ) -> Result<bool> {
         let len = entry.data_len();
-        if len > MAX_TAR as u64 || !entry.is_file() {
+        if len > MAX_SMALL || !entry.is_file() {
             return Err(not_understood());
         }
         let is_same = |content: &[u8]| digests(&[content]) == [Digest::Blake3(*digest)];

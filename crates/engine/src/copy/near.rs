@@ -48,6 +48,8 @@ pub struct NearTarget {
     /// How it may be opened, if this side chooses that.
     granted: Option<OpenTarget>,
     open: OnceLock<OpenTree>,
+    /// Held while it is opened, which happens once.
+    opening: Mutex<()>,
 }
 
 struct OpenTree {
@@ -77,7 +79,7 @@ impl NearTarget {
     pub fn granted(granted: OpenTarget) -> Self {
         Self {
             granted: Some(granted),
-            open: OnceLock::new(),
+            ..Self::default()
         }
     }
 
@@ -88,6 +90,10 @@ impl NearTarget {
             Some(granted) => granted,
             None => wanted,
         };
+        let _alone = self.opening.locked();
+        if self.open.get().is_some() {
+            return Err(not_understood());
+        }
         let path = Path::new(std::ffi::OsStr::from_bytes(&opened_as.path));
         if self.granted.is_none() && !path.is_absolute() {
             return Err(not_understood());

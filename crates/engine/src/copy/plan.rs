@@ -241,9 +241,11 @@ impl CopyPlan {
     }
 
     pub(super) fn note_refused(&self, answer: &CopyAnswer) {
-        for (_, line) in &answer.refused {
+        for (_, line) in &answer.refused.named {
             self.skip(line.clone());
         }
+        let mut skipped = self.skipped.locked();
+        skipped.count = skipped.count.saturating_add(answer.refused.unnamed);
     }
 
     /// Notes a directory whose content is not known.
@@ -304,7 +306,7 @@ impl CopyPlan {
         let with_content = self.options.removes_whole_directories();
         let mut remove = |batch: &[u8]| -> Result<()> {
             let answer = self.ask(CopyCall::Remove, batch)?;
-            removed = removed.saturating_sub(answer.refused.len() as u64);
+            removed = removed.saturating_sub(answer.refused.count());
             Ok(())
         };
         match with_content {

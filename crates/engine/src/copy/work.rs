@@ -251,10 +251,8 @@ impl<'a> CopyWork<'a> {
         let answer = self
             .plan
             .ask(CopyCall::Begin { from }, &headers([entry])?)?;
-        let begun = answer
-            .refused
-            .is_empty()
-            .then(|| (entry.clone(), answer.has_content));
+        let is_open = answer.refused.count() == 0;
+        let begun = is_open.then(|| (entry.clone(), answer.has_content));
         let _ = copy.begun.set(begun);
         Ok(())
     }

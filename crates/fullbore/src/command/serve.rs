@@ -2,29 +2,38 @@
 
 use fullbore_engine::{
     backup::far_source::{SourceRights, served_sources},
-    copy::{far::answer, near::NearTarget},
+    copy::{
+        far::{QUESTION_ROOM, answer},
+        near::NearTarget,
+    },
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::REPOSITORY,
 };
-use fullbore_platform::{debug, queue::start, write::anonymous_file};
+use fullbore_platform::{
+    debug,
+    memory::return_large_buffers,
+    queue::{ByteBudget, Locked, start},
+    write::anonymous_file,
+};
 use fullbore_repository::writer::must_be_possible;
 use fullbore_storage::{
     Allowed, AppendRules, Confined, Location, Objects,
     access::stored_objects,
     wire::{
-        ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES, PeerSide,
-        SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams, WireTimes,
-        listen_for_sessions, not_offered, relay_to_session, unknown_topic,
+        ANSWER_WINDOW, ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES,
+        PeerSide, SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams,
+        WireTimes, listen_for_sessions, not_offered, relay_to_session, unknown_topic,
     },
 };
-use fullbore_tree::far::ServedSources;
+use fullbore_tree::far::{ServedSources, question_room};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
 use std::{
+    collections::BTreeMap,
     env,
     ffi::{OsStr, OsString},
     fs::File,
@@ -37,7 +46,7 @@ use std::{
     path::PathBuf,
     process::{self, Command, Stdio},
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -187,6 +196,7 @@ impl Serve {
     /// [`ErrorKind::Usage`] at a terminal or for options that change nothing; the reason why the connection ended, if the other side did not close it.
     pub fn run(&self) -> Result<()> {
         self.check_rules()?;
+        return_large_buffers();
         let (input, output) = (io::stdin(), io::stdout());
         if input.is_terminal() || output.is_terminal() {
             let what = "cannot serve at a terminal";
@@ -217,6 +227,7 @@ impl Serve {
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
         self.check_rules()?;
+        return_large_buffers();
         let tls = TlsServer::new(files, clients)?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -229,8 +240,10 @@ impl Serve {
         eprintln!("serving {location} at fullbore://{at}");
         let door = Arc::new(SessionDoor::default());
         let (serve, of) = (self.clone(), door.clone());
+        let rooms = HostRooms::default();
         let service_of = move |name: Option<String>| -> Arc<dyn WireService> {
             Arc::new(ListeningService {
+                answers: rooms.of(name.as_deref()),
                 serve: serve.for_certificate(name),
                 door: of.clone(),
             })
@@ -265,9 +278,6 @@ fn same_place(a: &Location, b: &Location) -> bool {
     }
 }
 
-/// Bytes of an object that a host puts at once which only adds backups: the root of a backup of 32 TiB. The gate of roots decides by the size of the backup.
-const ADDED_BYTES: u64 = 64 << 20;
-
 /// Bytes of the data of a call that a host may send which is limited to this.
 fn limited_body(allowed: Allowed, body: CallBody) -> Result<u64> {
     let is_change = matches!(
@@ -280,7 +290,6 @@ fn limited_body(allowed: Allowed, body: CallBody) -> Result<u64> {
             let what = "cannot change anything there: this host may only read";
             Err(Error::new(ErrorKind::Permission, what))
         }
-        Allowed::Append if body == CallBody::Object => Ok(ADDED_BYTES),
         _ => Ok(body.max_bytes()),
     }
 }
@@ -337,6 +346,14 @@ impl WireService for Serve {
         self.door.offer(peer, reached_address())
     }
 
+    fn question_room(&self, topic: AskTopic, question: &[u8]) -> usize {
+        match topic {
+            AskTopic::Files => question_room(question),
+            AskTopic::Copy => QUESTION_ROOM,
+            AskTopic::Report => 0,
+        }
+    }
+
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
         match topic {
             AskTopic::Files if self.allowed.is_none() => self.sources().answer(question),
@@ -358,9 +375,32 @@ fn reached_address() -> Option<IpAddr> {
 struct ListeningService {
     serve: Serve,
     door: Arc<SessionDoor>,
+    answers: Arc<ByteBudget>,
+}
+
+/// The room for answers of all sessions of a host, by the name of its certificate.
+#[derive(Debug, Default)]
+struct HostRooms(Mutex<BTreeMap<String, Weak<ByteBudget>>>);
+
+impl HostRooms {
+    fn of(&self, name: Option<&str>) -> Arc<ByteBudget> {
+        let mut rooms = self.0.locked();
+        rooms.retain(|_, room| room.strong_count() > 0);
+        let name = name.unwrap_or_default();
+        if let Some(room) = rooms.get(name).and_then(Weak::upgrade) {
+            return room;
+        }
+        let room = Arc::new(ByteBudget::new(ANSWER_WINDOW));
+        rooms.insert(name.to_owned(), Arc::downgrade(&room));
+        room
+    }
 }
 
 impl WireService for ListeningService {
+    fn answer_room(&self) -> Arc<ByteBudget> {
+        self.answers.clone()
+    }
+
     fn body_limit(&self, body: CallBody) -> Result<u64> {
         self.serve.body_limit(body)
     }

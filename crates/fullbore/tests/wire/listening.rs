@@ -1,7 +1,7 @@
 //! `fullbore serve --listen`, and repositories at `fullbore://`.
 
 use crate::{
-    hostile::{HostilePeer, LIST, MORE_MIB, OPEN, peak_mib},
+    hostile::{GET_LARGE, HostilePeer, LIST, MORE_MIB, OPEN, peak_mib},
     over_ssh::{files, restored, scratch, segments, text, tree},
     sshd::program,
 };
@@ -370,6 +370,35 @@ fn sessions_of_one_certificate_keep_no_other_host_out() {
         listed.unwrap().status.success()
     });
     assert!(is_served, "sessions that ended are counted");
+}
+
+#[test]
+fn sessions_of_one_certificate_share_the_room_for_answers() {
+    let dir = scratch();
+    let certificates = Certificates::new();
+    let (server, there) = serving(&certificates, dir.path(), &[]);
+    let backup = dir.path().join("repository/backups/x");
+    fs::create_dir_all(&backup).unwrap();
+    fs::write(backup.join("root.json"), vec![7; 24 << 20]).unwrap();
+    let mut held: Vec<_> = (0..12)
+        .map(|_| HostilePeer::greet(certificates.connect("client", server.port)).unwrap())
+        .collect();
+    for peer in &mut held {
+        let id = peer.call(OPEN, b"").unwrap();
+        peer.answer(id).unwrap();
+    }
+    let before = peak_mib(server.child.id()).unwrap();
+    for peer in &mut held {
+        for _ in 0..8 {
+            peer.call(GET_LARGE, b"").unwrap();
+        }
+    }
+    thread::sleep(Duration::from_secs(3));
+    let after = peak_mib(server.child.id()).unwrap();
+    assert!(after - before <= MORE_MIB, "{before} and {after} MiB");
+    // Another host has room of its own.
+    expect(0, &mut certificates.fullbore_as("web2", &["list", &there]));
+    drop(held);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod faults;
 mod faults_far;
 mod hostile;
 mod hostile_far;
+mod hostile_files;
 mod installed;
 mod listening;
 mod namespaces;

@@ -49,6 +49,7 @@ impl Server {
         let Some(bytes) = objects.stat(key)? else {
             return Ok(ServedAnswer::of(CallAnswer::Got(None)));
         };
+        self.whole.check_read(&*objects, key, bytes)?;
         // A longer one is refused by the storage.
         let room = self.answers.take(bytes.min(MAX_BYTES) as usize);
         let Some((data, version)) = objects.get(key)? else {

@@ -77,8 +77,8 @@ impl CallBody {
             // As the system allows a program at most.
             Self::Arguments => 2 << 20,
             Self::Output => MAX_DATA as u64,
-            // A tar of files of a copy may have 64 MiB.
-            Self::Question(_) => 65 << 20,
+            // A tar of files of a copy may have 16 MiB, the map of a file as much.
+            Self::Question(_) => 24 << 20,
         }
     }
 }
@@ -118,13 +118,13 @@ fn violated(why: &str) -> Error {
 impl Arriving {
     /// Takes a call with the beginning of its data. Returns it if it is whole.
     ///
-    /// `held_bytes` are those of the data of all calls; what this call may have is added to them.
+    /// `held_bytes` are those of the data of all calls; the bytes that this call may have are added to them.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the other side sends more than it may.
     pub(super) fn begin(
         &mut self,
-        service: &dyn WireService,
+        limit: BodyLimit<'_>,
         held_bytes: &AtomicUsize,
         (id, call, following): (u64, Call, Option<NonZeroU64>),
         data: &[u8],
@@ -135,7 +135,7 @@ impl Arriving {
         if bytes > kind.map_or(0, CallBody::max_bytes) {
             return Err(violated("it sends more than it may"));
         }
-        let allowed = kind.map_or(Ok(()), |kind| check_allowed(service, kind, bytes));
+        let allowed = kind.map_or(Ok(()), |kind| limit.check(kind, bytes));
         let body = match allowed {
             Ok(()) => Ok(held_body(held_bytes, bytes as usize, data)?),
             Err(refused) => Err(refused),
@@ -173,14 +173,27 @@ impl Arriving {
     }
 }
 
-/// Refuses data that this side does not take.
-fn check_allowed(service: &dyn WireService, kind: CallBody, bytes: u64) -> Result<()> {
-    let most = service.body_limit(kind)?;
-    if bytes <= most {
-        return Ok(());
+/// How much data this side takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyLimit<'s> {
+    pub(super) service: &'s dyn WireService,
+    /// Bytes of an object, by the data of the session.
+    pub(super) object_bytes: u64,
+}
+
+impl BodyLimit<'_> {
+    /// Refuses data that this side does not take.
+    fn check(self, kind: CallBody, bytes: u64) -> Result<()> {
+        let mut most = self.service.body_limit(kind)?;
+        if kind == CallBody::Object {
+            most = most.min(self.object_bytes);
+        }
+        if bytes <= most {
+            return Ok(());
+        }
+        let what = format!("cannot take {bytes} bytes at once from this host");
+        Err(Error::new(ErrorKind::Permission, what).because(format!("it may send {most}")))
     }
-    let what = format!("cannot take {bytes} bytes at once from this host");
-    Err(Error::new(ErrorKind::Permission, what).because(format!("it may send {most}")))
 }
 
 /// Room for data, with its beginning.
@@ -288,11 +301,19 @@ mod tests {
         (id, Call::Put { key, condition }, NonZeroU64::new(following))
     }
 
+    fn limit(service: &dyn WireService) -> BodyLimit<'_> {
+        BodyLimit {
+            service,
+            object_bytes: MAX_BYTES,
+        }
+    }
+
     #[test]
     fn data_of_a_call_that_is_not_allowed_is_dropped_and_the_call_is_refused() {
         let held = AtomicUsize::new(0);
         let mut arriving = Arriving::default();
-        let begun = arriving.begin(&NoService, &held, put(1, 3), b"ab").unwrap();
+        let begun = arriving.begin(limit(&NoService), &held, put(1, 3), b"ab");
+        let begun = begun.unwrap();
         assert!(begun.is_none());
         assert!(arriving.add_part(1, b"c").unwrap().is_none());
         let job = arriving.add_part(1, b"de").unwrap().unwrap();
@@ -303,18 +324,19 @@ mod tests {
     #[test]
     fn data_that_was_not_announced_or_is_too_much_ends_the_session() {
         let service = OfferedObjects::new(Arc::new(MemoryObjects::new()));
+        let service = limit(&service);
         let held = AtomicUsize::new(0);
         let mut arriving = Arriving::default();
         arriving.add_part(1, b"a").unwrap_err();
-        arriving.begin(&service, &held, put(1, 2), b"").unwrap();
+        arriving.begin(service, &held, put(1, 2), b"").unwrap();
         arriving.add_part(1, b"").unwrap_err();
-        arriving.begin(&service, &held, put(2, 2), b"").unwrap();
+        arriving.begin(service, &held, put(2, 2), b"").unwrap();
         arriving.add_part(2, b"abc").unwrap_err();
         let stat = (3, Call::Stat { key: "a".into() }, None);
-        arriving.begin(&service, &held, stat, b"a").unwrap_err();
+        arriving.begin(service, &held, stat, b"a").unwrap_err();
         let longest = put(4, MAX_BYTES + 1);
-        arriving.begin(&service, &held, longest, b"").unwrap_err();
+        arriving.begin(service, &held, longest, b"").unwrap_err();
         let window = put(5, BODY_WINDOW as u64);
-        arriving.begin(&service, &held, window, b"").unwrap_err();
+        arriving.begin(service, &held, window, b"").unwrap_err();
     }
 }

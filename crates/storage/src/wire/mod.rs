@@ -20,6 +20,7 @@ mod calls;
 mod client;
 mod credit;
 mod dialing;
+mod documents;
 mod door;
 mod end;
 mod inlet;
@@ -51,7 +52,7 @@ use super::Objects;
 use calls::MAX_BODIES;
 use client::wrong_answer;
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::queue::start;
+use fullbore_platform::queue::{ByteBudget, start};
 use fullbore_wire::frame::{read_greeting, write_greeting};
 use fullbore_wire::message::{Call, CallAnswer, encode};
 use link::Link;
@@ -64,6 +65,9 @@ use std::{
     sync::Arc,
     thread::JoinHandle,
 };
+
+/// Bytes of answers that are read from the storage and not yet sent, unless one is alone. A worker waits for room before it reads.
+pub const ANSWER_WINDOW: usize = 32 << 20;
 
 /// Bytes of the answer to a question at most.
 pub const MAX_ANSWER_BYTES: u64 = MAX_BODIES as u64;
@@ -102,6 +106,16 @@ pub trait WireService: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Permission`] if there is none.
     fn offer(&self, _peer: PeerSide) -> Result<JoinOffer> {
         Err(not_offered("further connections"))
+    }
+
+    /// Room for the answers of a session: that of all sessions of one host, if they share it.
+    fn answer_room(&self) -> Arc<ByteBudget> {
+        Arc::new(ByteBudget::new(ANSWER_WINDOW))
+    }
+
+    /// Bytes of memory that a question takes here, until its answer is sent. A worker waits for that room before it asks.
+    fn question_room(&self, _topic: AskTopic, _question: &[u8]) -> usize {
+        0
     }
 
     /// Answers a question that the session does not understand, from any thread.

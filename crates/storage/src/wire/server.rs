@@ -6,9 +6,10 @@
 
 use super::{
     WireService,
-    bodies::{Arriving, Job, decode_keys},
+    bodies::{Arriving, BodyLimit, Job, decode_keys},
     calls::{MAX_CALLS, UPLOAD_WINDOW},
     credit::{ReceiveCredit, append_cost},
+    documents::WholeObjects,
     leases::ServedLeases,
     link::Link,
     upload::{UploadStep, run_upload},
@@ -19,7 +20,7 @@ use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::{ByteBudget, ByteRoom, Locked, Monitor, start};
 use fullbore_wire::{
     frame::MAX_DATA,
-    message::{Call, CallAnswer, Message, decode},
+    message::{AskTopic, Call, CallAnswer, Message, decode},
     wire_error::WireError,
 };
 use minicbor::bytes::ByteVec;
@@ -47,9 +48,6 @@ const MAX_UPLOADS: usize = 256;
 /// Threads of uploads: those of uploads that are open, and as many that still answer.
 const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
 
-/// Bytes of answers that are read from the storage and not yet sent, unless one is alone. A worker waits for room before it reads.
-const ANSWER_WINDOW: usize = 32 << 20;
-
 /// Values in the arguments of a command at most.
 const MAX_ARGUMENTS: usize = 1 << 16;
 
@@ -67,10 +65,12 @@ pub(super) struct Server {
     /// Bytes of the data of those calls, and of calls that are not here as a whole.
     body_bytes: AtomicUsize,
     upload_credit: ReceiveCredit,
+    /// Objects that are put or read as a whole.
+    pub(super) whole: WholeObjects,
     uploads: Mutex<BTreeMap<u64, mpsc::Sender<UploadStep>>>,
     pub(super) leases: ServedLeases,
     /// Room for answers.
-    pub(super) answers: ByteBudget,
+    pub(super) answers: Arc<ByteBudget>,
     /// Held while a listing is made and sent: it takes more memory than it has bytes.
     pub(super) listing: Mutex<()>,
 }
@@ -108,15 +108,16 @@ fn violated(why: &str) -> Error {
 impl Server {
     pub(super) fn new(service: Arc<dyn WireService>) -> Self {
         Self {
+            answers: service.answer_room(),
             service,
             opened: Monitor::default(),
             work: Monitor::default(),
             calls: AtomicUsize::new(0),
             body_bytes: AtomicUsize::new(0),
             upload_credit: ReceiveCredit::new(UPLOAD_WINDOW, CREDIT_STEP),
+            whole: WholeObjects::default(),
             uploads: Mutex::default(),
             leases: ServedLeases::default(),
-            answers: ByteBudget::new(ANSWER_WINDOW),
             listing: Mutex::default(),
         }
     }
@@ -150,7 +151,11 @@ impl Server {
         call: (u64, Call, Option<NonZeroU64>),
         data: &[u8],
     ) -> Result<()> {
-        match arriving.begin(&*self.service, &self.body_bytes, call, data)? {
+        let limit = BodyLimit {
+            service: &*self.service,
+            object_bytes: self.whole.put_limit(),
+        };
+        match arriving.begin(limit, &self.body_bytes, call, data)? {
             Some(job) => self.accept_whole(link, job),
             None => Ok(()),
         }
@@ -220,6 +225,7 @@ impl Server {
 
     /// Data of an upload does not take room any more.
     pub(super) fn give_credit(&self, link: &Link, data_bytes: usize) {
+        self.whole.note_uploaded(data_bytes);
         if let Some(bytes) = self.upload_credit.stored(append_cost(data_bytes)) {
             link.send_or_end(&Message::Credit { bytes }, b"");
         }
@@ -327,12 +333,7 @@ impl Server {
         let Job { id, call, body } = job;
         let body = body?;
         let answer = match call {
-            Call::Ask { topic } => {
-                return Ok(ServedAnswer {
-                    data: self.service.ask(topic, &body)?,
-                    ..ServedAnswer::of(CallAnswer::Bytes)
-                });
-            }
+            Call::Ask { topic } => return self.ask(topic, &body),
             Call::List { prefix } => return self.list(link, id, &prefix),
             Call::ReadAt { key, offset, len } => return self.read(link, id, &key, offset, len),
             Call::Get { key } => return self.get(&key),
@@ -371,6 +372,17 @@ impl Server {
             }
         };
         Ok(ServedAnswer::of(answer))
+    }
+
+    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<ServedAnswer<'_>> {
+        let room = self
+            .answers
+            .take(self.service.question_room(topic, question));
+        Ok(ServedAnswer {
+            data: self.service.ask(topic, question)?,
+            room: Some(room),
+            ..ServedAnswer::of(CallAnswer::Bytes)
+        })
     }
 
     fn open(&self, location: &[u8]) -> Result<CallAnswer> {

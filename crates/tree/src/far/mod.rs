@@ -4,10 +4,12 @@
 //! [`SourceChannel`]. A slice is one question, however many files it has, and any number of threads may ask at the same time.
 //! The frames are those that the other host would have made itself.
 
+mod room;
 mod served;
 mod tree;
 mod words;
 
+pub use room::{MAX_FRAME_BYTES, question_room};
 pub use served::{OpenSubject, OpenedSources, ServedSources};
 pub use tree::FarTree;
 

@@ -3,10 +3,11 @@
 use super::{
     FarOrigin, FrameWords, LargeWords, OriginWords, PartKind, PartWords, ScanWords, ScannedWords,
     SliceWords, SourceQuestion,
-    words::{EntryWords, StateWords, decoded, encoded, stored_words, wrong_words},
+    room::{MAX_CAPACITY, PART_BYTES},
+    words::{EntryWords, StateWords, decoded, encoded, encoded_in, stored_words, wrong_words},
 };
 use fullbore_format::{
-    entry::EntryPath,
+    entry::{Entry, EntryKind, EntryPath},
     error::{Error, ErrorKind, Result},
 };
 use fullbore_pipeline::{
@@ -23,11 +24,11 @@ use std::{
 /// Bytes of the entries of one answer.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// Buffers that are kept.
-const BUFFERS: usize = 32;
+/// Bytes of the maps of all large files that are being read, and of what else is kept of them.
+const KEPT_BYTES: usize = 32 << 20;
 
-/// Bytes of a buffer at most: the largest frame.
-const MAX_CAPACITY: u32 = 256 << 20;
+/// Bytes of what is kept of one, without its map.
+const KEPT_FILE_BYTES: usize = 1 << 10;
 
 /// Opens what the words of a question mean.
 pub type OpenSubject = dyn Fn(&[u8]) -> Result<OpenedSources> + Send + Sync;
@@ -52,7 +53,6 @@ pub struct ServedSources {
 struct Opened {
     of: OpenedSources,
     sources: Vec<ServedSource>,
-    buffers: Mutex<BTreeMap<u32, Arc<Pool>>>,
 }
 
 struct ServedSource {
@@ -97,8 +97,9 @@ impl ServedSources {
             SourceQuestion::Open(words) => self.open(&words),
             SourceQuestion::Scan(number) => Ok(encoded(&self.source(number)?.next_entries()?)),
             SourceQuestion::Read(number, capacity, slice) => {
-                let buf = self.opened()?.buffer(capacity.min(MAX_CAPACITY));
-                Ok(encoded(&self.source(number)?.read(slice, buf)?))
+                let words = self.source(number)?.read(slice, capacity)?;
+                let bytes = words.data.len() + words.parts.len() * PART_BYTES;
+                Ok(encoded_in(&words, bytes))
             }
             SourceQuestion::Warnings => Ok(encoded(&(self.opened()?.of.warnings)())),
         }
@@ -114,11 +115,7 @@ impl ServedSources {
             sources: of.sources.len() as u32,
         });
         let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
-        let opened = Opened {
-            of,
-            sources,
-            buffers: Mutex::default(),
-        };
+        let opened = Opened { of, sources };
         if self.opened.set(opened).is_err() {
             let what = "cannot open a second source over one connection";
             return Err(Error::new(ErrorKind::Usage, what));
@@ -135,19 +132,6 @@ impl ServedSources {
     fn source(&self, number: u32) -> Result<&ServedSource> {
         let source = self.opened()?.sources.get(number as usize);
         source.ok_or_else(|| wrong_words("there is no such source"))
-    }
-}
-
-impl Opened {
-    fn buffer(&self, capacity: u32) -> Buf {
-        let mut buffers = self.buffers.locked();
-        if buffers.len() > 8 {
-            buffers.clear(); // an honest side has one size
-        }
-        let pool = buffers
-            .entry(capacity)
-            .or_insert_with(|| Pool::new(capacity as usize, BUFFERS));
-        pool.take()
     }
 }
 
@@ -179,7 +163,12 @@ impl ServedSource {
         Ok((entries, false))
     }
 
-    fn read(&self, slice: SliceWords, buf: Buf) -> Result<FrameWords> {
+    fn read(&self, slice: SliceWords, capacity: u32) -> Result<FrameWords> {
+        if capacity > MAX_CAPACITY {
+            return Err(wrong_words("a frame is too large"));
+        }
+        // The answer takes the buffer, so none is kept.
+        let buf = Pool::new(capacity as usize, 0).take();
         match slice {
             SliceWords::Members(small, large) => self.read_members(small, large, buf),
             SliceWords::Piece {
@@ -199,6 +188,10 @@ impl ServedSource {
     ) -> Result<FrameWords> {
         let small = small.into_iter().map(ScannedWords::scanned);
         let small = small.collect::<Result<Vec<_>>>()?;
+        let is_larger = |scanned: &Scanned| scanned.entry.data_len() > buf.made_for() as u64;
+        if small.iter().any(is_larger) {
+            return Err(wrong_words("a file is larger than its frame"));
+        }
         let large = large.map(|words| self.keep_large(*words)).transpose()?;
         let frame = self
             .source
@@ -221,12 +214,21 @@ impl ServedSource {
         let scanned = words.scanned.scanned()?;
         let path = scanned.entry.path.clone();
         let mut all = self.large.locked();
-        let kept = all.entry(path).or_insert_with(|| ServedFile {
-            file: LargeFile::new(scanned, words.data_len, words.pieces),
+        if let Some(kept) = all.get(&path) {
+            return Ok(kept.file.clone());
+        }
+        let held: usize = all.values().map(|kept| kept_bytes(&kept.file.entry)).sum();
+        if held > 0 && held + kept_bytes(&scanned.entry) > KEPT_BYTES {
+            return Err(wrong_words("it begins more files than it reads"));
+        }
+        let file = LargeFile::new(scanned, words.data_len, words.pieces);
+        let kept = ServedFile {
+            file: file.clone(),
             pieces: words.pieces,
             is_begun: false,
-        });
-        Ok(kept.file.clone())
+        };
+        all.insert(path, kept);
+        Ok(file)
     }
 
     /// Changes a large file, and forgets it once all of it was read. Returns it.
@@ -257,7 +259,7 @@ impl ServedSource {
             return Ok(FrameWords::of(Frame::new(buf, Vec::new(), last), None));
         };
         let end = offset.checked_add(len.into());
-        if end.is_none_or(|end| end > file.data_len) || len > MAX_CAPACITY {
+        if end.is_none_or(|end| end > file.data_len) || len as usize > buf.made_for() {
             return Err(wrong_words("a piece is outside of its file"));
         }
         let piece = Slice::Piece {
@@ -271,14 +273,23 @@ impl ServedSource {
     }
 }
 
+/// Bytes that are kept of a large file: its map has 16 bytes for each run.
+fn kept_bytes(entry: &Entry) -> usize {
+    let map = match &entry.kind {
+        EntryKind::File { map: Some(map), .. } => map.len() * 16,
+        _ => 0,
+    };
+    KEPT_FILE_BYTES + map
+}
+
 impl FrameWords {
-    fn of(frame: Frame, large: Option<&LargeFile>) -> Self {
+    fn of(mut frame: Frame, large: Option<&LargeFile>) -> Self {
         let left = frame.rest.as_ref().map(|rest| match rest {
             Slice::Members(left, _) => left.len() as u32,
             Slice::Piece { .. } => 0,
         });
         Self {
-            data: frame.data.to_vec().into(),
+            data: std::mem::take(&mut *frame.data).into(),
             parts: frame.parts.iter().map(PartWords::of).collect(),
             ends_member: frame.ends_member,
             left,

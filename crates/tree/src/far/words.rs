@@ -12,13 +12,18 @@ use minicbor::{Decode, Encode, bytes::ByteVec};
 
 /// A value as CBOR.
 pub(super) fn encoded<T: Encode<()>>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    encoded_in(value, 0)
+}
+
+/// A value as CBOR, which has about so many bytes.
+pub(super) fn encoded_in<T: Encode<()>>(value: &T, bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(bytes);
     let _ = minicbor::encode(value, &mut bytes); // a `Vec` takes all bytes
     bytes
 }
 
 /// Values in a question or an answer at most. A large file with a map of half a million pieces has 1.5 million.
-const MAX_VALUES: usize = 1 << 21;
+pub(super) const MAX_VALUES: usize = 1 << 21;
 
 /// The value that all of the bytes are.
 ///

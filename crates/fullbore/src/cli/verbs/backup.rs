@@ -45,6 +45,7 @@ use fullbore_platform::{
 };
 use fullbore_postgres::request::Wal;
 use fullbore_repository::{base::WantedBase, compare::Compare};
+use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
     ffi::{OsStr, OsString},
     num::{NonZeroU64, NonZeroUsize},
@@ -401,6 +402,10 @@ fn plan(
         FRAME_BYTES
     };
     let frame_bytes = args.frame_size.unwrap_or(usual);
+    if matches!(subject, Subject::Far(_)) && frame_bytes > MAX_FRAME_BYTES {
+        let what = "cannot read the files of another host in frames of more than 16M";
+        return Err(Error::new(ErrorKind::Usage, what).hint("use a smaller --frame-size"));
+    }
     Ok(Backup {
         subject,
         to,

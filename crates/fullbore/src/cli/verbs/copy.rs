@@ -16,7 +16,7 @@ use crate::cli::{
 use clap::{Args, ValueHint};
 use fullbore_engine::copy::{
     CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy,
-    far::{FarTarget, answer},
+    far::{FarTarget, QUESTION_ROOM, answer},
     near::NearTarget,
     rules::CopyRules,
 };
@@ -330,6 +330,10 @@ impl WireService for PulledTree {
 
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
         print(is_error, bytes)
+    }
+
+    fn question_room(&self, _: AskTopic, _: &[u8]) -> usize {
+        QUESTION_ROOM
     }
 
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {

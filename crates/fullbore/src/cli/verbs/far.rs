@@ -32,7 +32,7 @@ use fullbore_storage::{
     ssh::connect_to_peer,
     wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService, unknown_topic},
 };
-use fullbore_tree::far::{ServedSources, opened_words};
+use fullbore_tree::far::{ServedSources, opened_words, question_room};
 use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},
@@ -253,6 +253,13 @@ impl WireService for NearService {
 
     fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
         print(is_error, bytes)
+    }
+
+    fn question_room(&self, topic: AskTopic, question: &[u8]) -> usize {
+        match topic {
+            AskTopic::Files => question_room(question),
+            _ => 0,
+        }
     }
 
     fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
