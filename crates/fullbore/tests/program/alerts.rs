@@ -3,7 +3,7 @@
 use crate::runs::{self, fullbore, has, or_skip, shell, temp};
 use std::{collections::BTreeSet, fs};
 
-const OPERATIONS: &str = include_str!("../../doc/operations.md");
+const OPERATIONS: &str = include_str!("../../../../doc/operations.md");
 
 /// A backup at the time 0, a run that fails from 26:40 on, and a host that is down from 28:20 on; then a host of which nothing is known.
 const CASES: &str = r#"rule_files: [rules.yml]
