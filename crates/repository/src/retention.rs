@@ -106,7 +106,7 @@ impl RetentionRules {
         }
         // The second rule is for sources of which no complete backup has content, the third for
         // those that have none themselves.
-        let guards: [(fn(&RetentionCandidate) -> bool, &str); 3] = [
+        let guards: [(IsGood, &str); 3] = [
             (|one| one.complete && !one.empty, "last complete"),
             (|one| !one.empty, "last with content"),
             (|one| one.complete, "last complete"),
@@ -172,9 +172,12 @@ fn newest_of_periods(
     newest
 }
 
+/// Decides whether one such backup must stay.
+type IsGood = fn(&RetentionCandidate) -> bool;
+
 /// Returns the newest backup that `is_good`, if backups are kept and none of them is.
 fn last_that(
-    is_good: fn(&RetentionCandidate) -> bool,
+    is_good: IsGood,
     group: &[RetentionCandidate],
     order: &[usize],
     reasons: &[Vec<String>],
