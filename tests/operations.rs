@@ -1,9 +1,5 @@
 //! How many requests commands make of the storage of a repository with a thousand backups of three sources.
 
-#![allow(missing_docs)]
-
-mod runs;
-
 use fullbore::{
     format::{
         layout::REPOSITORY,
@@ -21,8 +17,8 @@ use fullbore::{
     restore::{EntryPatterns, Restore},
     storage::{LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording},
 };
-use runs::{fullbore, names, noise, temp, write};
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
+use testkit::runs::{fullbore, names, noise, temp, write};
 
 const BACKUPS: u64 = 1000;
 

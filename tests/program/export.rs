@@ -1,12 +1,12 @@
 //! A backup that refers to others is exported as a full one.
 
-use crate::common::{Fixture, content, look, restore};
 use crate::runs::{self, assert_same, fed, fullbore, noise, sample, shape, shell, temp};
 use fullbore::{archive::Archive, stage::codec::Codec};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
+use testkit::fixture::{Fixture, content, look, restore};
 
 /// A repository with two backups of a tree, the second of which refers to the first; and the tree as it is in the second.
 struct Two {

@@ -1,6 +1,5 @@
 //! Restoring tars that other programs wrote.
 
-use crate::common::{Fixture, content, look, plan, restore};
 use fullbore::{
     error::{ErrorKind, Result},
     metrics::meter::Meter,
@@ -8,6 +7,7 @@ use fullbore::{
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tempfile::tempdir;
+use testkit::fixture::{Fixture, content, look, plan, restore};
 
 fn run(dir: &Path, command: &str) -> bool {
     Command::new("sh")

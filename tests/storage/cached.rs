@@ -1,6 +1,6 @@
 //! The cache of immutable objects: it saves requests, and nothing depends on it.
 
-use crate::suite::{get, pattern, put};
+use super::suite::{get, pattern, put};
 use fullbore::{
     error::ErrorKind,
     repo::{prune::prune, writer},

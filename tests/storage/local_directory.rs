@@ -1,6 +1,6 @@
 //! Objects in a local directory: their files, whose they are, and what links and dead writers leave.
 
-use crate::suite::{get, keys, ours, pattern, put};
+use super::suite::{get, keys, ours, pattern, put};
 use fullbore::{
     error::ErrorKind,
     format::layout::REPOSITORY,

@@ -54,7 +54,7 @@ macro_rules! suite {
         $(#[test]
         fn $test() {
             let fixture = $fixture;
-            $crate::suite::$test(&fixture.objects);
+            $crate::storage::suite::$test(&fixture.objects);
         })*
     };
 }
