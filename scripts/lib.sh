@@ -35,9 +35,13 @@ need() {
     [ -n "$missing" ] || return 0
     command -v apt-get >/dev/null || fail "cannot install$missing: there is no apt-get" "install them, and run this again"
     say "installing$missing"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2
-    # shellcheck disable=SC2086  # a list of words
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2
+    # Scripts that run beside each other wait for each other's apt-get, and one of them asks for the lists.
+    local apt="env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=900"
+    # shellcheck disable=SC2086  # lists of words
+    [ -n "${apt_lists_are_new:-}" ] || as_root $apt update >&2
+    export apt_lists_are_new=yes
+    # shellcheck disable=SC2086
+    as_root $apt install -y --no-install-recommends $missing >&2
 }
 
 # Debian's PostgreSQL, without the server that the package would start.

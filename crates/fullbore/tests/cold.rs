@@ -1,16 +1,13 @@
 //! Requests that the disk gets for small files that are not in the page cache, counted on a loop
 //! device.
 
-#![allow(missing_docs)]
-
-#[path = "common/postgres.rs"]
-mod postgres;
-mod runs;
-
-use runs::{assert_same, fullbore, has, is_root, or_skip, shape, shell, temp, text};
 use std::{
     fs,
     path::{Path, PathBuf},
+};
+use testkit::{
+    runs::{self, assert_same, fullbore, has, is_root, or_skip, shape, shell, temp, text},
+    servers,
 };
 
 const FILES: usize = 2_000;
@@ -223,7 +220,7 @@ fn a_restore_with_delta_compares_cold_files_in_few_requests() {
 #[test]
 fn a_cluster_of_small_relations_is_read_in_few_requests() {
     let dir = temp();
-    let Some(version) = postgres::debian() else {
+    let Some(version) = servers::debian() else {
         return;
     };
     let Some(disk) = ColdDisk::with_tree(dir.path(), "mkfs.ext4 -q -F") else {

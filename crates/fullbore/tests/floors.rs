@@ -193,3 +193,24 @@ fn a_repository_is_read_and_changed_through_objects_alone() {
     let allowed = BTreeSet::from(MAY_USE_FILES);
     assert_eq!(excepted, allowed);
 }
+
+/// Cargo does not look for test programs, as each costs a link: a file that no program names would never run.
+#[test]
+fn every_file_of_tests_is_in_a_program() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(here.join("Cargo.toml")).unwrap();
+    let programs = manifest.split("[[test]]\nname = \"").skip(1);
+    let mut named = BTreeSet::new();
+    for program in programs.map(|rest| rest.split('"').next().unwrap()) {
+        let text = fs::read_to_string(here.join(format!("tests/{program}.rs"))).unwrap_or_default();
+        let modules = text.lines().filter_map(|line| line.strip_prefix("mod "));
+        named.extend(modules.map(|rest| rest.trim_end_matches(';').to_owned()));
+        named.insert(program.to_owned());
+    }
+    let files = fs::read_dir(here.join("tests")).unwrap();
+    let found: BTreeSet<_> = files
+        .map(|file| file.unwrap().path())
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(found, named);
+}

@@ -1,9 +1,5 @@
 //! How many requests commands make of the storage of a repository with a thousand backups of three sources.
 
-#![allow(missing_docs)]
-
-mod runs;
-
 use fullbore_engine::restore::{EntryPatterns, Restore};
 use fullbore_format::{
     layout::REPOSITORY,
@@ -19,8 +15,8 @@ use fullbore_repository::{
     select::BackupFilter,
 };
 use fullbore_storage::{LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording};
-use runs::{fullbore, names, noise, temp, write};
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
+use testkit::runs::{fullbore, names, noise, temp, write};
 
 const BACKUPS: u64 = 1000;
 

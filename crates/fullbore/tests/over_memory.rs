@@ -1,10 +1,5 @@
 //! Whole backups to objects in memory, which have leases and no locks; and to a storage that fails at each operation.
 
-#![allow(missing_docs)]
-
-mod common;
-
-use common::content;
 use fullbore_engine::{
     backup::{Backup, Subject, paths::Scope},
     plan::{OpenStorage, SinkSpec, Tuning},
@@ -22,6 +17,7 @@ use fullbore_repository::writer::RepositoryWriter;
 use fullbore_storage::{Fault, Faulty, MemoryObjects, Objects, Operation, Put, PutIf};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tempfile::tempdir;
+use testkit::fixture::{self, content};
 
 fn make_tree(tree: &Path) {
     fs::create_dir_all(tree.join("d/empty")).unwrap();
@@ -103,7 +99,7 @@ fn check_listed(objects: &dyn Objects, tree: &Path, older: Option<&str>) -> usiz
         if is_older {
             let to = tempdir().unwrap();
             let to = to.path().join("older");
-            let summary = common::plan(Path::new(&from), &to)
+            let summary = fixture::plan(Path::new(&from), &to)
                 .run(&Meter::default())
                 .unwrap();
             assert_eq!(summary.exit_code(), 0);
@@ -149,7 +145,7 @@ fn a_tree_that_was_backed_up_to_memory_comes_back() {
     for id in [first, second] {
         let to = dir.path().join(&id);
         let from = format!("{}@{id}", out.display());
-        let summary = common::plan(Path::new(&from), &to)
+        let summary = fixture::plan(Path::new(&from), &to)
             .run(&Meter::default())
             .unwrap();
         assert_eq!(summary.exit_code(), 0);

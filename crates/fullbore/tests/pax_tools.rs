@@ -2,17 +2,15 @@
 //!
 //! A tool that is not installed is passed over, and without root so is what only root may make; both are said on stderr.
 
-mod pax_tools {
-    pub(crate) mod tree;
-}
+mod tree;
 
 use fullbore_format::{
     acl::name_lists,
     entry::{ByteRun, Device, Entry, EntryKind, Owner, Time, Xattr},
 };
 use fullbore_platform::owner::OwnerNames;
-use pax_tools::tree::{Tree, archive, assert_sparse, expected, read, scan};
 use std::{path::Path, process::Command};
+use tree::{Tree, archive, assert_sparse, expected, read, scan};
 
 const ACL: &[u8] =
     b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\x31\xd4\0\0\x04\0\x05\0\xff\xff\xff\xff\

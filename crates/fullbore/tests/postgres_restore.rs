@@ -1,19 +1,10 @@
 //! Restoring clusters: what is refused, where tablespaces go, what comes last, what is written for recovery.
 
-#![allow(missing_docs)]
-
-mod common;
-#[path = "postgres_restore/configuration.rs"]
 mod configuration;
-#[path = "postgres_restore/recovery.rs"]
 mod recovery;
-mod runs;
-#[path = "postgres_restore/server.rs"]
 mod server;
-#[path = "postgres_restore/tablespaces.rs"]
 mod tablespaces;
 
-use common::{Fixture, content, entry, once_more_without_tricks, plan};
 use fullbore_engine::restore::{Restore, Summary};
 use fullbore_format::{
     entry::EntryKind,
@@ -25,13 +16,17 @@ use fullbore_format::{
 };
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_postgres::restore::plan::ClusterOptions;
-use runs::{fullbore, has, is_root, or_skip, temp};
 use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::Ordering::Relaxed,
+};
+use testkit::{
+    args,
+    fixture::{self, Fixture, content, entry, once_more_without_tricks, plan},
+    runs::{self, fullbore, has, is_root, or_skip, temp},
 };
 
 /// The user of the server where the tests run as root.

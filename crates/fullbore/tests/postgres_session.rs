@@ -1,25 +1,21 @@
 //! Sessions with real servers: how they are reached, what they say, and how their loss is noticed.
 
-#![allow(missing_docs)]
-
-#[path = "common/pool.rs"]
-mod pool;
-#[path = "common/postgres.rs"]
-mod servers;
-
 use fullbore_format::error::{Error, ErrorKind};
 use fullbore_postgres::{
     conninfo::{Environment, Params},
     lsn::{Lsn, segment_name},
     session::{HeldSession, Session},
 };
-use servers::{PASSWORD, Server, version, wait_until};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::Path,
     thread,
     time::{Duration, Instant},
+};
+use testkit::{
+    pool,
+    servers::{self, PASSWORD, Server, version, wait_until},
 };
 
 /// Nothing but what the test says.

@@ -1,18 +1,12 @@
 //! Profiles, the environment, `run` with its hooks and metrics, units, and backups of the output of a command: end to end.
 
-#![allow(missing_docs)]
-
-#[macro_use]
-#[path = "runs/mod.rs"]
-mod runs;
-
-use runs::{Ran, command, has, names, or_skip, set_mode, shell, temp, write};
 use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
+use testkit::runs::{self, Ran, command, has, names, or_skip, set_mode, shell, temp, write};
 
 /// A directory with a source, a place for a repository and profiles.
 struct Host {

@@ -5,24 +5,16 @@
 //! is 0. Blocks marked `toml` whose first line is `# /etc/fullbore/NAME.toml` are the profiles of these commands. Paths that begin with one of [`PLACES`] are moved into a temporary directory, and programs that a test cannot have
 //! stand in for themselves, see [`stand_ins`]. What commands print is not compared: times and sizes differ.
 
-#![allow(missing_docs, dead_code)]
-
-#[path = "storage/fake_gcs.rs"]
-mod fake_gcs;
-#[path = "storage/fault_proxy.rs"]
-mod fault_proxy;
-#[path = "common/postgres.rs"]
-mod servers;
-#[path = "storage/stores.rs"]
-mod stores;
-
-use servers::Server;
 use std::{
     error::Error,
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+};
+use testkit::{
+    servers::{self, Server},
+    stores,
 };
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;

@@ -80,7 +80,7 @@ fn parse_copy(data: &[u8]) -> Option<FileCopies> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal_reader::tests::{TEST_SEGMENT, TEST_START, write_wal};
+    use crate::sample_wal::{TEST_SEGMENT, TEST_START, write_wal};
     use proptest::{collection::vec, prelude::*};
     use std::path::Path;
 

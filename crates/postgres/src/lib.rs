@@ -23,6 +23,8 @@ pub mod relation;
 pub mod request;
 pub mod restore;
 mod same_server;
+#[cfg(any(test, feature = "sample-wal"))]
+pub mod sample_wal;
 pub mod session;
 pub mod source;
 pub mod stopped;

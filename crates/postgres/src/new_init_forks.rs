@@ -12,7 +12,7 @@ use super::{
 use std::{collections::BTreeSet, io};
 
 /// A file of a relation is created: `XLOG_SMGR_CREATE` of resource manager 2 (storage_xlog.h).
-pub(crate) const CREATE: RecordKind = RecordKind {
+pub const CREATE: RecordKind = RecordKind {
     manager: 2,
     operation: 0x10,
 };
@@ -89,7 +89,7 @@ fn parse(data: &[u8]) -> Option<NewInitFork> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal_reader::tests::{TEST_SEGMENT, TEST_START, write_wal};
+    use crate::sample_wal::{TEST_SEGMENT, TEST_START, write_wal};
 
     fn created(numbers: [u32; 4]) -> (RecordKind, Vec<u8>) {
         let data = numbers.map(u32::to_le_bytes);

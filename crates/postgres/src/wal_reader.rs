@@ -14,11 +14,11 @@ use std::{
 
 /// Bytes of a page. If PostgreSQL was built with another size, pages do not carry the expected
 /// location, and reading fails.
-const PAGE: u64 = 8192;
-const PAGE_HEADER: u64 = 24;
+pub(crate) const PAGE: u64 = 8192;
+pub(crate) const PAGE_HEADER: u64 = 24;
 /// Header of the first page of a segment.
-const LONG_PAGE_HEADER: u64 = 40;
-const RECORD_HEADER: usize = 24;
+pub(crate) const LONG_PAGE_HEADER: u64 = 40;
+pub(crate) const RECORD_HEADER: usize = 24;
 /// The record after which the rest of a segment is empty.
 const SWITCH: RecordKind = RecordKind {
     manager: 0,
@@ -29,10 +29,11 @@ const MAX_RECORD: usize = 256;
 
 /// The resource manager and the operation of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RecordKind {
-    pub(crate) manager: u8,
+pub struct RecordKind {
+    /// The number of the resource manager.
+    pub manager: u8,
     /// The upper four bits.
-    pub(crate) operation: u8,
+    pub operation: u8,
 }
 
 /// The segments of the WAL to read.
@@ -231,50 +232,8 @@ impl<'a> WalReader<'a> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    pub(crate) const TEST_SEGMENT: u64 = 1 << 20;
-    /// The first record of [`write_wal`].
-    pub(crate) const TEST_START: Lsn = Lsn(TEST_SEGMENT + LONG_PAGE_HEADER);
-
-    /// Writes WAL from the second segment on, as a server does: records with these bodies. The files
-    /// are named by numbers from 0. Returns the end.
-    pub(crate) fn write_wal(directory: &Path, records: &[(RecordKind, Vec<u8>)]) -> Lsn {
-        let mut wal = Vec::new();
-        let mut at = TEST_SEGMENT;
-        let mut put = |bytes: &[u8], at: &mut u64| {
-            for byte in bytes {
-                if at.is_multiple_of(PAGE) {
-                    let header = if at.is_multiple_of(TEST_SEGMENT) {
-                        LONG_PAGE_HEADER
-                    } else {
-                        PAGE_HEADER
-                    };
-                    let mut page = vec![0; header as usize];
-                    page[8..16].copy_from_slice(&at.to_le_bytes());
-                    wal.extend(page);
-                    *at += header;
-                }
-                wal.push(*byte);
-                *at += 1;
-            }
-        };
-        for (kind, body) in records {
-            let mut record = vec![0; RECORD_HEADER];
-            record[..4].copy_from_slice(&((RECORD_HEADER + body.len()) as u32).to_le_bytes());
-            (record[16], record[17]) = (kind.operation, kind.manager);
-            record.extend(body);
-            put(&record, &mut at);
-            let padding = at.next_multiple_of(8) - at;
-            put(&vec![0; padding as usize], &mut at);
-        }
-        wal.resize(wal.len().next_multiple_of(TEST_SEGMENT as usize), 0);
-        for (number, bytes) in wal.chunks(TEST_SEGMENT as usize).enumerate() {
-            std::fs::write(directory.join(number.to_string()), bytes).unwrap();
-        }
-        Lsn(at)
-    }
 
     #[test]
     fn the_data_of_a_record_follows_its_headers() {

@@ -554,11 +554,15 @@ impl Drop for SegmentWriter {
 mod tests {
     use super::*;
     use fullbore_format::layout::backup_id;
-    use fullbore_storage::{MemoryObjects, Operation, Recording, Take};
+    use fullbore_storage::{MemoryObjects, Operation, Recording, SystemClock, Take};
+    use std::time::Duration;
 
     #[test]
     fn a_backup_beside_many_others_looks_at_few_of_them() {
-        let recording = Recording::new(Arc::new(MemoryObjects::new()));
+        // To look at a lease takes one period of its renewal.
+        let memory =
+            MemoryObjects::new().with_clock(Arc::new(SystemClock), Duration::from_millis(100));
+        let recording = Recording::new(Arc::new(memory));
         let objects: Arc<dyn Objects> = Arc::new(recording.clone());
         let begin = |number: u32| {
             let id = backup_id("20261121T054501Z", number, "aaaa");

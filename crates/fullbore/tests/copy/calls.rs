@@ -1,6 +1,6 @@
 //! Copies are counted: system calls, and questions that wait for the other side.
 
-use crate::runs::{FULLBORE, has, or_skip, temp, text, write};
+use super::runs::{FULLBORE, has, or_skip, temp, text, write};
 use fullbore_engine::copy::{
     CopyOptions, CopyWatch, TreeCopy,
     far::{FarTarget, answer},

@@ -1,6 +1,6 @@
 //! What a copy with `--delete` keeps, and when it refuses before its first change.
 
-use crate::{
+use super::{
     copy, result,
     runs::{Ran, is_root, names, noise, or_skip, shape, shell, started, temp, write},
 };

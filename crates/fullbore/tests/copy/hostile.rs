@@ -1,6 +1,6 @@
 //! The other side may say anything: nothing is written outside of the target.
 
-use crate::runs::{names, temp, write};
+use super::runs::{names, temp, write};
 use fullbore_engine::copy::{
     CopyOptions, CopyTarget,
     call::{CopyCall, OpenTarget, encode_call},

@@ -1,6 +1,6 @@
 //! Copies on this machine.
 
-use crate::{
+use super::{
     copy, result,
     runs::{
         assert_same, differences, fullbore, has, is_root, make_fifo, noise, or_skip, set_mtime,
@@ -23,7 +23,7 @@ fn leftovers(dir: &Path) -> String {
 }
 
 /// A tree without the places of its holes, which programs find in different ways.
-fn without_places(dir: &Path) -> crate::runs::Shape {
+fn without_places(dir: &Path) -> super::runs::Shape {
     let mut shape = shape(dir);
     shape.values_mut().for_each(|node| node.data.clear());
     shape
@@ -270,7 +270,7 @@ fn killed_at_any_time_a_copy_leaves_whole_files_and_is_completed_by_the_next() {
     }
 }
 
-fn shape_or_none(dir: &Path) -> crate::runs::Shape {
+fn shape_or_none(dir: &Path) -> super::runs::Shape {
     fs::create_dir_all(dir).unwrap();
     shape(dir)
 }
@@ -325,7 +325,7 @@ fn a_link_that_is_swapped_into_the_target_leads_nowhere() {
         }
         is_over.store(true, Relaxed);
     });
-    assert_eq!(crate::runs::names(&outside), [""; 0]);
+    assert_eq!(super::runs::names(&outside), [""; 0]);
     copy(args![from, to, "--delete"]).ends_with(0);
     assert_same(&shape(&from), &shape(&to), "afterwards");
 }
@@ -394,9 +394,9 @@ fn a_repository_is_copied_to_a_repository_backup_by_backup() {
     let dir = temp();
     let at = |name: &str| dir.path().join(name);
     write(at("from/a"), "1");
-    crate::runs::fullbore(args!["backup", at("from"), "--to", at("one")]).ends_with(0);
+    super::runs::fullbore(args!["backup", at("from"), "--to", at("one")]).ends_with(0);
     copy(args![at("one"), at("two")]).ends_with(0);
-    crate::runs::fullbore(args!["restore", at("two"), "--to", at("back")]).ends_with(0);
+    super::runs::fullbore(args!["restore", at("two"), "--to", at("back")]).ends_with(0);
     assert_same(&shape(&at("from")), &shape(&at("back")), "restored");
 }
 

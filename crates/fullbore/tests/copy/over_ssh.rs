@@ -1,6 +1,6 @@
 //! Copies to and from another host, by a real sshd.
 
-use crate::{
+use super::{
     result,
     runs::{Ran, assert_same, names, shape, temp, write},
     sample,

@@ -1,10 +1,7 @@
 //! Large files that go on over pages of the manifest, and what is made of a backup that was cut off in the midst of one.
 
+use super::runs::{self, assert_same, fed, fullbore, has, noise, or_skip, shape, temp, write};
 use super::{SETTLED, backup, ids, restored, root, verified};
-use crate::{
-    args,
-    runs::{self, assert_same, fed, fullbore, has, noise, or_skip, shape, temp, write},
-};
 use std::{fs, os::unix::fs::FileExt, path::Path, thread::sleep, time::Duration};
 
 /// A backup that is killed once it has made a checkpoint of which this is enough; gives its id.

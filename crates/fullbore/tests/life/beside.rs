@@ -1,10 +1,7 @@
 //! Forget and prune beside backups that are alive, that died, and that refer to others.
 
+use super::runs::{self, Ran, fullbore, names, tampered, temp};
 use super::{assert_restores, dir, full, id, prune, thin};
-use crate::{
-    args,
-    runs::{self, Ran, fullbore, names, tampered, temp},
-};
 use fullbore_format::{root::Root, seal::seal};
 use fullbore_pipeline::sink::Destination;
 use fullbore_platform::write;

@@ -1,10 +1,7 @@
 //! Backups that are chosen by a time, by their place before the latest, or by the letters of their ids.
 
+use super::runs::{Ran, command, fullbore, noise, temp, write};
 use super::{dated, dir, full, id, json, listed, prune};
-use crate::{
-    args,
-    runs::{Ran, command, fullbore, noise, temp, write},
-};
 use fullbore_format::{
     root::{ClusterInfo, Root},
     seal::seal,

@@ -1,10 +1,7 @@
 //! What is left of backups that are none any more, and of those whose root is lost.
 
+use super::runs::{Mount, Ran, fullbore, names, noise, temp, text, write};
 use super::{assert_restores, beside::died, dir, full, id, prune, thin};
-use crate::{
-    args,
-    runs::{Mount, Ran, fullbore, names, noise, temp, text, write},
-};
 use fullbore_format::error::{ErrorKind, Result};
 use fullbore_repository::protocol::{intent_key, remove_abandoned, write_off};
 use fullbore_storage::{
@@ -440,7 +437,7 @@ fn where_nothing_is_to_be_freed_nothing_is_removed() {
     let (tree, repository) = (place.path().join("tree"), place.path().join("repo"));
     write(tree.join("f"), "x");
     fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
-    crate::runs::shell("mount -o remount,ro \"$1\"", args![place.path()]).ends_with(0);
+    super::runs::shell("mount -o remount,ro \"$1\"", args![place.path()]).ends_with(0);
     fullbore(args!["prune", repository]).ends_with(0);
 }
 

@@ -1,6 +1,6 @@
 //! A store that fails in the middle of a run: what is listed restores, and the next backup works.
 
-use crate::{StoreRepository, fault_proxy::Break, runs};
+use super::{StoreRepository, fault_proxy::Break, runs};
 use runs::{noise, temp, write};
 use std::path::Path;
 

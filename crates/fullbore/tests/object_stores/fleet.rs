@@ -2,7 +2,7 @@
 //!
 //! FULLBORE_FLEET gives the number of hosts; the figures are printed.
 
-use crate::{StoreRepository, fault_proxy::Break, requests::peak_bytes, runs};
+use super::{StoreRepository, fault_proxy::Break, requests::peak_bytes, runs};
 use runs::{noise, temp, write};
 use serde_json::Value;
 use std::{

@@ -1,6 +1,6 @@
 //! Backups that are killed or stopped: the next run frees what they left, and a holder that slept commits nothing.
 
-use crate::{
+use super::{
     StoreRepository,
     fault_proxy::{Break, FaultProxy},
     runs,

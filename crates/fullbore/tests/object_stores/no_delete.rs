@@ -1,6 +1,6 @@
 //! A bucket whose policy forbids to delete: backups, list, restore and verify work, and nothing is lost by what cannot.
 
-use crate::{StoreRepository, fault_proxy::Break, fault_proxy::Seen, runs};
+use super::{StoreRepository, fault_proxy::Break, fault_proxy::Seen, runs};
 use runs::{noise, temp, write};
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ fn a_bucket_that_forbids_to_delete_takes_backups_and_gives_them_back() {
         let backups = three_backups(&store, dir.path());
         assert_whole(&store, &backups);
         // An incremental backup of what did not change refers to all, and the intents that are left cost it nothing more each time.
-        let requests = |proxy: &crate::fault_proxy::FaultProxy| {
+        let requests = |proxy: &super::fault_proxy::FaultProxy| {
             let before = proxy.seen().len();
             store.back_up(&backups[2].0);
             proxy.seen().len() - before

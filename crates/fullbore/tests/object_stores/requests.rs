@@ -1,6 +1,6 @@
 //! How many requests commands make, what they say of them, and what the cache saves.
 
-use crate::{StoreRepository, runs};
+use super::{StoreRepository, runs};
 use fullbore_format::{
     root::{BackupOptions, EntryName, FORMAT, Root, SourceInfo},
     seal::seal,
@@ -27,7 +27,7 @@ fn a_backup_of_what_did_not_change_makes_twelve_requests() {
     store.back_up(&tree);
     std::thread::sleep(std::time::Duration::from_secs(3)); // what is as young as a backup is read again
     store.back_up(&tree);
-    proxy.rule(|_| crate::fault_proxy::Break::Pass);
+    proxy.rule(|_| super::fault_proxy::Break::Pass);
     store.back_up(&tree);
     let seen = proxy.seen();
     let lines: Vec<_> = seen
@@ -43,7 +43,7 @@ fn one_file_of_a_backup_that_is_named_takes_eight_requests() {
     let dir = temp();
     let tree = tree_of(dir.path(), 3000);
     let id = store.back_up(&tree);
-    proxy.rule(|_| crate::fault_proxy::Break::Pass);
+    proxy.rule(|_| super::fault_proxy::Break::Pass);
     let to = dir.path().join("to");
     let args = args!["restore", store.named(&id), "--to", to, "d7/f1237"];
     store.run(args).ends_with(0);
@@ -58,7 +58,7 @@ fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
     let tree = tree_of(dir.path(), 5);
     let ids: Vec<_> = (0..4).map(|_| store.back_up(&tree)).collect();
     let requests = |args: &[&str]| {
-        proxy.rule(|_| crate::fault_proxy::Break::Pass);
+        proxy.rule(|_| super::fault_proxy::Break::Pass);
         let args = args!["list", store.address]
             .into_iter()
             .chain(runs::args(args));
@@ -96,8 +96,8 @@ fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
 /// Stores the roots of so many backups of three hosts, each with a manifest.
 fn store_backups(store: &StoreRepository, count: usize) {
     let address = CloudAddress::parse(&store.address).unwrap().unwrap();
-    let settings = crate::stores::settings(&crate::stores::s3_endpoint());
-    let environment = crate::stores::s3_environment();
+    let settings = super::stores::settings(&super::stores::s3_endpoint());
+    let environment = super::stores::s3_environment();
     let objects = CloudObjects::open(&address, &settings, &environment).unwrap();
     let put = |number: usize| {
         let id = format!("20250101T{number:06}Z-aaaaaa");
@@ -138,7 +138,7 @@ fn a_list_of_a_thousand_backups_reads_each_root_once_and_then_none() {
     store.back_up(&tree_of(dir.path(), 1));
     store_backups(&store, 999);
     let counts = [0, 1].map(|_| {
-        proxy.rule(|_| crate::fault_proxy::Break::Pass);
+        proxy.rule(|_| super::fault_proxy::Break::Pass);
         assert_eq!(store.listed().len(), 1000);
         proxy.seen().len()
     });
@@ -161,7 +161,7 @@ fn the_last_lines_say_what_was_asked_of_the_store() {
     );
     let last = ran.err.lines().last().unwrap();
     assert!(last.starts_with("backup "), "{last}");
-    proxy.break_first(3, "GET", "", crate::fault_proxy::Break::Answer(503, "", ""));
+    proxy.break_first(3, "GET", "", super::fault_proxy::Break::Answer(503, "", ""));
     let ran = store
         .run(args!["verify", store.address, "--data", "--json"])
         .ends_with(0);

@@ -1,6 +1,6 @@
 //! Every verb, and what it says where the store is not reached.
 
-use crate::{StoreRepository, runs};
+use super::{StoreRepository, runs};
 use runs::{assert_same, noise, sample, shape, temp, write};
 
 /// Two backups, restored, checked, forgotten and pruned.

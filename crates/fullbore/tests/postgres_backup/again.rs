@@ -1,6 +1,6 @@
 //! Backups of a cluster that was backed up before.
 
-use crate::{
+use super::{
     cluster::{Cluster, debian, some_versions, versions},
     runs::{fullbore, names},
     servers::wait_until,
@@ -22,7 +22,7 @@ fn at(repository: &Path, id: &str) -> PathBuf {
 }
 
 fn root(repository: &Path, id: &str) -> serde_json::Value {
-    fullbore(crate::args!["show", at(repository, id), "--json"])
+    fullbore(super::args!["show", at(repository, id), "--json"])
         .ends_with(0)
         .json()
         .remove(0)
@@ -60,7 +60,7 @@ fn every_backup_of_a_sequence_starts_and_has_what_was_there() {
             stored(&ids[1])
         );
         let has = |id: &str, small: &str, new: &str, more: &str| {
-            fullbore(crate::args!["verify", at(&repository, id), "--data"]).ends_with(0);
+            fullbore(super::args!["verify", at(&repository, id), "--data"]).ends_with(0);
             let restored = Cluster::restored(version, &at(&repository, id));
             restored.assert_verifies();
             restored.start();
@@ -111,7 +111,7 @@ fn the_server_says_which_blocks_changed_and_only_those_are_read() {
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         file.write_all_at(&page, 700 * 8192).unwrap();
         let id = ids(&repository).pop().unwrap();
-        fullbore(crate::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
+        fullbore(super::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
         let restored = Cluster::restored(version, &at(&repository, &id));
         // The checksum of a file that was read in part is known all the same: from the blocks that were read, and the others'.
         let manifest = fs::read_to_string(restored.data().join("backup_manifest")).unwrap();
@@ -129,7 +129,7 @@ fn the_server_says_which_blocks_changed_and_only_those_are_read() {
         assert!(fs::metadata(restored.data().join(&large)).unwrap().len() / 8192 > pages);
         restored.stop("fast");
         // Reads every page; one with a wrong checksum would be exit code 3.
-        fullbore(crate::args![
+        fullbore(super::args![
             "backup",
             "--offline",
             restored.data(),
@@ -148,7 +148,7 @@ fn the_server_says_which_blocks_changed_and_only_those_are_read() {
             .backup("repository", &["--quiet", "--compare", "content"])
             .ends_with(0);
         for id in ids(&repository).split_off(2) {
-            fullbore(crate::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
+            fullbore(super::args!["verify", at(&repository, &id), "--data"]).ends_with(0);
             let restored = Cluster::restored(version, &at(&repository, &id));
             restored.start();
             assert_eq!(
@@ -177,13 +177,13 @@ fn what_was_read_in_part_is_restored_in_place_and_exported() {
         cluster.backup("repository", &flags).ends_with(0);
         let sums = "SELECT count(*), md5(string_agg(words, '' ORDER BY n)) FROM large";
         let wanted = cluster.psql(sums);
-        fullbore(crate::args!["export", repository, "--to", full, "--quiet"]).ends_with(0);
+        fullbore(super::args!["export", repository, "--to", full, "--quiet"]).ends_with(0);
         let exported = Cluster::restored(version, &full);
         exported.start();
         assert_eq!(exported.psql(sums), wanted);
         cluster.psql("UPDATE large SET words = 'newer' WHERE n % 70 = 0");
         cluster.stop("fast");
-        fullbore(crate::args![
+        fullbore(super::args![
             "restore",
             repository,
             "--to",
@@ -252,10 +252,10 @@ fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
         fs::write(&segment, stored).unwrap();
         let large = cluster.file_of("large");
         for options in [&["--keep-going"][..], &[]] {
-            let to = crate::runs::temp();
+            let to = super::runs::temp();
             let target = to.path().join("data");
-            let restore = crate::args!["restore", at(&repository, &id), "--to", &target];
-            let ran = fullbore(restore.into_iter().chain(crate::runs::args(options))).ends_with(4);
+            let restore = super::args!["restore", at(&repository, &id), "--to", &target];
+            let ran = fullbore(restore.into_iter().chain(super::runs::args(options))).ends_with(4);
             assert!(
                 ran.err.contains(&large) && ran.err.contains("its block at byte"),
                 "{}",
@@ -294,7 +294,7 @@ fn tables_that_were_cut_off_or_made_anew_are_read_where_they_differ() {
         );
         restored.stop("fast");
         // Reads every page; one with a wrong checksum would be exit code 3.
-        fullbore(crate::args![
+        fullbore(super::args![
             "backup",
             "--offline",
             restored.data(),
@@ -367,7 +367,7 @@ fn a_server_that_was_set_back_on_its_timeline_is_read() {
         ]);
         // Past the place where the second backup began, which what was changed is well before.
         further(&restored, 12);
-        let command = crate::args!["backup", restored.url(), "--to", repository, "--quiet"];
+        let command = super::args!["backup", restored.url(), "--to", repository, "--quiet"];
         fullbore(command).ends_with(0);
         let roots: Vec<_> = ids(&repository)[1..]
             .iter()
@@ -410,7 +410,7 @@ fn a_server_that_was_restored_to_where_an_earlier_backup_began_is_read() {
         let sum = "SELECT count(*) FILTER (WHERE words = 'first life'), count(*) FILTER (WHERE words = 'second life') FROM large";
         for compare in ["content", "inode", "content", "inode"] {
             let flags = ["--base", &base, "--compare", compare, "--quiet"];
-            let command = crate::args!["backup", restored.url(), "--to", repository];
+            let command = super::args!["backup", restored.url(), "--to", repository];
             fullbore(command.into_iter().chain(flags.iter().map(Into::into))).ends_with(0);
             let again =
                 Cluster::restored(version, &at(&repository, &ids(&repository).pop().unwrap()));
@@ -427,7 +427,7 @@ fn a_cluster_that_was_stopped_between_is_compared_by_content() {
     let repository = cluster.path("repository");
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     cluster.stop("fast");
-    fullbore(crate::args![
+    fullbore(super::args![
         "backup",
         cluster.data(),
         "--offline",
@@ -482,7 +482,7 @@ fn summaries_that_cannot_be_had_are_done_without() {
             "GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean) TO tester",
             "REVOKE EXECUTE ON FUNCTION pg_available_wal_summaries() FROM PUBLIC",
         ]);
-        fullbore(crate::args![
+        fullbore(super::args![
             "backup",
             cluster.url_as("tester"),
             "--to",

@@ -1,6 +1,6 @@
 //! Two servers of one past that both go on, and are backed up to one place: the one that was set back is on a later timeline.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, some_versions},
     runs::{Ran, fullbore},

@@ -1,6 +1,6 @@
 //! Pages whose checksums are wrong: the backup is whole but for them, and says which they are.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions},
     runs::{fullbore, write},
@@ -106,7 +106,7 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         );
         assert!(ran.err.contains("next: pg_ctl"), "{}", ran.err);
         // What is wrong is stored as it is.
-        crate::runs::shell(
+        super::runs::shell(
             "diff -r -x 'pg_internal.init*' -x 'pgsql_tmp*' \"$1/base\" \"$2/base\"",
             args![cluster.data(), restored.data()],
         )

@@ -1,9 +1,9 @@
 //! Clusters that live in a temporary directory: copies of one that was made before, and those restored from a backup.
 
-use crate::{
+use super::{
     args,
-    runs::{Ran, fullbore, shell},
-    servers::{Version, as_postgres, own, wait_until},
+    runs::{Ran, fullbore},
+    servers::{self, Version, as_postgres, copy_cluster, own, wait_until},
 };
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{LazyLock, Mutex},
+    sync::LazyLock,
 };
 use tempfile::TempDir;
 
@@ -62,7 +62,7 @@ impl Cluster {
     pub(crate) fn stopped(version: &Version, lines: &[&str]) -> Self {
         let cluster = Self::empty(version);
         let from = template(version);
-        shell("cp -a \"$1\" \"$2\"", args![from, cluster.data()]).ends_with(0);
+        copy_cluster(&from, &cluster.data());
         cluster.configure(lines);
         cluster
     }
@@ -336,7 +336,7 @@ impl Cluster {
             // 17 put the control file in, which that of 18 reads as its own. It reads no WAL of another version.
             (false, 17) => return,
             (false, _) => (
-                crate::servers::tool("pg_verifybackup").unwrap(),
+                super::servers::tool("pg_verifybackup").unwrap(),
                 &["-n"][..],
             ),
         };
@@ -366,39 +366,21 @@ impl Drop for Cluster {
     }
 }
 
-/// A cluster that was shut down cleanly, made once for each version and kept for the next run of the tests.
+/// A cluster that was shut down cleanly.
 fn template(version: &Version) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    let name = blake3::hash(format!("{CONTENT}{SETTINGS:?}").as_bytes()).to_hex();
-    let program = fs::metadata(version.program("postgres")).unwrap().len();
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let made = place.join(format!(
-        "cluster-{}-{program}-{}",
-        version.major,
-        &name[..8]
-    ));
-    if made.exists() {
-        return made;
-    }
-    let cluster = Cluster::empty(version);
-    cluster.init("UTF8");
-    cluster.start();
-    cluster.psql_each(
-        &CONTENT
-            .split_inclusive(';')
-            .map(str::trim)
-            .filter(|sql| !sql.is_empty())
-            .collect::<Vec<_>>(),
-    );
-    cluster.stop("fast");
-    let half = tempfile::tempdir_in(place).unwrap();
-    shell(
-        "cp -a \"$1\" \"$2\" && mv \"$2\" \"$3\"",
-        args![cluster.data(), half.path().join("data"), made],
-    )
-    .ends_with(0);
-    made
+    let statements: Vec<_> = CONTENT
+        .split_inclusive(';')
+        .map(str::trim)
+        .filter(|sql| !sql.is_empty())
+        .collect();
+    servers::template(version, &format!("{CONTENT}{SETTINGS:?}"), |to| {
+        let cluster = Cluster::empty(version);
+        cluster.init("UTF8");
+        cluster.start();
+        cluster.psql_each(&statements);
+        cluster.stop("fast");
+        copy_cluster(&cluster.data(), to);
+    })
 }
 
 /// A directory on another device than that of the clusters, that their servers may write to.
@@ -413,7 +395,7 @@ pub(crate) fn versions() -> &'static [Version] {
     static ALL: LazyLock<Vec<Version>> = LazyLock::new(|| {
         [13, 15, 17, 18]
             .into_iter()
-            .filter_map(crate::servers::version)
+            .filter_map(super::servers::version)
             .collect()
     });
     &ALL
@@ -429,6 +411,6 @@ pub(crate) fn some_versions() -> impl Iterator<Item = &'static Version> {
 
 /// Debian's, which has all tools.
 pub(crate) fn debian() -> Option<&'static Version> {
-    static DEBIAN: LazyLock<Option<Version>> = LazyLock::new(crate::servers::debian);
+    static DEBIAN: LazyLock<Option<Version>> = LazyLock::new(super::servers::debian);
     DEBIAN.as_ref()
 }

@@ -1,6 +1,6 @@
 //! A cluster that was stopped is brought back to its backup in place, tablespace and all.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, some_versions},
     runs::fullbore,

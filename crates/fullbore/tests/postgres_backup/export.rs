@@ -1,6 +1,6 @@
 //! Stored backups of clusters as full ones again, and in other repositories.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions},
     runs::{fullbore, names, shell},

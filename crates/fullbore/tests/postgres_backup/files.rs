@@ -1,6 +1,6 @@
 //! Which files of a running cluster are in its backup.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions},
     runs::{FULLBORE, fullbore, is_root, make_fifo, names, only, or_skip, shell},
@@ -397,7 +397,7 @@ fn the_wal_in_a_backup_is_what_recovery_needs_and_is_not_archived_again() {
         let archive = restored.make_dir("archive");
         restored.start();
         restored.psql_each(&["CREATE TABLE y (n int)", "SELECT pg_switch_wal()"]);
-        crate::servers::wait_until("something is archived", || !names(&archive).is_empty());
+        super::servers::wait_until("something is archived", || !names(&archive).is_empty());
         assert!(
             names(&archive).iter().all(|name| !kept.contains(name)),
             "{:?} of {kept:?}",

@@ -1,6 +1,6 @@
 //! WAL that is stored while files are read, so that the server need not keep it.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Ran, fullbore, has, names, or_skip, shell},

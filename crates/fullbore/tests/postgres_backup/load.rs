@@ -1,6 +1,6 @@
 //! A cluster that works while it is backed up.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
 };
@@ -20,7 +20,7 @@ impl Load {
     /// None if there is no pgbench.
     fn of(cluster: &Cluster) -> Option<Self> {
         let pgbench = |flags: &[&str]| {
-            let mut command = crate::servers::as_postgres(debian()?.program("pgbench"));
+            let mut command = super::servers::as_postgres(debian()?.program("pgbench"));
             command
                 .args(["-h", cluster.path("").to_str()?, "-U", "postgres", "-n"])
                 .args(flags)
@@ -104,7 +104,7 @@ fn assert_manifest_is_of(restored: &Cluster) {
         .iter()
         .map(file)
         .collect();
-    let found = crate::runs::shell(
+    let found = super::runs::shell(
         "cd \"$1\" && find . -type f -printf '%s %P\\n'",
         args![restored.data()],
     );
@@ -122,7 +122,7 @@ fn assert_checksums_are_right(stopped: &Cluster) {
     let Some(debian) = debian().filter(|debian| debian.major == stopped.version.major) else {
         return;
     };
-    let done = crate::servers::as_postgres(debian.program("pg_checksums"))
+    let done = super::servers::as_postgres(debian.program("pg_checksums"))
         .arg("-D")
         .arg(stopped.data())
         .output();

@@ -1,6 +1,6 @@
 //! What ends a backup before its time: nothing is listed, and nothing stays in the server.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Mount, Ran, fullbore, has, names, or_skip, shell, temp},

@@ -1,6 +1,6 @@
 //! What changes in a cluster between the listing of its files and their reading.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     servers::wait_until,
@@ -271,14 +271,14 @@ fn a_tablespace_made_meanwhile_comes_back_by_its_wal() {
     let (ran, archive) = slow.end();
     ran.ends_with(0);
     let restored = Cluster::empty(version);
-    crate::slow::untar(&archive, &restored.data());
-    let links = crate::runs::shell("find \"$1\"/pg_tblspc -type l", args![restored.data()]);
+    super::slow::untar(&archive, &restored.data());
+    let links = super::runs::shell("find \"$1\"/pg_tblspc -type l", args![restored.data()]);
     assert_eq!(links.out, "", "links lead to the live tablespaces");
     // The live server is in the way of its directories.
     cluster.stop("fast");
     std::fs::remove_dir_all(&new).unwrap();
     cluster.make_dir("new");
-    crate::stock::put_tablespaces_in_place(&restored);
+    super::stock::put_tablespaces_in_place(&restored);
     restored.start();
     assert_eq!(restored.psql("SELECT count(*) FROM in_new"), "500");
 }
@@ -295,7 +295,7 @@ fn a_tablespace_that_is_dropped_meanwhile_is_no_error() {
     let slow = Slow::of_running(&cluster);
     cluster.psql("DROP TABLESPACE old");
     let restored = slow.end_well(&cluster);
-    crate::stock::put_tablespaces_in_place(&restored);
+    super::stock::put_tablespaces_in_place(&restored);
     restored.start();
     assert_eq!(restored.psql("SELECT count(*) FROM pg_tablespace"), "2");
 }

@@ -1,6 +1,6 @@
 //! Clusters that are shut down, as sources.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, versions},
     runs::{Ran, fullbore, make_fifo, names, shell},

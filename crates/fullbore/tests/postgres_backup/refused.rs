@@ -1,6 +1,6 @@
 //! Clusters that cannot be backed up: one error that says what to do, and nothing begun in the server.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Ran, fullbore, is_root, or_skip, set_mode, shell},

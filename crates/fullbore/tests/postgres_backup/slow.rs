@@ -3,7 +3,7 @@
 //! To standard output, nothing more is read from the cluster than fits the memory until somebody reads on: what is later in
 //! the archive was listed by then, but not opened. Into a repository, a slow codec makes the time.
 
-use crate::{
+use super::{
     args,
     cluster::Cluster,
     runs::{FULLBORE, Ran, names, shell, started},
@@ -154,7 +154,7 @@ pub(crate) fn started_into(repository: &Path, source: impl IntoIterator<Item = O
 /// Nothing in the repository is listed.
 #[track_caller]
 pub(crate) fn assert_nothing_is_listed(repository: &Path) {
-    let said = crate::runs::fullbore(args!["list", repository, "--json"]);
+    let said = super::runs::fullbore(args!["list", repository, "--json"]);
     assert_eq!(said.out, "", "{}", said.err);
     let roots = names(&repository.join("backups"));
     assert!(

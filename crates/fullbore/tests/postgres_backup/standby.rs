@@ -1,6 +1,6 @@
 //! Backups taken from a standby.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{FULLBORE, Ran, fullbore, has, or_skip, shell},
@@ -275,9 +275,9 @@ fn a_backup_of_a_standby_ends_where_that_had_come_to() {
     Ran::from(child.wait_with_output().unwrap()).ends_with(0);
     let restored = Cluster::restored(version, &standby.path("repository"));
     // The last segment is not ended: the restored server writes on in it, and is to archive it then.
-    let wal = crate::runs::names(&restored.data().join("pg_wal"));
+    let wal = super::runs::names(&restored.data().join("pg_wal"));
     let last = wal.iter().filter(|name| name.len() == 24).max().unwrap();
-    let done = crate::runs::names(&restored.data().join("pg_wal/archive_status"));
+    let done = super::runs::names(&restored.data().join("pg_wal/archive_status"));
     assert!(!done.contains(&format!("{last}.done")), "{done:?} {wal:?}");
     restored.start();
     assert_eq!(restored.psql("SELECT count(*) FROM dear"), "1");

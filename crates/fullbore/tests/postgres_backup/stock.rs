@@ -1,6 +1,6 @@
 //! Backups read with what every system has: a decompressor and tar.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, elsewhere, some_versions},
     runs::{FULLBORE, has, or_skip, shell, temp},

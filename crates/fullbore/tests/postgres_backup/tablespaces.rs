@@ -1,6 +1,6 @@
 //! Tablespaces: which stream they are in, and that everything in them comes along.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, elsewhere, some_versions, versions},
     runs::{fullbore, or_skip},
@@ -231,7 +231,7 @@ fn a_tablespace_below_the_data_directory_is_stored_once() {
     let cluster = Cluster::new(version, &[]);
     let inside = cluster.data().join("inside");
     std::fs::create_dir(&inside).unwrap();
-    crate::servers::own(&inside);
+    super::servers::own(&inside);
     let oid = tablespace(&cluster, "inside", &inside);
     cluster.backup("repository", &["--quiet"]).ends_with(0);
     let entries = fullbore(args![

@@ -1,6 +1,6 @@
 //! Backups whose WAL is in the server's archive, or nobody knows where.
 
-use crate::{
+use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     runs::{fullbore, names},

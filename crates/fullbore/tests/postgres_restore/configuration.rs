@@ -1,11 +1,11 @@
 //! Configuration that speaks of where the old server was, or leads there.
 
 use super::{Place, cluster, run};
-use crate::common::Fixture;
 use fullbore_engine::restore::Restore;
 use fullbore_format::{error::ErrorKind, root::EntryName};
 use fullbore_postgres::restore::recovery::{Mode, RecoveryOptions};
 use std::fs;
+use testkit::fixture::Fixture;
 
 /// A cluster whose `postgresql.conf` is something else.
 fn without_conf() -> Fixture {
@@ -245,7 +245,7 @@ fn a_configuration_elsewhere_that_archives_is_spoken_of_and_in_place_it_is_still
     // What is in the backup knows better.
     let place = Place::with(&cluster(), |cluster| cluster.archives = true);
     assert_eq!(run(&place.plan()).unwrap().notes, [""; 0]);
-    let dir = crate::temp();
+    let dir = super::temp();
     let (to, conf) = (dir.path().join("to"), dir.path().join("main.conf"));
     fs::create_dir(&to).unwrap();
     let place = Place::with(&without_conf(), |cluster| {

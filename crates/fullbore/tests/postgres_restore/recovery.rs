@@ -1,9 +1,9 @@
 //! Settings and signals.
 
 use super::{
-    Place, assert_refused, cluster,
-    common::{Fixture, ID},
-    declare, facts, mode, run, served,
+    Place, assert_refused, cluster, declare, facts,
+    fixture::{Fixture, ID},
+    mode, run, served,
 };
 use fullbore_engine::restore::Restore;
 use fullbore_format::{

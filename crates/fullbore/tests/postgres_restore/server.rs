@@ -1,7 +1,7 @@
 //! Real servers: a cluster that was copied while it ran is restored, starts and answers.
 
 use super::declare;
-use crate::{
+use super::{
     args,
     runs::{FULLBORE, Ran, has, is_root, only, or_skip, set_mode, shell, temp},
 };

@@ -1,9 +1,9 @@
 //! Where tablespaces are, and where they cannot be.
 
 use super::{Place, SERVER, VERSION, assert_refused, cluster, declare, facts, mode, own, run};
-use crate::{
+use super::{
     args,
-    common::{Fixture, content, plan},
+    fixture::{Fixture, content, plan},
     runs::{self, Mount, has, is_root, or_skip, shell, temp},
 };
 use fullbore_engine::restore::Restore;

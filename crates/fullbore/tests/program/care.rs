@@ -1,6 +1,5 @@
 //! Repositories whose backups refer to each other: what is checked, and what the loss of any one object costs.
 
-use crate::common::{Fixture, ID, content, plan};
 use fullbore_engine::{
     restore::Restore,
     verify::{Verify, VerifyVerdict},
@@ -13,6 +12,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use testkit::fixture::{Fixture, ID, content, plan};
 
 const SECOND: &str = "20261122T054501Z-k3f9qz";
 const THIRD: &str = "20261123T054501Z-k3f9qz";

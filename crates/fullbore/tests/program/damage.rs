@@ -1,7 +1,5 @@
 //! Damage of every kind at every place: found, named, and survived with `--keep-going`.
 
-use crate::common;
-use crate::common::{Fixture, content};
 use fullbore_engine::{
     restore::{Restore, Summary},
     verify::{Verify, VerifyVerdict},
@@ -17,6 +15,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use testkit::fixture;
+use testkit::fixture::{Fixture, content};
 
 /// In memory where possible: each of a thousand restores makes a file system durable, with all that others write to it.
 fn tempdir() -> std::io::Result<tempfile::TempDir> {
@@ -75,7 +75,7 @@ fn stored_files(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
         return vec![at.to_owned()];
     }
-    fs::read_dir(at.join("backups").join(common::ID))
+    fs::read_dir(at.join("backups").join(fixture::ID))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect()
@@ -217,7 +217,13 @@ fn without_its_manifest_a_repository_restores_whatever_the_codec() {
             ..small(codec)
         };
         fixture.write_repository(dir.path());
-        fs::remove_file(dir.path().join("backups").join(common::ID).join("manifest")).unwrap();
+        fs::remove_file(
+            dir.path()
+                .join("backups")
+                .join(fixture::ID)
+                .join("manifest"),
+        )
+        .unwrap();
         restore(dir.path(), &away.path().join("to"), false).unwrap();
         assert_honest(
             &fixture,
@@ -257,7 +263,7 @@ fn the_error_names_frame_backup_and_files() {
         .unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     // The content of "large" in the first of its frames, by the frame's stored bytes.
-    let frame = common::packed(Codec::Zstd(1), &content(77, 3300)[..1024]);
+    let frame = fixture::packed(Codec::Zstd(1), &content(77, 3300)[..1024]);
     let at = bytes
         .windows(frame.len())
         .position(|window| window == frame)
@@ -271,7 +277,7 @@ fn the_error_names_frame_backup_and_files() {
         "{}",
         error.what
     );
-    assert!(error.what.contains(common::ID), "{}", error.what);
+    assert!(error.what.contains(fixture::ID), "{}", error.what);
     assert_eq!(error.detail, ["it holds part of 1 of 10 files: \"large\""]);
     assert!(error.hint.unwrap().contains("--keep-going"));
     assert!(!dir.path().join("to/large").exists());
@@ -342,7 +348,7 @@ fn a_damaged_root_is_listed_and_not_hidden() {
     let root = dir
         .path()
         .join("backups")
-        .join(common::ID)
+        .join(fixture::ID)
         .join("root.json");
     let mut bytes = fs::read(&root).unwrap();
     bytes[30] ^= 1;
@@ -359,7 +365,7 @@ fn a_damaged_root_is_listed_and_not_hidden() {
         assert_eq!(list.run(&mut out).unwrap(), 4);
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.contains(common::ID) && text.contains("damaged"),
+            text.contains(fixture::ID) && text.contains("damaged"),
             "{text}"
         );
     }

@@ -1,6 +1,5 @@
 //! A backup that refers to others is exported as a full one.
 
-use crate::common::{Fixture, content, look, restore};
 use crate::runs::{self, assert_same, fed, fullbore, noise, sample, shape, shell, temp};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_repository::archive::Archive;
@@ -8,6 +7,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use testkit::fixture::{Fixture, content, look, restore};
 
 /// A repository with two backups of a tree, the second of which refers to the first; and the tree as it is in the second.
 struct Two {

@@ -1,10 +1,10 @@
 //! What is read of a large backup to look at it, or to fetch one file: the root and a page or two.
 
-use crate::common;
-use crate::common::Fixture;
 use crate::runs;
 use crate::runs::{has, or_skip, temp};
 use std::{fs, path::Path, process::Command};
+use testkit::fixture;
+use testkit::fixture::Fixture;
 
 /// A repository with a backup of so many small files.
 fn large(repository: &Path, files: usize) {
@@ -54,7 +54,7 @@ fn one_file_of_a_large_backup_costs_the_root_and_a_few_pages() {
     let dir = temp();
     let repository = dir.path().join("repo");
     large(&repository, files);
-    let backup = repository.join("backups").join(common::ID);
+    let backup = repository.join("backups").join(fixture::ID);
     let len = |name: &str| fs::metadata(backup.join(name)).unwrap().len();
     let (root, manifest) = (len("root.json"), len("manifest"));
     let page = manifest.div_ceil(files as u64 / 8192);

@@ -1,7 +1,5 @@
 //! Listing, showing and comparing backups.
 
-use crate::common;
-use crate::common::{Fixture, content, entry, plan};
 use fullbore::command::{list::List, show::Show};
 use fullbore_engine::{
     restore::Restore,
@@ -12,6 +10,8 @@ use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::{open::open, select::BackupFilter};
 use std::{fs, path::Path};
 use tempfile::tempdir;
+use testkit::fixture;
+use testkit::fixture::{Fixture, content, entry, plan};
 
 fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
     let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
@@ -82,7 +82,7 @@ fn backups_are_found_by_id_prefix_and_latest() {
     for latest in ["", "@latest", "@20261122", "@20261122T054501Z-k3f9qa"] {
         assert_eq!(id(latest).unwrap(), "20261122T054501Z-k3f9qa", "{latest}");
     }
-    assert_eq!(id("@20261121").unwrap(), common::ID);
+    assert_eq!(id("@20261121").unwrap(), fixture::ID);
     let ambiguous = id("@2026").err().unwrap();
     assert_eq!(
         (ambiguous.kind, ambiguous.detail.len()),

@@ -2,11 +2,8 @@
 
 #![allow(missing_docs)]
 
-#[path = "../common/mod.rs"]
-mod common;
 #[macro_use]
-#[path = "../runs/mod.rs"]
-mod runs;
+extern crate testkit;
 
 mod access;
 mod adaptive;
@@ -57,3 +54,5 @@ mod systemd;
 mod target;
 mod unheard;
 mod verdict;
+
+use testkit::runs;

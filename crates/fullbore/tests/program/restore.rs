@@ -1,6 +1,5 @@
 //! Restoring backups to disk.
 
-use crate::common::{self, Fixture, content, entry, look, once_more_without_tricks, plan, restore};
 use fullbore_engine::restore::Restore;
 use fullbore_format::{
     entry::{EntryKind, order},
@@ -14,6 +13,9 @@ use std::{
     path::Path,
 };
 use tempfile::tempdir;
+use testkit::fixture::{
+    self, Fixture, content, entry, look, once_more_without_tricks, plan, restore,
+};
 
 /// Is the tree at `dir` what the fixture says?
 fn assert_restored(fixture: &Fixture, dir: &Path) {
@@ -369,7 +371,7 @@ fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
     let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
     let inner = Box::new(fullbore_repository::archive::object::BackupObjects::new(
         &fullbore_repository::open::repository_at(repository).unwrap(),
-        common::ID,
+        fixture::ID,
     ));
     let store = Recording {
         inner,
@@ -404,7 +406,7 @@ fn one_file_out_of_many_reads_the_root_two_pages_and_its_frame() {
     let root_bytes = fs::metadata(
         dir.path()
             .join("repo/backups")
-            .join(common::ID)
+            .join(fixture::ID)
             .join("root.json"),
     )
     .unwrap()
@@ -436,7 +438,7 @@ fn every_frame_is_read_once_however_many_files_want_it() {
 
 #[test]
 fn an_unprivileged_restore_notes_what_it_may_not_set() {
-    if common::me().uid != 0 {
+    if fixture::me().uid != 0 {
         return;
     }
     let dir = tempdir().unwrap();
@@ -494,7 +496,7 @@ fn restores_the_tree_that_the_environment_names() {
 
 #[test]
 fn owners_attributes_and_devices_come_back_as_root() {
-    if common::me().uid != 0 {
+    if fixture::me().uid != 0 {
         return;
     }
     let dir = tempdir().unwrap();

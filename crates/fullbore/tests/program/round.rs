@@ -1,6 +1,5 @@
 //! What `backup` writes, `restore`, `list` and `verify` read.
 
-use crate::common::{Fixture, content, plan};
 use fullbore_engine::{
     backup::{Backup, Subject, paths::Scope},
     plan::{OpenStorage, SinkSpec, Tuning},
@@ -11,6 +10,7 @@ use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::metrics::meter::Meter;
 use std::{path::Path, sync::Arc};
 use tempfile::tempdir;
+use testkit::fixture::{Fixture, content, plan};
 
 fn restore(from: &Path, to: &Path) {
     let restore = plan(from, to);

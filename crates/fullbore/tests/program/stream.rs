@@ -1,11 +1,11 @@
 //! Restoring tars that other programs wrote.
 
-use crate::common::{Fixture, content, look, plan, restore};
 use fullbore_engine::restore::{Restore, Summary};
 use fullbore_format::error::{ErrorKind, Result};
 use fullbore_platform::metrics::meter::Meter;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tempfile::tempdir;
+use testkit::fixture::{Fixture, content, look, plan, restore};
 
 fn run(dir: &Path, command: &str) -> bool {
     Command::new("sh")

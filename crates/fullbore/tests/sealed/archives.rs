@@ -1,6 +1,6 @@
 //! Encrypted archives: one age file, or standard output.
 
-use crate::{
+use super::{
     runs::{self, Ran, shape},
     world::{HIDDEN, World},
 };

@@ -1,6 +1,6 @@
 //! A server whose host only adds backups.
 
-use crate::{
+use super::{
     servers::debian,
     world::{World, id_of},
 };

@@ -1,6 +1,6 @@
 //! Copies and exports between clear and encrypted repositories.
 
-use crate::{
+use super::{
     runs::{self, shape},
     world::{Person, World, id_of},
 };

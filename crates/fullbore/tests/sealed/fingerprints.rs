@@ -1,6 +1,6 @@
 //! A key that opens nothing, keys that a storage put in place, and repositories that are not those of yesterday.
 
-use crate::{
+use super::{
     runs::{self, Mount, Ran},
     world::{Person, World},
 };

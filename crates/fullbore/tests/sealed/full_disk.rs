@@ -1,6 +1,6 @@
 //! Changes of keys on a disk that is full, or is full after the next few blocks.
 
-use crate::{
+use super::{
     runs::{self, Mount, Ran, shell},
     world::{Person, World, files_below},
 };

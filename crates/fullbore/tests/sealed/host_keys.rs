@@ -1,6 +1,6 @@
 //! Hosts that add backups and cannot read them.
 
-use crate::{
+use super::{
     runs,
     world::{HIDDEN, Person, World, files_below, id_of},
 };

@@ -1,6 +1,6 @@
 //! Runs that are killed at each of their system calls that change names of files.
 
-use crate::{
+use super::{
     runs::{self, has, or_skip, tampered_in},
     world::{World, id_of},
 };

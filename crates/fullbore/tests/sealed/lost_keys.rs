@@ -1,6 +1,6 @@
 //! Keys that were lost, left over, or that two have the name of.
 
-use crate::{
+use super::{
     runs::{self, tampered_in},
     world::{Person, World, files_below},
 };

@@ -1,6 +1,6 @@
 //! Stock `age`, `zstd` and `tar` restore full backups and archives, without this program.
 
-use crate::{
+use super::{
     runs::{self, has, or_skip, shape, shell},
     world::World,
 };

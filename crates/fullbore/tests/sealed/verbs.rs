@@ -1,6 +1,6 @@
 //! Each verb with the right key, with none and with another one.
 
-use crate::{
+use super::{
     runs::{self, Ran, shape},
     world::{HIDDEN, World, files_below, id_of},
 };

@@ -1,6 +1,6 @@
 //! The memory of verifications in an encrypted repository: what counts of it, and for whom.
 
-use crate::world::{Person, World, files_below};
+use super::world::{Person, World, files_below};
 use fullbore_format::seal::seal;
 use serde_json::{Value, json};
 use std::{ffi::OsString, fs, path::PathBuf};

@@ -1,6 +1,6 @@
 //! A tree with a repository, people with keys, and runs of the program that know of no other key.
 
-use crate::runs::{self, Ran, Shape, command, noise, shape, temp};
+use super::runs::{self, Ran, Shape, command, noise, shape, temp};
 use age::secrecy::ExposeSecret;
 use std::{
     ffi::OsString,
@@ -10,21 +10,21 @@ use std::{
 };
 
 /// A name and a content that may be seen nowhere but with a key.
-pub const HIDDEN: &str = "verysecretname";
+pub(crate) const HIDDEN: &str = "verysecretname";
 
-pub struct World {
-    pub dir: tempfile::TempDir,
+pub(crate) struct World {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 /// A person with a key of age.
 #[derive(Clone)]
-pub struct Person {
-    pub recipient: String,
-    pub key: PathBuf,
+pub(crate) struct Person {
+    pub(crate) recipient: String,
+    pub(crate) key: PathBuf,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let world = Self { dir: temp() };
         let tree = world.tree();
         for number in 0..12 {
@@ -37,28 +37,28 @@ impl World {
         world
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn tree(&self) -> PathBuf {
+    pub(crate) fn tree(&self) -> PathBuf {
         self.path("tree")
     }
 
-    pub fn repository(&self) -> PathBuf {
+    pub(crate) fn repository(&self) -> PathBuf {
         self.path("repo")
     }
 
-    pub fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> Shape {
         shape(&self.tree())
     }
 
-    pub fn change(&self, turn: u64) {
+    pub(crate) fn change(&self, turn: u64) {
         let name = format!("d/{HIDDEN}{:02}", turn % 12);
         runs::write(self.tree().join(name), noise(1000 + turn, 9100));
     }
 
-    pub fn person(&self, name: &str) -> Person {
+    pub(crate) fn person(&self, name: &str) -> Person {
         let identity = age::x25519::Identity::generate();
         let key = self.path(&format!("{name}.key"));
         runs::write_private(&key, identity.to_string().expose_secret());
@@ -69,11 +69,14 @@ impl World {
     }
 
     /// Runs the program without a key but those of the arguments.
-    pub fn run(&self, args: impl IntoIterator<Item = OsString>) -> Ran {
+    pub(crate) fn run(&self, args: impl IntoIterator<Item = OsString>) -> Ran {
         self.command(args).output().unwrap().into()
     }
 
-    pub fn command(&self, args: impl IntoIterator<Item = OsString>) -> std::process::Command {
+    pub(crate) fn command(
+        &self,
+        args: impl IntoIterator<Item = OsString>,
+    ) -> std::process::Command {
         let mut command = command(args);
         command
             .env_remove("FULLBORE_KEY_FILE")
@@ -84,13 +87,13 @@ impl World {
     }
 
     /// Runs the program with a person's key, if the person has one.
-    pub fn run_as(&self, person: &Person, args: impl IntoIterator<Item = OsString>) -> Ran {
+    pub(crate) fn run_as(&self, person: &Person, args: impl IntoIterator<Item = OsString>) -> Ran {
         let key = (person.key != PathBuf::new()).then(|| args!["--key", person.key]);
         self.run(args.into_iter().chain(key.into_iter().flatten()))
     }
 
     /// A user of clear repositories.
-    pub fn without_key(&self) -> Person {
+    pub(crate) fn without_key(&self) -> Person {
         Person {
             recipient: String::new(),
             key: PathBuf::new(),
@@ -98,13 +101,13 @@ impl World {
     }
 
     /// A repository for a person.
-    pub fn init(&self, repository: &Path, person: &Person) {
+    pub(crate) fn init(&self, repository: &Path, person: &Person) {
         let ran = self.run(args!["init", repository, "--encrypt-to", person.recipient]);
         ran.ends_with(0);
     }
 
     /// A backup of the tree; the result as JSON.
-    pub fn backup(&self, repository: &Path, person: &Person) -> serde_json::Value {
+    pub(crate) fn backup(&self, repository: &Path, person: &Person) -> serde_json::Value {
         let small = [
             "--json",
             "--segment-size",
@@ -122,7 +125,7 @@ impl World {
     }
 
     /// Two backups, the second of which refers to the first; their ids.
-    pub fn two_backups(&self, repository: &Path, person: &Person) -> [String; 2] {
+    pub(crate) fn two_backups(&self, repository: &Path, person: &Person) -> [String; 2] {
         let first = id_of(&self.backup(repository, person));
         self.change(1);
         let second = self.backup(repository, person);
@@ -132,7 +135,7 @@ impl World {
     }
 
     #[track_caller]
-    pub fn assert_restores(&self, from: &Path, person: &Person, case: &str) {
+    pub(crate) fn assert_restores(&self, from: &Path, person: &Person, case: &str) {
         let out = temp();
         let to = out.path().join("out");
         self.run_as(person, args!["restore", from, "--to", to, "--quiet"])
@@ -141,12 +144,12 @@ impl World {
     }
 }
 
-pub fn id_of(result: &serde_json::Value) -> String {
+pub(crate) fn id_of(result: &serde_json::Value) -> String {
     result["id"].as_str().unwrap().to_owned()
 }
 
 /// All files below a directory.
-pub fn files_below(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {

@@ -1,6 +1,6 @@
 //! The cache of immutable objects: it saves requests, and nothing depends on it.
 
-use crate::suite::{get, pattern, put};
+use super::suite::{get, pattern, put};
 use fullbore_format::error::ErrorKind;
 use fullbore_repository::{prune::prune, writer};
 use fullbore_storage::{

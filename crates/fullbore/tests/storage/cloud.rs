@@ -1,6 +1,6 @@
 //! An object store that is broken in every way that it can be: nothing half stored is seen, and nothing half read.
 
-use crate::{
+use super::{
     fault_proxy::{Break, FaultProxy},
     stores::{SECRET, s3_address, s3_endpoint, s3_environment, s3_server, settings},
     suite::{get, keys, pattern, put},

@@ -1,6 +1,6 @@
 //! The key files of a repository: made, opened, added, removed, rotated, and all that may go wrong with them.
 
-use crate::suite::{get, put};
+use super::suite::{get, put};
 use fullbore_crypt::{
     Access, Author, KeyOptions, KeyRing, Passphrase, UserRecipient, parse_identities,
     random_author, seal_object, unwrap_secret, wrap_secret,

@@ -1,6 +1,6 @@
 //! Leases by renewal: who is alive, who is dead, and who may find out too late.
 
-use crate::suite::{get, keys, ours, put};
+use super::suite::{get, keys, ours, put};
 use fullbore_format::error::ErrorKind;
 use fullbore_storage::{
     Clock, Fault, Faulty, LeaseTaker, Leased, MemoryObjects, Objects, Operation, Put, PutIf, Take,

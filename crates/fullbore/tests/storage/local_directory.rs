@@ -1,6 +1,6 @@
 //! Objects in a local directory: their files, whose they are, and what links and dead writers leave.
 
-use crate::suite::{get, keys, ours, pattern, put};
+use super::suite::{get, keys, ours, pattern, put};
 use fullbore_format::{error::ErrorKind, layout::REPOSITORY};
 use fullbore_platform::write::lock_exclusive;
 use fullbore_storage::{Leased, LocalObjects, Objects, Put, PutIf, Take};

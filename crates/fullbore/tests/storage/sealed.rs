@@ -1,6 +1,6 @@
 //! Sealed storages: the suite, the format, and all that a storage may try.
 
-use crate::{
+use super::{
     in_directory, in_memory,
     suite::{get, keys, pattern, put, suite},
 };

@@ -1,6 +1,6 @@
 //! Stock `age` opens what fullbore sealed, and fullbore what stock `age` sealed.
 
-use crate::suite::pattern;
+use super::suite::pattern;
 use fullbore_crypt::{
     KeyOptions, OpeningReader, Passphrase, PositionalBytes, SealedFile, SealingWriter,
     UserIdentity, UserRecipient, is_sealed,

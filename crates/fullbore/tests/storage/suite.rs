@@ -50,7 +50,7 @@ macro_rules! suite {
         $(#[test]
         fn $test() {
             let fixture = $fixture;
-            $crate::suite::$test(&fixture.objects);
+            $crate::storage::suite::$test(&fixture.objects);
         })*
     };
 }

@@ -1,6 +1,6 @@
 //! The wrappers count and fail as they are told, and forward everything.
 
-use crate::suite::{get, keys, ours, pattern, put};
+use super::suite::{get, keys, ours, pattern, put};
 use fullbore_format::error::{Error, ErrorKind};
 use fullbore_storage::{
     Fault, Faulty, LocalObjects, MemoryObjects, Objects, Operation, OperationCount, PutIf,

@@ -1,6 +1,6 @@
 //! Hosts that may only read, or only add: what a hostile one tries is refused.
 
-use crate::{
+use super::{
     far,
     suite::{get, keys, ours, pattern, put},
 };

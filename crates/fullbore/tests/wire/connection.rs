@@ -1,6 +1,6 @@
 //! Connections that end, freeze, or say what is not true.
 
-use crate::{
+use super::{
     TIMES, connect, far, serve, socket, streams,
     suite::{get, keys, ours, pattern, put},
 };

@@ -1,6 +1,6 @@
 //! Several connections of one session.
 
-use crate::{
+use super::{
     listening::{Certificates, Listening, expect},
     over_ssh::{files, kill_ssh_of, restored, scratch, segments, ssh_of, text, tree},
     sshd::{FULLBORE, program, sshd},

@@ -1,6 +1,6 @@
 //! Backups of trees that run on the host of the source, on that of the destination, or between both.
 
-use crate::{
+use super::{
     listening::expect,
     over_ssh::{files, restored, scratch, segments, text, tree},
     sshd::sshd,
@@ -246,7 +246,7 @@ fn a_host_that_may_only_append_shows_none_of_its_files_and_clusters_are_read_whe
     let cluster = ["backup", "--on", "ssh://far", "postgres:///", "--to", to];
     let said = run(2, &[&cluster[..], &["--run-on", "dest"]].concat());
     assert!(said.contains("--run-on"), "{said}");
-    let mut alone = Command::new(crate::sshd::FULLBORE);
+    let mut alone = Command::new(super::sshd::FULLBORE);
     alone.args(["backup", "x", "--on", "peer:", "--to", to]);
     expect(1, alone.stdin(std::process::Stdio::null()));
 }

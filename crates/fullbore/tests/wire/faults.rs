@@ -1,6 +1,6 @@
 //! Connections whose sockets hold little, with as much as possible on its way in both directions.
 
-use crate::{
+use super::{
     TIMES, far_over,
     suite::{get, keys, pattern},
 };
@@ -22,7 +22,7 @@ use std::{
 
 /// Both ends of a socket that holds about 4 KiB in each direction.
 pub(crate) fn small_socket() -> (UnixStream, UnixStream) {
-    let (near, far) = crate::socket();
+    let (near, far) = super::socket();
     for end in [&near, &far] {
         // The system doubles it, for what it keeps beside the bytes.
         set_socket_send_buffer_size(end, 2048).unwrap();
@@ -96,7 +96,7 @@ fn a_hundred_thousand_lines_pass_both_ways_beside_uploads_over_sockets_of_four_k
                 lines,
                 heard_bytes: heard_bytes.clone(),
             };
-            let streams: WireStreams = crate::streams(socket);
+            let streams: WireStreams = super::streams(socket);
             let wire = Wire::connect(streams, "\"other\"", Arc::new(service), TIMES).unwrap();
             let wire = Arc::new(wire);
             use_everything(&wire, seed);

@@ -1,6 +1,6 @@
 //! Whole commands whose processes are frozen or killed, whose connections are cut, and whose other side says anything.
 
-use crate::{
+use super::{
     over_ssh::{files, fullbore, restored, scratch, text, tree},
     sshd::{FULLBORE, program, sshd},
     suite::pattern,

@@ -1,6 +1,6 @@
 //! A peer that keeps no rules, against processes of this program: how much memory they take, and how long they bear it.
 
-use crate::{
+use super::{
     TIMES,
     faults::small_socket,
     over_ssh::scratch,

@@ -1,7 +1,7 @@
 //! A host that was taken over, while its files are backed up or a backup is restored to it: it speaks the protocol and does what it
 //! likes. It gets the rights that the command asked for.
 
-use crate::{
+use super::{
     TIMES,
     over_ssh::{files, fullbore, scratch, text, tree},
     sshd::{FULLBORE, sshd},
@@ -344,7 +344,7 @@ fn a_host_serves_files_below_the_paths_that_it_allows_and_nothing_else() {
     tree(Path::new(&data));
     tree(Path::new(&private));
     std::os::unix::fs::symlink(&private, dir.path().join("data/link")).unwrap();
-    let (ours, theirs) = crate::socket();
+    let (ours, theirs) = super::socket();
     let mut serving = Command::new(FULLBORE)
         .args(["serve", "--stdio", "--allow", &format!("source:{data}")])
         .env("FULLBORE_LISTEN", "127.0.0.1:0") // a variable of the host does not stop it

@@ -1,6 +1,6 @@
 //! Hosts that have no fullbore, or another one.
 
-use crate::{
+use super::{
     listening::expect,
     over_ssh::{files, restored, scratch, tree},
     sshd::{self, FULLBORE, sshd},

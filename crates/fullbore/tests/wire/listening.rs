@@ -1,6 +1,6 @@
 //! `fullbore serve --listen`, and repositories at `fullbore://`.
 
-use crate::{
+use super::{
     hostile::{GET_LARGE, HostilePeer, LIST, MORE_MIB, OPEN, peak_mib},
     over_ssh::{files, restored, scratch, segments, text, tree},
     sshd::program,

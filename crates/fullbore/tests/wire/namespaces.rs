@@ -1,6 +1,6 @@
 //! A backup between two hosts that are network namespaces with a wire between them. Where they cannot be made, it says so.
 
-use crate::{
+use super::{
     over_ssh::{files, restored, scratch, text, tree},
     sshd::{FULLBORE, sshd},
 };

@@ -1,6 +1,6 @@
 //! Whole commands over ssh.
 
-use crate::{
+use super::{
     sshd::{self, FULLBORE, sshd},
     suite::pattern,
 };

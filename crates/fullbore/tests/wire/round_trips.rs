@@ -1,7 +1,7 @@
 //! How many round trips a command makes to another host: calls that follow the answers of others, through a relay that holds up each
 //! direction. What is counted is the order of the messages, not the time.
 
-use crate::{over_ssh::scratch, sshd::program};
+use super::{over_ssh::scratch, sshd::program};
 use std::{
     collections::BTreeMap,
     fs,

@@ -126,7 +126,7 @@ mod tests {
     use fullbore_postgres::{
         lsn::segment_name,
         new_init_forks::CREATE,
-        wal_reader::tests::{TEST_SEGMENT, TEST_START, write_wal},
+        sample_wal::{TEST_SEGMENT, TEST_START, write_wal},
     };
     use fullbore_tree::write::{final_file::FinalFile, layout::TargetLayout, tree::TargetOptions};
     use std::fs;

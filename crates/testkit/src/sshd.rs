@@ -1,32 +1,27 @@
 //! A real sshd on the loopback interface, with keys of its own. It ends with the process of the tests.
 
+pub use crate::runs::FULLBORE;
+
+use crate::runs::state_dir;
 use std::{
     fs,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{LazyLock, OnceLock},
+    sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
 
-pub(crate) const FULLBORE: &str = env!("CARGO_BIN_EXE_fullbore");
-
 /// The program. What it remembers of repositories lasts as long as this test program: ports are used again.
-pub(crate) fn program() -> Command {
-    static STATE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let name = format!("state-of-{}", std::process::id());
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_dir_all(&dir);
-        dir
-    });
+pub fn program() -> Command {
     let mut command = Command::new(FULLBORE);
-    command.env("FULLBORE_STATE_DIR", &*STATE);
+    command.env("FULLBORE_STATE_DIR", state_dir());
     command
 }
 
 /// A server, and what a client needs to reach it.
-pub(crate) struct Sshd {
+pub struct Sshd {
     dir: tempfile::TempDir,
     _held: Child,
 }
@@ -46,7 +41,7 @@ fn key(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// The server of this process.
-pub(crate) fn sshd() -> &'static Sshd {
+pub fn sshd() -> &'static Sshd {
     static SERVER: OnceLock<Sshd> = OnceLock::new();
     SERVER.get_or_init(start)
 }
@@ -131,34 +126,34 @@ fn start() -> Sshd {
 
 impl Sshd {
     /// What `--ssh` is told.
-    pub(crate) fn command(&self) -> String {
+    pub fn command(&self) -> String {
         format!("ssh -F {}", self.dir.path().join("ssh_config").display())
     }
 
     /// The configuration of the server.
-    pub(crate) fn server_config(&self) -> PathBuf {
+    pub fn server_config(&self) -> PathBuf {
         self.dir.path().join("sshd_config")
     }
 
     /// The key that logs in, which can open a repository, too, and its public half.
-    pub(crate) fn user_key(&self) -> (PathBuf, String) {
+    pub fn user_key(&self) -> (PathBuf, String) {
         let key = self.dir.path().join("user_key");
         let public = fs::read_to_string(key.with_extension("pub")).unwrap();
         (key, public.trim().to_owned())
     }
 
     /// The one location that the host `limited` may append to.
-    pub(crate) fn vault(&self) -> PathBuf {
+    pub fn vault(&self) -> PathBuf {
         self.dir.path().join("vault")
     }
 
     /// The cache of the user of this server.
-    pub(crate) fn cache(&self) -> PathBuf {
+    pub fn cache(&self) -> PathBuf {
         self.dir.path().join("cache")
     }
 
     /// fullbore, which reaches other hosts by this server.
-    pub(crate) fn fullbore(&self, arguments: &[&str]) -> Command {
+    pub fn fullbore(&self, arguments: &[&str]) -> Command {
         let mut command = program();
         command
             .args(arguments)

@@ -1,15 +1,7 @@
 //! Every backup after the first stores what changed, and every one of them is complete.
 
-#![allow(missing_docs)]
-
 mod parts;
-#[path = "../runs/mod.rs"]
-mod runs;
-
 use proptest::{collection::vec, prelude::*};
-use runs::{
-    Shape, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, text, write,
-};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::{
     fs::{self, File},
@@ -17,6 +9,10 @@ use std::{
     path::{Path, PathBuf},
     thread::sleep,
     time::Duration,
+};
+use testkit::runs::{
+    self, Shape, assert_same, fullbore, noise, sample, set_mode, set_mtime, shape, temp, text,
+    write,
 };
 
 /// Files touched less than this before a backup begins are read by the next one.

@@ -1,14 +1,5 @@
 //! Encrypted repositories and archives, as users of the program have them.
 
-#![allow(missing_docs, unreachable_pub, dead_code)]
-
-#[macro_use]
-#[path = "../runs/mod.rs"]
-mod runs;
-
-#[path = "../common/postgres.rs"]
-mod servers;
-
 mod archives;
 mod cluster;
 mod copies;
@@ -21,3 +12,5 @@ mod stock;
 mod verbs;
 mod verify_memory;
 mod world;
+
+use testkit::{runs, servers};

@@ -2,13 +2,6 @@
 //!
 //! Versions that are not installed are not tested; `scripts/postgres-servers` brings those that Debian has not.
 
-#![allow(missing_docs)]
-
-#[path = "../runs/mod.rs"]
-mod runs;
-#[path = "../common/postgres.rs"]
-mod servers;
-
 mod again;
 mod branch;
 mod broken_pages;
@@ -27,3 +20,5 @@ mod standby;
 mod stock;
 mod tablespaces;
 mod wal;
+
+use testkit::{args, runs, servers};

@@ -3,8 +3,7 @@
 //! They run as user postgres if the tests run as root, listen on a socket in that directory and on 127.0.0.1, trust the
 //! socket and ask for [`PASSWORD`] elsewhere. `scripts/postgres-servers` installs those that Debian has not.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
-
+use crate::shared;
 use std::{
     env, fs,
     io::Write,
@@ -91,8 +90,23 @@ impl Version {
             .unwrap_or_else(|| panic!("no {name}"))
     }
 
-    /// A server with `initdb` flags and lines of `postgresql.conf`, running.
+    /// A server with `initdb` flags and lines of `postgresql.conf`, running. Those with the same flags have the same identifier.
     pub fn start(&self, flags: &[&str], lines: &[&str]) -> Server {
+        let server = Server::new(self);
+        let template = template(self, &format!("{flags:?}"), |to| self.init(flags, to));
+        copy_cluster(&template, &server.data());
+        server.configure(&[
+            "fsync = off",
+            "shared_buffers = 16MB",
+            "wal_keep_size = 64MB",
+            "autovacuum = off",
+        ]);
+        server.configure(lines);
+        server.run();
+        server
+    }
+
+    fn init(&self, flags: &[&str], to: &Path) {
         let server = Server::new(self);
         let password = server.dir.path().join("password");
         fs::write(&password, PASSWORD).unwrap();
@@ -111,15 +125,7 @@ impl Version {
             .arg("-D")
             .arg(server.data());
         ok(initdb.args(flags));
-        server.configure(&[
-            "fsync = off",
-            "shared_buffers = 16MB",
-            "wal_keep_size = 64MB",
-            "autovacuum = off",
-        ]);
-        server.configure(lines);
-        server.run();
-        server
+        copy_cluster(&server.data(), to);
     }
 
     /// A server with `ssl = on`; see [`Server::certificate`].
@@ -137,6 +143,27 @@ impl Version {
     }
 }
 
+/// A cluster that `make` made once for this version and this description, and that is kept for the next run of the tests.
+pub fn template(version: &Version, description: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    let name = blake3::hash(description.as_bytes()).to_hex();
+    let program = fs::metadata(version.program("postgres")).unwrap().len();
+    let place = Path::new(shared::KEPT);
+    let name = format!("cluster-{}-{program}-{}", version.major, &name[..8]);
+    let _lock = shared::lock(&place.join(format!("{name}.lock")));
+    let made = place.join(name);
+    if !made.exists() {
+        let half = tempfile::tempdir_in(place).unwrap();
+        make(&half.path().join("data"));
+        fs::rename(half.path().join("data"), &made).unwrap();
+    }
+    made
+}
+
+/// Copies a cluster that is shut down, with its owner.
+pub fn copy_cluster(from: &Path, to: &Path) {
+    ok(Command::new("cp").arg("-a").args([from, to]));
+}
+
 /// A running server. Dropped, it is stopped at once and its files are removed.
 pub struct Server {
     pub version: Version,
@@ -152,15 +179,11 @@ impl Server {
             .unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         own(dir.path());
-        let server = Self {
+        Self {
             version: version.clone(),
             port: free_port(),
             dir,
-        };
-        fs::create_dir(server.data()).unwrap();
-        fs::set_permissions(server.data(), fs::Permissions::from_mode(0o700)).unwrap();
-        own(&server.data());
-        server
+        }
     }
 
     pub fn data(&self) -> PathBuf {

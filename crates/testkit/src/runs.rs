@@ -1,7 +1,6 @@
 //! Runs the real program, makes trees and compares them, for tests from the outside.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
-
+use crate::shared;
 use rustix::fs::{CWD, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +20,7 @@ use std::{
     sync::LazyLock,
 };
 
-pub const FULLBORE: &str = env!("CARGO_BIN_EXE_fullbore");
+pub const FULLBORE: &str = env!("FULLBORE_PROGRAM");
 
 /// What a run said, and how it ended; -1 if it was killed.
 pub struct Ran {
@@ -95,14 +94,10 @@ pub fn command(args: impl IntoIterator<Item = OsString>) -> Command {
     command
 }
 
-/// What the program remembers of repositories during this test program. An earlier one may have had the same number.
+/// What the program remembers of repositories during this process.
 pub fn state_dir() -> &'static Path {
-    static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
-        let dir =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("state-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        dir
-    });
+    static DIR: LazyLock<PathBuf> =
+        LazyLock::new(|| shared::directory().join(format!("state-{}", std::process::id())));
     &DIR
 }
 

@@ -1,21 +1,16 @@
 //! Copies of trees, by the real program: on this machine, over a real sshd, interrupted, and with a hostile other side.
 
-#![allow(missing_docs)]
-
-#[macro_use]
-#[path = "../runs/mod.rs"]
-mod runs;
 mod calls;
 mod deletions;
 mod hostile;
 mod local;
 mod over_ssh;
-#[path = "../wire/sshd.rs"]
-#[allow(dead_code, reason = "the tests of connections use the rest")]
-mod sshd;
 
-use runs::{Ran, fullbore, noise, text};
 use std::{ffi::OsString, path::Path};
+use testkit::{
+    runs::{self, Ran, fullbore, noise, text},
+    sshd,
+};
 
 /// A tree with every kind of object, and one large file.
 fn sample(dir: &Path) {

@@ -1,20 +1,5 @@
 //! The program over object stores, as its users run it: versitygw for S3, Azurite for Azure, a fake for Google.
 
-#![allow(missing_docs)]
-
-#[allow(dead_code)]
-#[path = "../storage/fake_gcs.rs"]
-mod fake_gcs;
-#[allow(dead_code)]
-#[path = "../storage/fault_proxy.rs"]
-mod fault_proxy;
-#[macro_use]
-#[path = "../runs/mod.rs"]
-mod runs;
-#[allow(dead_code)]
-#[path = "../storage/stores.rs"]
-mod stores;
-
 mod faults;
 mod fleet;
 mod killed;
@@ -22,10 +7,13 @@ mod no_delete;
 mod requests;
 mod verbs;
 
-use fault_proxy::FaultProxy;
-use runs::{Ran, assert_same, command, shape, temp};
 use std::{ffi::OsString, path::Path, process::Command};
 use tempfile::TempDir;
+use testkit::{
+    fault_proxy::{self, FaultProxy},
+    runs::{self, Ran, assert_same, command, shape, temp},
+    stores,
+};
 
 /// A repository of its own in a store, and what a shell has set to reach it.
 pub(crate) struct StoreRepository {

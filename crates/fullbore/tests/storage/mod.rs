@@ -1,19 +1,14 @@
 //! Storages of a repository's objects: one suite for all, and what is particular to each.
 
-#![allow(missing_docs)]
-
 mod cached;
 mod cloud;
 mod coalesced;
-mod fake_gcs;
-mod fault_proxy;
 mod keys;
 mod lease;
 mod local_directory;
 mod sealed;
 mod stock_age;
-mod stores;
-mod suite;
+pub(crate) mod suite;
 mod wrappers;
 
 use fullbore_storage::{
@@ -22,6 +17,7 @@ use fullbore_storage::{
 };
 use std::{process::Command, sync::Arc, time::Duration};
 use suite::{Fixture, suite};
+use testkit::{fault_proxy, stores};
 
 /// In a directory of its own, which is not there yet.
 fn in_directory(make: impl Fn(LocalObjects) -> Arc<dyn Objects>) -> Fixture {
@@ -114,7 +110,7 @@ fn everything_holds_without_tricks() {
         return;
     }
     let again = Command::new(std::env::current_exe().unwrap())
-        .args(["local", "--quiet"])
+        .args(["storage::local", "--quiet"])
         .env("FULLBORE_NO_TRICKS", "1")
         .output()
         .unwrap();

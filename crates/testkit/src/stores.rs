@@ -1,15 +1,14 @@
-//! Object stores on the loopback interface: versitygw for S3, Azurite for Azure, a fake of our own for Google, each started once.
+//! Object stores on the loopback interface: versitygw for S3, Azurite for Azure, a fake of our own for Google, each started once a run.
 //!
-//! `scripts/object-stores` installs the servers. Each ends with the process of the tests: a shell holds it, and waits for the end of its input.
+//! `scripts/object-stores` installs the servers. The fake is of each process.
 
-use crate::fake_gcs;
+use crate::{fake_gcs, shared};
 use fullbore_storage::{CloudAddress, CloudEnvironment, CloudObjects, CloudSettings};
 use std::{
     fs,
-    io::Read as _,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -18,16 +17,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) const BUCKET: &str = "vault";
-pub(crate) const SECRET: &str = "hunter2hunter2hunter2";
-pub(crate) const AZURE_KEY: &str =
+pub const BUCKET: &str = "vault";
+pub const SECRET: &str = "hunter2hunter2hunter2";
+pub const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 /// A server, and the directory that it has its objects in.
-pub(crate) struct Server {
-    pub(crate) port: u16,
-    pub(crate) dir: tempfile::TempDir,
-    _held: Child,
+pub struct Server {
+    pub port: u16,
+    pub dir: PathBuf,
 }
 
 /// Where the servers were installed.
@@ -52,67 +50,74 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// Starts a server that listens on a free port; a shell ends it when the input of the shell ends.
+/// A server that listens on a free port.
+fn server(
+    program: &Path,
+    arguments: impl Fn(u16, &Path) -> Vec<String>,
+    prepare: impl Fn(u16),
+) -> Server {
+    let name = program.file_name().unwrap().to_str().unwrap();
+    let said = shared::once(name, || {
+        let server = start(program, arguments);
+        prepare(server.port);
+        format!("{} {}", server.port, server.dir.display())
+    });
+    let (port, dir) = said.split_once(' ').unwrap();
+    Server {
+        port: port.parse().unwrap(),
+        dir: dir.into(),
+    }
+}
+
 fn start(program: &Path, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Server {
     // On the disk: one of the servers needs extended attributes, which not every file system in memory has.
     let dir = tempfile::Builder::new()
         .prefix("fullbore-store")
         .tempdir_in("/var/tmp")
-        .unwrap();
+        .unwrap()
+        .keep();
     let port = free_port();
-    let script = r#"dir=$1; shift; exec 3<&0; "$@" >"$dir.log" 2>&1 & server=$!
-(cat <&3 >/dev/null; kill $server 2>/dev/null) & wait $server; cat "$dir.log" >&2; rm -rf "$dir" "$dir.log""#;
-    let mut held = Command::new("sh")
-        .args(["-c", script, "sh"])
-        .arg(dir.path())
-        .arg(program)
-        .args(arguments(port, dir.path()))
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
+    shared::start(program, &arguments(port, &dir), &dir);
+    let server = Server { port, dir };
     let began = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(held.try_wait().unwrap().is_none(), "{program:?} ended");
         assert!(
             began.elapsed() < Duration::from_secs(120),
-            "{program:?} does not listen"
+            "{program:?} does not listen: {}",
+            log_of(&server)
         );
         thread::sleep(Duration::from_millis(20));
     }
-    Server {
-        port,
-        dir,
-        _held: held,
-    }
+    server
 }
 
 fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-pub(crate) fn s3_server() -> &'static Server {
+pub fn s3_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
-        start(&installed("bin/versitygw"), |port, dir| {
+        let arguments = |port, dir: &Path| {
             fs::create_dir_all(dir.join("root").join(BUCKET)).unwrap();
             let root = dir.join("root").display().to_string();
             words(&format!(
                 "--port 127.0.0.1:{port} --access tester --secret {SECRET} --keep-alive --quiet posix {root}"
             ))
-        })
+        };
+        server(&installed("bin/versitygw"), arguments, |_| ())
     })
 }
 
 fn azure_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
-        let server = start(&installed("azurite/node_modules/.bin/azurite-blob"), |port, _| {
+        let arguments = |port, _: &Path| {
             words(&format!(
                 "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent --disableTelemetry"
             ))
-        });
-        make_container(server.port);
-        server
+        };
+        server(&installed("azurite/node_modules/.bin/azurite-blob"), arguments, make_container)
     })
 }
 
@@ -143,9 +148,9 @@ fn gcs_port() -> u16 {
 }
 
 /// A prefix that no other test has.
-pub(crate) fn own_prefix() -> String {
+pub fn own_prefix() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!("t/{}", NUMBER.fetch_add(1, Relaxed))
+    format!("t/{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed))
 }
 
 fn variables(pairs: &[(&str, &str)]) -> CloudEnvironment {
@@ -157,7 +162,7 @@ fn variables(pairs: &[(&str, &str)]) -> CloudEnvironment {
 }
 
 /// Settings for tests: pauses are short, and a lease is soon known to be dead.
-pub(crate) fn settings(endpoint: &str) -> CloudSettings {
+pub fn settings(endpoint: &str) -> CloudSettings {
     let mut settings = CloudSettings {
         endpoint: Some(endpoint.to_owned()),
         renewal: Some(Duration::from_millis(800)),
@@ -168,40 +173,40 @@ pub(crate) fn settings(endpoint: &str) -> CloudSettings {
     settings
 }
 
-pub(crate) fn s3_environment() -> CloudEnvironment {
+pub fn s3_environment() -> CloudEnvironment {
     variables(&[
         ("AWS_ACCESS_KEY_ID", "tester"),
         ("AWS_SECRET_ACCESS_KEY", SECRET),
     ])
 }
 
-pub(crate) fn s3_address() -> CloudAddress {
+pub fn s3_address() -> CloudAddress {
     CloudAddress::parse(&format!("s3://{BUCKET}/{}", own_prefix()))
         .unwrap()
         .unwrap()
 }
 
-pub(crate) fn s3_endpoint() -> String {
+pub fn s3_endpoint() -> String {
     format!("http://127.0.0.1:{}", s3_server().port)
 }
 
-pub(crate) fn in_s3() -> CloudObjects {
+pub fn in_s3() -> CloudObjects {
     CloudObjects::open(&s3_address(), &settings(&s3_endpoint()), &s3_environment()).unwrap()
 }
 
-pub(crate) fn azure_endpoint() -> String {
+pub fn azure_endpoint() -> String {
     format!("http://127.0.0.1:{}/devstoreaccount1", azure_server().port)
 }
 
-pub(crate) fn gcs_endpoint() -> String {
+pub fn gcs_endpoint() -> String {
     format!("http://127.0.0.1:{}", gcs_port())
 }
 
 /// An account that asks for no token.
-pub(crate) const GCS_ACCOUNT: &str =
+pub const GCS_ACCOUNT: &str =
     r#"{"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true}"#;
 
-pub(crate) fn in_azure() -> CloudObjects {
+pub fn in_azure() -> CloudObjects {
     let endpoint = azure_endpoint();
     let address = CloudAddress::parse(&format!("az://{BUCKET}/{}", own_prefix()))
         .unwrap()
@@ -213,7 +218,7 @@ pub(crate) fn in_azure() -> CloudObjects {
     CloudObjects::open(&address, &settings(&endpoint), &environment).unwrap()
 }
 
-pub(crate) fn in_gcs() -> CloudObjects {
+pub fn in_gcs() -> CloudObjects {
     let endpoint = gcs_endpoint();
     let address = CloudAddress::parse(&format!("gs://{BUCKET}/{}", own_prefix()))
         .unwrap()
@@ -223,10 +228,6 @@ pub(crate) fn in_gcs() -> CloudObjects {
 }
 
 /// The log of a server, for a test that fails.
-#[allow(dead_code, reason = "for whoever looks into a failure")]
-pub(crate) fn log_of(server: &Server) -> String {
-    let mut text = String::new();
-    let path = format!("{}.log", server.dir.path().display());
-    let _ = fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text));
-    text
+pub fn log_of(server: &Server) -> String {
+    fs::read_to_string(format!("{}.log", server.dir.display())).unwrap_or_default()
 }

@@ -1,28 +1,23 @@
 //! What is done to the backups of a repository after they were made: forget, prune, tag, pin.
 
-#![allow(missing_docs)]
-
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../runs/mod.rs"]
-mod runs;
-
 mod beside;
 mod chosen;
 mod rest;
 
-use common::{Fixture, content, restore};
 use fullbore_format::{
     layout,
     root::{FORMAT, Live, PageAt, Root, Segment, SourceInfo},
     seal::seal,
 };
-use runs::{Ran, fullbore, names, temp};
 use serde_json::json;
 use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+};
+use testkit::{
+    fixture::{Fixture, content, restore},
+    runs::{self, Ran, fullbore, names, temp},
 };
 
 /// The id of the backup of a day of November.

@@ -1,7 +1,5 @@
 //! Writes small backups, from entries and their content, for tests of everything that reads.
 
-#![allow(dead_code, missing_docs, unreachable_pub)]
-
 use fullbore_engine::restore::{Restore, Summary};
 use fullbore_format::{
     digest::{Algorithm, Digest, crc32c, crc64, hex},
@@ -323,7 +321,6 @@ struct Out<'a> {
 /// What an earlier backup has: records by path with segments under their full names, and its pages.
 #[derive(Default)]
 struct Base {
-    id: String,
     files: BTreeMap<Vec<u8>, (Record, Vec<SegmentId>)>,
     pages: Vec<(PageAt, Vec<Record>)>,
     sizes: BTreeMap<(String, u32, u32), u64>,
@@ -341,10 +338,7 @@ impl Base {
             id,
         )
         .unwrap();
-        let mut base = Self {
-            id: id.into(),
-            ..Self::default()
-        };
+        let mut base = Self::default();
         let full = |segment: &SegmentId| match &segment.backup[..] {
             "" => SegmentId {
                 backup: id.into(),

@@ -2,8 +2,6 @@
 //!
 //! Skipped where PostgreSQL is not installed.
 
-#![allow(missing_docs)]
-
 mod control;
 mod layout;
 mod manifest;

@@ -3,8 +3,6 @@
 //! The steps are those of the program, over objects in memory. A backup refers at random to what its bases have. At every
 //! moment all is there that a listed backup needs; and when all is quiet, one more prune leaves nothing else.
 
-#![allow(missing_docs)]
-
 mod memory;
 
 use fullbore_format::{

@@ -13,7 +13,7 @@ use std::{
 
 /// What becomes of a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Break {
+pub enum Break {
     /// It passes.
     Pass,
     /// It is answered with this status, and these lines of headers; it does not reach the store.
@@ -45,16 +45,16 @@ pub(crate) enum Break {
 
 /// A request, as a test may look at it.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
-    pub(crate) method: String,
+pub struct Seen {
+    pub method: String,
     /// Path and query.
-    pub(crate) target: String,
+    pub target: String,
     /// How many requests came before.
-    pub(crate) number: usize,
+    pub number: usize,
 }
 
 impl Seen {
-    pub(crate) fn is(&self, method: &str, part: &str) -> bool {
+    pub fn is(&self, method: &str, part: &str) -> bool {
         self.method == method && self.target.contains(part)
     }
 }
@@ -62,8 +62,8 @@ impl Seen {
 type Rule = dyn FnMut(&Seen) -> Break + Send;
 
 /// The proxy, for as long as the process of the tests runs.
-pub(crate) struct FaultProxy {
-    pub(crate) endpoint: String,
+pub struct FaultProxy {
+    pub endpoint: String,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -74,7 +74,7 @@ struct Shared {
 }
 
 impl FaultProxy {
-    pub(crate) fn new(upstream: u16) -> Self {
+    pub fn new(upstream: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Mutex::new(Shared {
@@ -94,20 +94,14 @@ impl FaultProxy {
     }
 
     /// From now on; forgets what was seen.
-    pub(crate) fn rule(&self, rule: impl FnMut(&Seen) -> Break + Send + 'static) {
+    pub fn rule(&self, rule: impl FnMut(&Seen) -> Break + Send + 'static) {
         let mut shared = self.shared.lock().unwrap();
         shared.rule = Box::new(rule);
         shared.seen.clear();
     }
 
     /// The first `count` requests of a kind break.
-    pub(crate) fn break_first(
-        &self,
-        count: usize,
-        method: &'static str,
-        part: &'static str,
-        how: Break,
-    ) {
+    pub fn break_first(&self, count: usize, method: &'static str, part: &'static str, how: Break) {
         let mut left = count;
         self.rule(move |seen| {
             if left == 0 || !seen.is(method, part) {
@@ -118,11 +112,11 @@ impl FaultProxy {
         });
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.shared.lock().unwrap().seen.clone()
     }
 
-    pub(crate) fn count(&self, method: &str, part: &str) -> usize {
+    pub fn count(&self, method: &str, part: &str) -> usize {
         self.seen()
             .iter()
             .filter(|seen| seen.is(method, part))
@@ -130,13 +124,13 @@ impl FaultProxy {
     }
 }
 
-pub(crate) struct Head {
-    pub(crate) first: String,
-    pub(crate) lines: Vec<String>,
+pub struct Head {
+    pub first: String,
+    pub lines: Vec<String>,
 }
 
 impl Head {
-    pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Self> {
+    pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
         let mut lines = Vec::new();
         loop {
             let mut line = String::new();
@@ -153,7 +147,7 @@ impl Head {
         Ok(Self { first, lines })
     }
 
-    pub(crate) fn length(&self) -> usize {
+    pub fn length(&self) -> usize {
         let of = |line: &String| {
             let (name, value) = line.split_once(':')?;
             name.eq_ignore_ascii_case("content-length")

@@ -70,7 +70,7 @@ impl Answer {
 }
 
 /// Starts the fake, and returns its port.
-pub(crate) fn start() -> u16 {
+pub fn start() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let bucket = Arc::new(Mutex::new(Bucket::default()));

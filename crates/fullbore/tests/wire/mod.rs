@@ -1,7 +1,5 @@
 //! Repositories of another process: the suite of all storages over a connection, connections that end or lie, and whole commands over ssh.
 
-#![allow(missing_docs)]
-
 mod confined;
 mod connection;
 mod connections;
@@ -16,11 +14,8 @@ mod listening;
 mod namespaces;
 mod over_ssh;
 mod round_trips;
-mod sshd;
-#[path = "../storage/suite.rs"]
-#[allow(dead_code, reason = "the tests of storages use the rest")]
-mod suite;
 
+use crate::storage::suite::{self, Fixture, suite};
 use fullbore_format::error::Result;
 use fullbore_storage::{
     Allowed, AppendRules, Confined, LocalObjects, MemoryObjects, Objects, Recording, SystemClock,
@@ -33,7 +28,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
-use suite::{Fixture, suite};
+use testkit::sshd;
 
 /// Signs of life come so often that a test need not wait long for one that does not.
 pub(crate) const TIMES: WireTimes = WireTimes {

@@ -1,0 +1,8 @@
+//! PostgreSQL: sessions, backups of clusters, their files, and what a restore makes of them.
+
+#![allow(missing_docs)]
+
+mod postgres_backup;
+mod postgres_files;
+mod postgres_restore;
+mod postgres_session;

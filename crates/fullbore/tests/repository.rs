@@ -1,0 +1,17 @@
+//! Repositories from the first backup to the last prune, profiles, and what the documents tell people to type.
+
+#![allow(missing_docs)]
+
+#[macro_use]
+extern crate testkit;
+
+mod cold;
+mod copy;
+mod incremental;
+mod life;
+mod operations;
+mod over_memory;
+mod pax_tools;
+mod profiles;
+mod readme;
+mod sealed;

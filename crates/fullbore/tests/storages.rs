@@ -1,0 +1,11 @@
+//! Storages of objects: all members of the one interface, the wire to another host, and backups and prunes beside each other.
+
+#![allow(missing_docs)]
+
+#[macro_use]
+extern crate testkit;
+
+mod object_stores;
+mod simulation;
+mod storage;
+mod wire;

@@ -1,0 +1,50 @@
+//! WAL that tests write.
+
+use crate::{
+    lsn::Lsn,
+    wal_reader::{LONG_PAGE_HEADER, PAGE, PAGE_HEADER, RECORD_HEADER, RecordKind},
+};
+use std::path::Path;
+
+/// Bytes of a segment.
+pub const TEST_SEGMENT: u64 = 1 << 20;
+/// The first record of [`write_wal`].
+pub const TEST_START: Lsn = Lsn(TEST_SEGMENT + LONG_PAGE_HEADER);
+
+/// Writes WAL from the second segment on, as a server does: records with these bodies. The files
+/// are named by numbers from 0. Returns the end.
+pub fn write_wal(directory: &Path, records: &[(RecordKind, Vec<u8>)]) -> Lsn {
+    let mut wal = Vec::new();
+    let mut at = TEST_SEGMENT;
+    let mut put = |bytes: &[u8], at: &mut u64| {
+        for byte in bytes {
+            if at.is_multiple_of(PAGE) {
+                let header = if at.is_multiple_of(TEST_SEGMENT) {
+                    LONG_PAGE_HEADER
+                } else {
+                    PAGE_HEADER
+                };
+                let mut page = vec![0; header as usize];
+                page[8..16].copy_from_slice(&at.to_le_bytes());
+                wal.extend(page);
+                *at += header;
+            }
+            wal.push(*byte);
+            *at += 1;
+        }
+    };
+    for (kind, body) in records {
+        let mut record = vec![0; RECORD_HEADER];
+        record[..4].copy_from_slice(&((RECORD_HEADER + body.len()) as u32).to_le_bytes());
+        (record[16], record[17]) = (kind.operation, kind.manager);
+        record.extend(body);
+        put(&record, &mut at);
+        let padding = at.next_multiple_of(8) - at;
+        put(&vec![0; padding as usize], &mut at);
+    }
+    wal.resize(wal.len().next_multiple_of(TEST_SEGMENT as usize), 0);
+    for (number, bytes) in wal.chunks(TEST_SEGMENT as usize).enumerate() {
+        std::fs::write(directory.join(number.to_string()), bytes).unwrap();
+    }
+    Lsn(at)
+}
