@@ -41,7 +41,6 @@ pub struct WireFrame {
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if no frame follows or the stream ends within one, [`ErrorKind::Unreachable`] if it cannot be read.
-#[cfg(test)]
 pub fn read_frame(input: &mut impl Read) -> Result<Option<WireFrame>> {
     match FrameLengths::read(input)? {
         Some(lengths) => lengths.read_frame(input).map(Some),

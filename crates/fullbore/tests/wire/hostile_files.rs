@@ -1,7 +1,7 @@
 //! A peer that keeps no rules and asks for trees: the files of a backup, and the target of a copy. Questions that take much memory wait
 //! for each other.
 
-use crate::{
+use super::{
     hostile::{HostilePeer, MORE_MIB, Pipes, Word, serve_stdio},
     over_ssh::scratch,
     suite::pattern,

@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn put(id: u64, following: u64) -> (u64, Call, Option<NonZeroU64>) {
-        let condition = super::super::message::Condition::of(&PutIf::Always);
+        let condition = fullbore_wire::message::Condition::of(&PutIf::Always);
         let key = "a".to_owned();
         (id, Call::Put { key, condition }, NonZeroU64::new(following))
     }
