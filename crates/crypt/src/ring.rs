@@ -437,6 +437,7 @@ fn parse_generation(words: &str) -> Option<Generation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random_author;
 
     fn parsed(text: &str) -> Result<KeyRing> {
         KeyRing::parse(text, "the key")
