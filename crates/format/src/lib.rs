@@ -3,7 +3,7 @@
 //! Everything here is pure and does no I/O. Input is never trusted; every reader is fuzzed.
 //!
 //! Belongs here: every stored byte and its limits. Does not belong here: where the bytes are stored
-//! (`storage`), and when objects may be removed (`repo`).
+//! (`storage`), and when objects may be removed (`repository`).
 
 pub mod acl;
 pub mod author;
