@@ -4,7 +4,7 @@ use super::{args::Command, values::rate};
 use crate::{
     crypt::{KeyOptions, parse_fingerprint},
     error::Result,
-    format::layout::{BACKUPS, FORGOTTEN, MANIFEST, NOTES, REPOSITORY, ROOT},
+    format::key_kind::KeyKind,
     storage::{
         CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust,
         access::{StorageAccess, set_access},
@@ -161,20 +161,11 @@ impl CacheUse {
 
     fn is_kept(self) -> Option<fn(&str) -> bool> {
         match self {
-            Self::Documents => Some(is_document),
-            Self::Bases => Some(|key| key == REPOSITORY || is_file(key, &[ROOT, MANIFEST])),
+            Self::Documents => Some(|key| KeyKind::of(key).is_cached()),
+            Self::Bases => Some(|key| KeyKind::of(key).is_cached_for_backups()),
             Self::Nothing => None,
         }
     }
-}
-
-fn is_document(key: &str) -> bool {
-    is_file(key, &[ROOT, NOTES, MANIFEST, FORGOTTEN])
-}
-
-fn is_file(key: &str, names: &[&str]) -> bool {
-    let (dir, name) = key.rsplit_once('/').unwrap_or_default();
-    dir.starts_with(BACKUPS) && names.contains(&name)
 }
 
 /// The directory for caches of the user; none if the environment names no home.

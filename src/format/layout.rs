@@ -11,7 +11,7 @@
 //! way tombstones/<id>/<name>             an object of a backup that prune wants to delete
 //! ```
 
-use super::seal::MAX_BYTES;
+use super::key_kind::KeyKind;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
@@ -41,18 +41,15 @@ pub const HOSTS: &str = "hosts";
 /// Directory of the objects by which a storage is tried.
 pub const PROBES: &str = "probes";
 
+/// Directory of the wrapped keys of an encrypted repository.
+pub const KEYS: &str = "keys";
+
+/// The directories of a repository. A storage that is shared with others lists no other ones.
+pub const ROOMS: [&str; 6] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES];
+
 /// Returns the largest number of bytes of a small object that is read as a whole.
-///
-/// A root grows with the data (about 2 KiB for each GiB, for the checksums of its parts), and
-/// `verify.json` with the repository. All others have a few members.
 pub fn max_document_bytes(key: &str) -> u64 {
-    let (room, name) = key.split_once('/').unwrap_or(("", key));
-    let name = name.rsplit('/').next().unwrap_or_default();
-    match (room, name) {
-        ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
-        (BACKUPS, NOTES) | (HOSTS, _) => 1 << 20,
-        _ => MAX_BYTES,
-    }
+    KeyKind::of(key).max_document_bytes()
 }
 
 /// Content of [`REPOSITORY`], sealed like a root.

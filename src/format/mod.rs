@@ -13,6 +13,7 @@ pub mod digest;
 pub mod entry;
 pub mod intent;
 pub mod json;
+pub mod key_kind;
 pub mod layout;
 pub mod name;
 pub mod page;

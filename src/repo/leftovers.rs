@@ -3,7 +3,7 @@
 use super::roots::BackupState;
 use crate::{
     error::Result,
-    format::layout::{FORGOTTEN, NOTES, PARTIAL, PROBES, ROOT, is_object},
+    format::{key_kind::BackupPart, layout::PROBES},
     storage::Objects,
 };
 
@@ -12,13 +12,14 @@ use crate::{
 pub(super) fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
     let is_listed = state == Some(BackupState::Listed);
     let is_used = is_listed || state == Some(BackupState::Partial);
-    match name {
-        ROOT | FORGOTTEN => false,
+    match BackupPart::of(name) {
+        BackupPart::Root | BackupPart::Forgotten => false,
         // A void root becomes the document of the forgotten backup.
-        PARTIAL => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
+        BackupPart::Partial => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
         // Another process may be writing annotations.
-        NOTES => !is_listed,
-        _ => is_object(name) || !is_used,
+        BackupPart::Notes => !is_listed,
+        BackupPart::Manifest | BackupPart::Segment => true,
+        BackupPart::Foreign => !is_used,
     }
 }
 

@@ -3,14 +3,14 @@
 use super::open::read_repository;
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
+    format::layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, ROOMS, TOMBSTONES},
     platform,
     sink::{
         Place,
         local_file::{check_parent_exists, name},
         place_of,
     },
-    storage::{KEYS, Objects},
+    storage::Objects,
 };
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
@@ -97,10 +97,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// in one where a repository appears meanwhile.
 fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, KEYS]
-            .iter()
-            .any(|known| name == *known)
-            || is_partial(name)
+        name == REPOSITORY || ROOMS.iter().any(|room| name == *room) || is_partial(name)
     };
     let others = fs::read_dir(root)
         .into_iter()

@@ -46,8 +46,8 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
-    storage::{KEYS, Leased, Objects, PutIf, Take},
+    format::layout::{FORGOTTEN, KEYS, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
+    storage::{Leased, Objects, PutIf, Take},
 };
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

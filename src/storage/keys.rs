@@ -14,7 +14,7 @@
 //! [`members`]: super::members
 
 use super::{
-    KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
+    Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
     members::{ListedKey, Members, carry_on, digest_of, mark_of, proven_roots},
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     format::{
-        layout::REPOSITORY,
+        layout::{KEYS, REPOSITORY},
         seal::{open_sealed, seal},
     },
     platform::debug,

@@ -12,11 +12,14 @@ mod list_document;
 
 pub use list_document::{ListedKey, Members, RootMark};
 
-use super::{KEYS, Objects, Put, PutIf, sealed::ProvenRoot};
+use super::{Objects, Put, PutIf, sealed::ProvenRoot};
 use crate::{
     crypt::{Access, KeyRing, open_by_person, seal_object},
     error::{Error, ErrorKind, Result},
-    format::{layout::BACKUPS, seal::seal},
+    format::{
+        layout::{BACKUPS, KEYS},
+        seal::seal,
+    },
     queue::run_each,
 };
 use list_document::MARK_BYTES;
