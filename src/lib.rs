@@ -33,3 +33,4 @@ pub mod tar;
 pub mod target;
 pub mod text;
 pub mod verify;
+pub mod wal;

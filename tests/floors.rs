@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const FLOORS: [(&str, u32); 29] = [
+const FLOORS: [(&str, u32); 30] = [
     ("error", 0),
     ("platform", 1),
     ("format", 1),
@@ -36,6 +36,7 @@ const FLOORS: [(&str, u32); 29] = [
     ("restore", 6),
     ("verify", 6),
     ("repair", 6),
+    ("wal", 6),
     ("command", 7),
     ("cli", 8),
     ("lib", 9),

@@ -6,9 +6,10 @@
 use super::{
     layout::{
         BACKUPS, COVERED, FORGOTTEN, HOSTS, INTENTS, KEYS, MANIFEST, NOTES, PARTIAL, PROBES,
-        REPOSITORY, ROOT, TOMBSTONES, is_backup_id, segment_numbers,
+        REPOSITORY, ROOT, TOMBSTONES, WAL, is_backup_id, segment_numbers,
     },
     seal::MAX_BYTES,
+    wal::WalKey,
 };
 
 /// What an object is.
@@ -33,6 +34,8 @@ pub enum KeyKind<'a> {
     Probe(&'a str),
     /// A part of the backup with this id.
     Backup(&'a str, BackupPart),
+    /// Archived WAL of this system; its key is as [`WalKey`] writes it.
+    Wal(&'a str),
     /// Anything else; sealed in an encrypted repository.
     Other,
 }
@@ -61,6 +64,8 @@ pub enum BackupPart {
 pub enum MayAdd<'a> {
     /// A part of a backup that the host has announced, and that has no root yet.
     OfBackup(&'a str, BackupPart),
+    /// WAL of this system, once.
+    OfSystem(&'a str),
     /// An object that belongs to the making of a repository, or to the trial of a storage.
     Once,
     /// No such host.
@@ -109,6 +114,9 @@ impl<'a> KeyKind<'a> {
             HOSTS => Self::Host(rest),
             PROBES => Self::Probe(rest),
             BACKUPS => Self::of_backup(rest),
+            WAL if WalKey::parse(key).is_some() => {
+                Self::Wal(rest.split_once('/').map_or(rest, |(system, _)| system))
+            }
             _ => Self::Other,
         }
     }
@@ -136,7 +144,7 @@ impl<'a> KeyKind<'a> {
             Self::KeyFile(_) | Self::Intent(_) | Self::Tombstone(_) => false,
             Self::Host(_) | Self::Probe(_) => false,
             Self::Backup(_, part) => part != BackupPart::Notes,
-            Self::Other => true,
+            Self::Wal(_) | Self::Other => true,
         }
     }
 
@@ -144,7 +152,7 @@ impl<'a> KeyKind<'a> {
     pub fn is_immutable(self) -> bool {
         match self {
             Self::Backup(_, part) => part.is_object() || part == BackupPart::Root,
-            Self::Tombstone(_) | Self::Repository => true,
+            Self::Tombstone(_) | Self::Repository | Self::Wal(_) => true,
             _ => false,
         }
     }
@@ -157,6 +165,7 @@ impl<'a> KeyKind<'a> {
                 BackupPart::Manifest | BackupPart::Segment => MayAdd::OfBackup(id, part),
                 BackupPart::Forgotten | BackupPart::Notes | BackupPart::Foreign => MayAdd::Never,
             },
+            Self::Wal(system) => MayAdd::OfSystem(system),
             Self::Repository => MayAdd::Once,
             Self::KeyFile(name) | Self::Probe(name) if !name.contains('/') => MayAdd::Once,
             _ => MayAdd::Never,

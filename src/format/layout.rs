@@ -1,14 +1,18 @@
 //! Names in a repository.
 //!
 //! ```text
-//! fullbore-repo.json                 format, repository id, creation verify.json
-//! what `verify --sample` has checked, and when backups/<id>/s01-000001.tar.zst    segments
-//! backups/<id>/manifest              pages backups/<id>/root.json             the commit
-//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until nothing of it
-//! is left backups/<id>/notes.json            what was noted of a backup after it was made: tags,
-//! whether it is pinned backups/<id>/partial.json          a root of what is durable of a backup
-//! under way, for the one that goes on after it intents/<id>.json                  a backup under
-//! way tombstones/<id>/<name>             an object of a backup that prune wants to delete
+//! fullbore-repo.json             format, repository id, creation
+//! verify.json                    what `verify --sample` has checked, and when
+//! backups/<id>/s01-000001.tar.zst    segments
+//! backups/<id>/manifest          pages
+//! backups/<id>/root.json         the commit
+//! backups/<id>/forgotten.json    the root of a backup that was forgotten, until nothing of it is left
+//! backups/<id>/notes.json        what was noted of a backup after it was made: tags, whether it is pinned
+//! backups/<id>/partial.json      a root of what is durable of a backup under way, for the one that goes on after it
+//! intents/<id>.json              a backup under way
+//! tombstones/<id>/<name>         an object of a backup that prune wants to delete
+//! tombstones/wal/…               an object with WAL that prune wants to delete
+//! wal/<system>/…                 archived WAL, see [`super::wal`]
 //! ```
 
 use super::key_kind::KeyKind;
@@ -44,8 +48,11 @@ pub const PROBES: &str = "probes";
 /// Directory of the wrapped keys of an encrypted repository.
 pub const KEYS: &str = "keys";
 
+/// Directory of archived WAL.
+pub const WAL: &str = "wal";
+
 /// The directories of a repository. A storage that is shared with others lists no other ones.
-pub const ROOMS: [&str; 6] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES];
+pub const ROOMS: [&str; 7] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES, WAL];
 
 /// Returns the largest number of bytes of a small object that is read as a whole.
 pub fn max_document_bytes(key: &str) -> u64 {

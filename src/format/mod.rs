@@ -23,3 +23,4 @@ pub mod root_parts;
 pub mod seal;
 pub mod segment;
 pub mod sizes;
+pub mod wal;

@@ -29,5 +29,6 @@ pub mod summary_anchor;
 pub mod timeline;
 pub mod tls;
 mod trees;
+pub mod wal_archive;
 mod wal_source;
 pub mod wal_summaries;

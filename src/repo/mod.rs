@@ -37,4 +37,5 @@ pub mod scan;
 pub mod select;
 pub mod selector;
 pub mod verify_memory;
+pub mod wal;
 pub mod writer;

@@ -7,8 +7,9 @@ use fullbore::{
         UserIdentity, UserRecipient, is_sealed,
     },
     error::ErrorKind,
+    format::layout::KEYS,
     storage::{
-        KEYS, LocalObjects, Objects, PutIf, SealedObjects,
+        LocalObjects, Objects, PutIf, SealedObjects,
         keys::{RepositoryKey, encrypt_repository, open_repository},
     },
 };

@@ -10,6 +10,7 @@ mod lease;
 mod ledger;
 mod rules;
 mod upload;
+mod wal;
 
 pub use rules::{AppendRules, check_host_name};
 
@@ -79,6 +80,8 @@ struct AddedObjects {
     since: u64,
     /// Bytes of uploads that are not finished.
     open: u64,
+    /// Systems of which this host may add WAL.
+    systems: BTreeSet<String>,
 }
 
 /// What one session has added, and may add.
@@ -142,6 +145,7 @@ impl AppendSession {
                 self.charge(AddedBytes::Object(bytes.len() as u64))?;
                 self.inner.put(key, bytes, condition)
             }
+            MayAdd::OfSystem(system) => self.put_wal(key, system, bytes, condition),
             MayAdd::Once => self.put_other(key, bytes, condition),
             MayAdd::Never => Err(self.refused("write", key)),
         }

@@ -1,0 +1,161 @@
+//! All that a repository has of the WAL of a system.
+
+use crate::{
+    error::{Error, ErrorKind, Result},
+    format::wal::{SegmentName, WalFileName, WalKey},
+    platform::debug,
+    postgres::wal_archive::{HeldWal, TimelineTree},
+    repo::wal::{StoredRun, WalArchive, WalListing},
+    storage::Objects,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Bytes of a segment unless a server was made with others.
+const USUAL_SEGMENT_BYTES: u64 = 16 << 20;
+
+/// The WAL of a system, as a listing and the histories say.
+#[derive(Debug)]
+pub struct SystemWal {
+    /// Reads it.
+    pub archive: WalArchive,
+    /// All objects.
+    pub listing: WalListing,
+    /// Its timelines.
+    pub tree: TimelineTree,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Timelines that two servers began.
+    pub doubtful_timelines: Vec<u32>,
+}
+
+impl SystemWal {
+    /// Lists the WAL of a system and reads its histories. `segment_bytes` is known from elsewhere, or read of a run.
+    ///
+    /// # Errors
+    /// The storage's; [`ErrorKind::Corrupt`] if a history is damaged.
+    pub fn load(archive: WalArchive, segment_bytes: Option<u64>) -> Result<Self> {
+        let listing = archive.listing()?;
+        Self::of_listing(archive, listing, segment_bytes)
+    }
+
+    /// The same, of a listing that was made.
+    ///
+    /// # Errors
+    /// As [`SystemWal::load`].
+    pub fn of_listing(
+        archive: WalArchive,
+        listing: WalListing,
+        segment_bytes: Option<u64>,
+    ) -> Result<Self> {
+        let segment_bytes = match segment_bytes {
+            Some(bytes) => bytes,
+            None => segment_bytes_of(&archive, &listing)?,
+        };
+        let mut histories: BTreeMap<u32, String> = BTreeMap::new();
+        let mut doubtful = Vec::new();
+        for (key, _) in &listing.small {
+            let WalKey::Small {
+                name: WalFileName::History(timeline),
+                ..
+            } = key
+            else {
+                continue;
+            };
+            let text = archive.read_small(key)?;
+            let text = String::from_utf8_lossy(&text).into_owned();
+            if histories.insert(*timeline, text).is_some() {
+                doubtful.push(*timeline);
+            }
+        }
+        let held = HeldWal {
+            segments: listing.segments(),
+            partial: listing.partial_segments(),
+            segment_bytes,
+        };
+        Ok(Self {
+            tree: TimelineTree::new(held, &histories),
+            archive,
+            listing,
+            segment_bytes,
+            doubtful_timelines: doubtful,
+        })
+    }
+}
+
+/// Returns the size of a segment, from the index of a run.
+///
+/// # Errors
+/// Those of reading it; without a key that reads, it is the usual one.
+pub fn segment_bytes_of(archive: &WalArchive, listing: &WalListing) -> Result<u64> {
+    let Some(stored) = listing.runs.last() else {
+        return Ok(USUAL_SEGMENT_BYTES);
+    };
+    match archive.index(stored) {
+        Err(error) if error.kind == ErrorKind::Permission => {
+            debug(|| format!("segments are taken for 16 MiB: {}", error.line()));
+            Ok(USUAL_SEGMENT_BYTES)
+        }
+        index => Ok(index?.segment_bytes),
+    }
+}
+
+/// Returns whether a repository has this segment of a system.
+///
+/// # Errors
+/// The storage's.
+pub fn has_segment(objects: &Arc<dyn Objects>, system: &str, segment: SegmentName) -> Result<bool> {
+    let archive = WalArchive::new(objects.clone(), system);
+    let runs = archive.runs_beside(segment)?;
+    Ok(runs
+        .iter()
+        .any(|stored| !stored.run.is_partial && stored.run.covers(segment)))
+}
+
+/// Returns the run to read a segment from.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if runs have different content of it; the storage's.
+pub(super) fn run_with(archive: &WalArchive, segment: SegmentName) -> Result<Option<StoredRun>> {
+    let runs = archive.runs_beside(segment)?.into_iter();
+    let runs: Vec<_> = runs
+        .filter(|stored| !stored.run.is_partial && stored.run.covers(segment))
+        .collect();
+    if runs.len() > 1 {
+        check_same_content(archive, &runs, segment)?;
+    }
+    // The longest has the segments behind it, too.
+    Ok(runs.into_iter().max_by_key(|stored| stored.run.last()))
+}
+
+fn check_same_content(
+    archive: &WalArchive,
+    runs: &[StoredRun],
+    segment: SegmentName,
+) -> Result<()> {
+    let mut seen: Option<([u8; 32], String)> = None;
+    for stored in runs {
+        let index = archive.index(stored)?;
+        let at = stored.run.segments().position(|name| name == segment);
+        let Some(member) = at.and_then(|at| index.members.get(at)) else {
+            continue;
+        };
+        match &seen {
+            Some((digest, host)) if *digest != member.digest => {
+                return Err(two_contents(archive, segment, host, &index.host));
+            }
+            Some(_) => {}
+            None => seen = Some((member.digest, index.host.clone())),
+        }
+    }
+    Ok(())
+}
+
+fn two_contents(archive: &WalArchive, segment: SegmentName, one: &str, other: &str) -> Error {
+    let what = format!(
+        "cannot choose the content of {segment} of system {}",
+        archive.system()
+    );
+    Error::new(ErrorKind::Exists, what)
+        .because(format!("hosts {one:?} and {other:?} archived different content of it: two servers wrote one timeline"))
+        .hint("`fullbore wal check` names the objects; move those of the server that should not have written away")
+}
