@@ -16,9 +16,11 @@ use crate::{
 use clap::Args;
 use std::{
     env,
+    ffi::{OsStr, OsString},
     io::{IsTerminal, stdin},
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
+    sync::OnceLock,
 };
 
 /// How storages are reached, with every command.
@@ -127,6 +129,14 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     tls_ca: Option<PathBuf>,
+}
+
+/// The options of this process as words, see [`words_of_process`].
+static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Returns the options with which this process reaches storages, for a command that runs later.
+pub(super) fn words_of_process() -> Vec<OsString> {
+    WORDS.get().cloned().unwrap_or_default()
 }
 
 /// Bytes of all that is kept of object stores.
@@ -255,6 +265,7 @@ impl StorageArgs {
             accepts_others: matches!(command, Command::Init(_)),
             clear: clear_use(command),
         };
+        let _ = WORDS.set(self.words());
         set_access(StorageAccess {
             trust,
             cloud,
@@ -263,6 +274,50 @@ impl StorageArgs {
             hosts,
         });
         Ok(())
+    }
+
+    /// Returns these options as words, with whole paths: for a command that runs later, in another directory.
+    fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        let mut add = |option: &str, value: OsString| {
+            let word = [OsStr::new(option), OsStr::new("="), &value];
+            words.push(word.into_iter().collect());
+        };
+        let whole = |path: &PathBuf| {
+            path.canonicalize()
+                .unwrap_or_else(|_| path.clone())
+                .into_os_string()
+        };
+        let passphrase_file = self
+            .passphrase_file
+            .iter()
+            .map(|path| ("--passphrase-file", path));
+        let files = self
+            .key
+            .iter()
+            .map(|path| ("--key", path))
+            .chain(passphrase_file);
+        let certificates = [
+            ("--tls-cert", &self.tls_cert),
+            ("--tls-key", &self.tls_key),
+            ("--tls-ca", &self.tls_ca),
+        ];
+        let certificates = certificates
+            .into_iter()
+            .filter_map(|(option, path)| Some((option, path.as_ref()?)));
+        for (option, path) in files.chain(certificates) {
+            add(option, whole(path));
+        }
+        for (option, values) in [
+            ("--expect-keys", &self.expect_keys),
+            ("--storage", &self.storage),
+        ] {
+            values.iter().for_each(|value| add(option, value.into()));
+        }
+        for (option, value) in [("--ssh", &self.ssh), ("--far-program", &self.far_program)] {
+            value.iter().for_each(|value| add(option, value.into()));
+        }
+        words
     }
 
     fn cache(&self, environment: &CloudEnvironment, of: CacheUse) -> Option<CacheSpec> {

@@ -18,4 +18,4 @@ pub use facts::{SystemReport, TimelineReport, system_reports};
 pub use get::{Got, WalGet};
 pub use push::{PushReport, WalPush};
 pub use serve::WalServe;
-pub use system::{SystemWal, has_segment, segment_bytes_of};
+pub use system::{RepositoryArchive, SystemWal, has_segment, read_segment, segment_bytes_of};

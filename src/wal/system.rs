@@ -2,13 +2,15 @@
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::wal::{SegmentName, WalFileName, WalKey},
+    format::wal::{SegmentName, WalFileName, WalKey, system_dir},
     platform::debug,
-    postgres::wal_archive::{HeldWal, TimelineTree},
+    postgres::archiver::SegmentArchive,
+    postgres::wal_archive::{HeldWal, TimelineTree, check_segment},
+    repo::open::repository_at,
     repo::wal::{StoredRun, WalArchive, WalListing},
     storage::Objects,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, sync::Arc};
 
 /// Bytes of a segment unless a server was made with others.
 const USUAL_SEGMENT_BYTES: u64 = 16 << 20;
@@ -99,6 +101,33 @@ pub fn segment_bytes_of(archive: &WalArchive, listing: &WalListing) -> Result<u6
     }
 }
 
+/// The WAL in a repository, as a backup that is made into it looks for segments.
+#[derive(Debug)]
+pub struct RepositoryArchive {
+    repository: OsString,
+}
+
+impl RepositoryArchive {
+    /// Of the repository that this word names. It is opened when it is needed.
+    pub fn new(repository: OsString) -> Self {
+        Self { repository }
+    }
+}
+
+impl SegmentArchive for RepositoryArchive {
+    fn has_wal_of(&self, system: &str) -> Result<bool> {
+        let objects = repository_at(&self.repository)?;
+        Ok(!objects.list(&system_dir(system))?.is_empty())
+    }
+
+    fn has(&self, system: &str, segment: &str) -> Result<bool> {
+        let segment = SegmentName::parse(segment);
+        segment.map_or(Ok(false), |segment| {
+            has_segment(&repository_at(&self.repository)?, system, segment)
+        })
+    }
+}
+
 /// Returns whether a repository has this segment of a system.
 ///
 /// # Errors
@@ -109,6 +138,27 @@ pub fn has_segment(objects: &Arc<dyn Objects>, system: &str, segment: SegmentNam
     Ok(runs
         .iter()
         .any(|stored| !stored.run.is_partial && stored.run.covers(segment)))
+}
+
+/// Reads a segment that must be there.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if it is missing; [`ErrorKind::Corrupt`] if it is damaged; [`ErrorKind::Exists`] if it has two
+/// contents; the storage's.
+pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8>> {
+    let missing = || {
+        let what = format!("could not read {segment} of system {}", archive.system());
+        Error::new(ErrorKind::NotFound, what).because("it is not in the archive")
+    };
+    let stored = run_with(archive, segment)?.ok_or_else(missing)?;
+    let mut found = None;
+    archive.read_segments(&stored, segment, &mut |name, content| {
+        found = Some(content).filter(|_| name == segment);
+        Ok(false)
+    })?;
+    let content = found.ok_or_else(missing)?;
+    check_segment(&content, segment)?;
+    Ok(content)
 }
 
 /// Returns the run to read a segment from.

@@ -44,7 +44,7 @@ fn serve_words(words: &[OsString], push: &WalPush, data: &Path) -> Vec<OsString>
         let is_value = |option: &&str| word.as_bytes().starts_with(format!("{option}=").as_bytes());
         if PUSH_VALUES.iter().any(|option| word == option) {
             words.next();
-        } else if word == "--no-serve" || PUSH_VALUES.iter().any(|option| is_value(option)) {
+        } else if word == "--no-serve" || PUSH_VALUES.iter().any(is_value) {
         } else if word == "push" && serve.last().is_some_and(|last| last == "wal") {
             serve.push("serve".into());
         } else if *word == *push.path.as_os_str() {

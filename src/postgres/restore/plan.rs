@@ -14,6 +14,7 @@ use crate::{
     format::{
         entry,
         root::{ClusterInfo, DatabaseInfo},
+        wal::SegmentName,
     },
     postgres::relation,
     target::{final_file::FinalFile, layout::TargetMount},
@@ -69,6 +70,8 @@ pub struct ClusterPlan {
     pub next: Vec<String>,
     /// True if the server recovers only with `allow_in_place_tablespaces`.
     pub in_place: bool,
+    /// WAL segments that are taken from the archive in the repository and put into the data directory.
+    pub archived_segments: Vec<SegmentName>,
     /// OIDs of the databases that are restored empty.
     emptied: Vec<u32>,
     /// Paths that are not restored.
@@ -134,6 +137,7 @@ impl ClusterPlan {
             mounts.push(tablespaces::wal_mount(dir)?);
         }
         Ok(Self {
+            archived_segments: Vec::new(),
             last: Some(last),
             mounts,
             notes,

@@ -160,6 +160,23 @@ impl TimelineTree {
         })
     }
 
+    /// Returns the segments that there are on the way from `first` to `last`.
+    pub fn segments_on_way(
+        &self,
+        first: SegmentName,
+        timeline: u32,
+        last: SegmentName,
+    ) -> Vec<SegmentName> {
+        let way = self.way(first, timeline).unwrap_or_default();
+        let end = self.index(last);
+        let of_part = |part: WayPart| {
+            let to = part.to.map_or(end, |to| end.min(to.saturating_sub(1)));
+            let all = self.of_timeline(part.timeline);
+            all.filter(move |segment| (part.from..=to).contains(&self.index(*segment)))
+        };
+        way.into_iter().flat_map(of_part).collect()
+    }
+
     /// Returns what is missing on the way from `first` to the end of `timeline`, or up to the segment that holds `until`.
     /// What is missing at the end is no gap: a shorter archive looks like one that is not finished.
     pub fn gaps_on_way(

@@ -127,6 +127,15 @@ pub struct PrunedWal {
     pub skipped: Option<String>,
 }
 
+impl PrunedWal {
+    /// Returns whether there is nothing to report.
+    pub fn is_nothing(&self) -> bool {
+        self.freed_runs + self.marked_runs == 0
+            && self.systems_without_backups.is_empty()
+            && self.skipped.is_none()
+    }
+}
+
 /// Deletes the WAL that no backup needs; with `dry`, only reports it. Reads no WAL and changes no backup.
 ///
 /// # Errors
