@@ -46,6 +46,9 @@ fn prepared_run() -> Result<u8> {
     platform::memory::prepare().map_err(|error| Error::io("could not begin", error))?;
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
+    if let Some(words) = verbs::wal_words::read(&env::args_os().collect::<Vec<_>>()) {
+        return run_plain(words);
+    }
     suggestions::parse()
         .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
         .inspect(|cli| {
@@ -55,6 +58,14 @@ fn prepared_run() -> Result<u8> {
             signals::watch(&cli.command);
         })
         .and_then(|cli| run(cli.command, cli.global.quiet))
+}
+
+/// Runs a command whose words clap did not read.
+fn run_plain(words: verbs::wal_words::PlainWalWords) -> Result<u8> {
+    let command = Command::Wal(words.wal);
+    words.storage.apply(&command)?;
+    signals::watch(&command);
+    run(command, words.is_quiet)
 }
 
 /// Runs the program with the arguments of this process.

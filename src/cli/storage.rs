@@ -24,7 +24,7 @@ use std::{
 };
 
 /// How storages are reached, with every command.
-#[derive(Debug, Args, Clone)]
+#[derive(Debug, Args, Clone, Default)]
 #[command(next_help_heading = "Storage")]
 pub(super) struct StorageArgs {
     /// Read an encrypted repository with this key: an age identity or an ssh-ed25519 key; can be repeated
@@ -274,6 +274,20 @@ impl StorageArgs {
             hosts,
         });
         Ok(())
+    }
+
+    /// The options that a command needs which clap does not read.
+    pub(super) fn of_keys(
+        key: Vec<PathBuf>,
+        passphrase_file: Option<PathBuf>,
+        storage: Vec<String>,
+    ) -> Self {
+        Self {
+            key,
+            passphrase_file,
+            storage,
+            ..Self::default()
+        }
     }
 
     /// Returns these options as words, with whole paths: for a command that runs later, in another directory.

@@ -6,7 +6,7 @@ use crate::{
     postgres::wal_archive::{WalGap, check_segment},
     repo::{
         open::{list_backups, repository_at},
-        wal::{WalArchive, WalNeeds, list_systems},
+        wal::{WalArchive, WalListing, WalNeeds, list_systems},
     },
     storage::Objects,
     text,
@@ -95,7 +95,11 @@ pub fn system_json(report: &SystemReport) -> serde_json::Value {
     })
 }
 
-fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result<()> {
+/// Prints the timelines of a system, and what is wrong with its WAL.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result<()> {
     let segments = text::counted(report.segments, "segment");
     let bytes = text::bytes(report.bytes);
     text::line(
@@ -164,34 +168,7 @@ impl WalCheck {
     /// The storage's, and those of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let objects = repository_at(&self.repository)?;
-        let needs = needs_of_backups(&objects)?;
-        let mut faults = Vec::new();
-        for report in system_reports(&objects, &needs)? {
-            faults.extend(fault_lines(&report));
-        }
-        let mut segments = 0;
-        for (system, listing) in list_systems(&*objects)? {
-            let archive = WalArchive::new(objects.clone(), &system);
-            let mut contents: BTreeMap<SegmentName, ([u8; 32], String)> = BTreeMap::new();
-            for stored in &listing.runs {
-                let checked =
-                    archive.read_segments(stored, stored.run.first, &mut |name, content| {
-                        segments += 1;
-                        check_segment(&content, name)?;
-                        let digest = *blake3::hash(&content).as_bytes();
-                        let key = stored.run.to_string();
-                        let known = contents
-                            .entry(name)
-                            .or_insert_with(|| (digest, key.clone()));
-                        if known.0 != digest && !stored.run.is_partial {
-                            faults
-                                .push(format!("  {name} has two contents: {} and {key}", known.1));
-                        }
-                        Ok(true)
-                    });
-                faults.extend(checked.err().as_ref().map(fault_line));
-            }
-        }
+        let (segments, faults) = wal_faults(&objects, true)?;
         self.print(segments, &faults, out)?;
         Ok(if faults.is_empty() { 0 } else { 4 })
     }
@@ -218,4 +195,53 @@ impl WalCheck {
 
 fn fault_line(error: &Error) -> String {
     format!("  {}", error.line())
+}
+
+/// Returns how many segments were read, and what is wrong with the WAL of a repository: gaps, and if it `reads` all of it, damage and
+/// two contents of one segment.
+///
+/// # Errors
+/// The storage's.
+pub fn wal_faults(objects: &Arc<dyn Objects>, reads: bool) -> Result<(u64, Vec<String>)> {
+    let mut segments = 0;
+    let mut faults = Vec::new();
+    let systems = list_systems(&**objects)?;
+    if systems.is_empty() {
+        return Ok((segments, faults));
+    }
+    let needs = needs_of_backups(objects)?;
+    for report in system_reports(objects, &needs)? {
+        faults.extend(fault_lines(&report));
+    }
+    for (system, listing) in systems.into_iter().filter(|_| reads) {
+        let archive = WalArchive::new(objects.clone(), &system);
+        segments += read_all(&archive, &listing, &mut faults);
+    }
+    Ok((segments, faults))
+}
+
+/// Reads all runs of a system, and adds what is wrong with them.
+fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>) -> u64 {
+    let mut segments = 0;
+    let mut contents: BTreeMap<SegmentName, ([u8; 32], String)> = BTreeMap::new();
+    for stored in &listing.runs {
+        let checked = archive.read_segments(stored, stored.run.first, &mut |name, content| {
+            segments += 1;
+            check_segment(&content, name)?;
+            if stored.run.is_partial {
+                return Ok(true);
+            }
+            let digest = *blake3::hash(&content).as_bytes();
+            let key = stored.run.to_string();
+            let known = contents
+                .entry(name)
+                .or_insert_with(|| (digest, key.clone()));
+            if known.0 != digest {
+                faults.push(format!("  {name} has two contents: {} and {key}", known.1));
+            }
+            Ok(true)
+        });
+        faults.extend(checked.err().as_ref().map(fault_line));
+    }
+    segments
 }

@@ -21,6 +21,7 @@ mod killed;
 mod no_delete;
 mod requests;
 mod verbs;
+mod wal;
 
 use fault_proxy::FaultProxy;
 use runs::{Ran, assert_same, command, shape, temp};

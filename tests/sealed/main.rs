@@ -18,4 +18,5 @@ mod kill;
 mod lost_keys;
 mod stock;
 mod verbs;
+mod wal;
 mod world;

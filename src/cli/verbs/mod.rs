@@ -38,3 +38,4 @@ pub(super) mod verify;
 mod verify_report;
 pub(super) mod wal;
 mod wal_server;
+pub(super) mod wal_words;

@@ -11,11 +11,12 @@ use crate::{
         select::SelectArgs,
         values::{threads, time},
     },
+    command::wal::wal_faults,
     error::Result,
     format::root::PART_BYTES,
     metrics::{hardware::RunKind, meter::Meter},
     platform::debug,
-    repo::open::{place, repository_at},
+    repo::open::{is_repository, place, repository_at},
     storage::Found,
     text::{self, size::bytes},
     verify::{
@@ -118,6 +119,15 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         told(|out| found.print(out, args.output.verbose).map(|()| 0))?;
     }
     let last = verify_report::last_line(&found, verify.against.as_deref());
+    let wal = match is_repository(&verify.from) {
+        true => wal_faults(&repository_at(&verify.from)?, verify.data)?.1,
+        false => Vec::new(),
+    };
+    let code = if wal.is_empty() {
+        found.exit_code()
+    } else {
+        found.exit_code().max(4)
+    };
     let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
     // The structure is checked without content: there is no line of frames to judge.
     let limit = found.data.then(|| {
@@ -139,15 +149,19 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         .chain(limit_line)
         .chain(report::store(limit.as_ref()))
         .chain(share)
+        .chain(wal.iter().map(|fault| format!("WAL: {}", fault.trim())))
         .chain([last]);
     progress.end(&lines.collect::<Vec<_>>(), || {
         let mut result = verify_report::json(&found);
+        if !wal.is_empty() {
+            result["wal_faults"] = json!(wal.iter().map(|fault| fault.trim()).collect::<Vec<_>>());
+        }
         if let Some(limit) = &limit {
             limit.add_to(&mut result);
         }
         result
     });
-    Ok(found.exit_code())
+    Ok(code)
 }
 
 /// `fullbore verify --sample` and `--for`.

@@ -6,6 +6,7 @@ mod entries;
 pub use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
+use super::wal::{needs_of_backups, print_system};
 use crate::archive::not_there;
 use crate::{
     archive::{Archive, Selection, source_paths::selection_in},
@@ -31,6 +32,7 @@ use crate::{
     storage::Objects,
     text,
     verify::stream::{self, InspectedInput, look},
+    wal::system_reports,
 };
 use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
@@ -133,6 +135,11 @@ impl List {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
                 (false, Ok(backup)) => table.print(&backup, out)?,
                 (false, Err(error)) => table.print_damaged(&id, &error.line(), out)?,
+            }
+        }
+        if self.long && !self.json {
+            for report in system_reports(repository, &needs_of_backups(repository)?)? {
+                print_system(&report, out)?;
             }
         }
         for id in lost_roots_of(repository, files.clone())? {
