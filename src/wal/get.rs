@@ -5,9 +5,10 @@
 //! that ends the recovery, and starting the server again goes on with it.
 
 use super::{
+    ahead::{FetchedAhead, WalAhead},
     push::{system_name, with_patience},
     server_files::unknown_system,
-    system::{SystemWal, run_with},
+    system::{SystemWal, run_among, run_with},
 };
 use crate::{
     error::{Error, ErrorKind, Result, quoted},
@@ -56,7 +57,10 @@ pub struct WalGet {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Got {
     /// The file is there.
-    Written,
+    Written {
+        /// Whether the archive has the segment behind it, which was not fetched ahead.
+        leads_on: bool,
+    },
     /// The archive ends before it. With the reason.
     Missing(String),
 }
@@ -75,7 +79,48 @@ impl WalGet {
                 format!("cannot fetch {:?}: no WAL has this name", self.name),
             )
         })?;
+        if let WalFileName::Segment(segment) = name
+            && let Some(content) = self.taken_ahead(segment)
+        {
+            return self.write(&content);
+        }
         with_patience(self.patience, || self.fetch(name))
+    }
+
+    /// The content of a segment that was fetched before the server asked.
+    fn taken_ahead(&self, segment: SegmentName) -> Option<Vec<u8>> {
+        let system = self.known_system()?;
+        self.fetched_ahead(system).take(segment, system)
+    }
+
+    fn fetched_ahead(&self, system: u64) -> FetchedAhead {
+        let name = system_name(system, self.copy_name.as_deref());
+        FetchedAhead::of(&self.from, &name, &self.data())
+    }
+
+    /// Returns what fetches the segments behind this one, for a process of its own; `None` if one does already, or it is not known
+    /// of which cluster they are.
+    pub fn behind(&self) -> Option<WalAhead> {
+        let system = self.known_system()?;
+        let ahead = WalAhead {
+            name: self.name.clone(),
+            from: self.from.clone(),
+            system,
+            copy_name: self.copy_name.clone(),
+            data: self.data(),
+        };
+        (!self.fetched_ahead(system).is_locked()).then_some(ahead)
+    }
+
+    fn known_system(&self) -> Option<u64> {
+        let of_control = || self.control().map(|control| control.system_identifier);
+        self.system.or_else(of_control)
+    }
+
+    /// The data directory that the file is fetched into, if it is in one.
+    fn data(&self) -> PathBuf {
+        let above = self.path.parent().and_then(Path::parent);
+        above.unwrap_or(Path::new("")).to_owned()
     }
 
     fn fetch(&self, name: WalFileName) -> Result<Got> {
@@ -97,10 +142,7 @@ impl WalGet {
     /// The archive of the cluster in whose data directory this runs; of the only one, if it runs in none.
     fn archive(&self, objects: &Arc<dyn Objects>) -> Result<WalArchive> {
         let of = |system: &str| WalArchive::new(objects.clone(), system);
-        let known = self
-            .system
-            .or_else(|| self.control().map(|control| control.system_identifier));
-        if let Some(system) = known {
+        if let Some(system) = self.known_system() {
             return Ok(of(&system_name(system, self.copy_name.as_deref())));
         }
         let all = crate::repo::wal::list_systems(&**objects)?;
@@ -112,23 +154,27 @@ impl WalGet {
     }
 
     fn control(&self) -> Option<control::Control> {
-        let of_target = self
-            .path
-            .parent()
-            .and_then(Path::parent)
-            .unwrap_or(Path::new(""));
         let read = |data: &Path| {
             control::read(&control::path(data))
                 .ok()
                 .map(|(_, control)| control)
         };
-        read(of_target).or_else(|| read(Path::new("")))
+        read(&self.data()).or_else(|| read(Path::new("")))
     }
 
     fn fetch_segment(&self, archive: &WalArchive, segment: SegmentName) -> Result<Got> {
-        match run_with(archive, segment)? {
-            Some(stored) => self.fetch_from(archive, &stored, segment),
-            None => self.explain(archive, segment),
+        let runs = archive.runs_beside(segment)?;
+        let Some(stored) = run_among(archive, &runs, segment)? else {
+            return self.explain(archive, segment);
+        };
+        let next = SegmentName {
+            number: segment.number.saturating_add(1),
+            ..segment
+        };
+        let leads_on = runs.iter().any(|stored| stored.run.covers(next));
+        match self.fetch_from(archive, &stored, segment)? {
+            Got::Written { .. } => Ok(Got::Written { leads_on }),
+            other => Ok(other),
         }
     }
 
@@ -234,7 +280,7 @@ impl WalGet {
             .and_then(|mut file| file.write_all(content))
             .and_then(|()| fs::rename(&written, &self.path));
         match done {
-            Ok(()) => Ok(Got::Written),
+            Ok(()) => Ok(Got::Written { leads_on: false }),
             Err(error) => {
                 let _ = fs::remove_file(&written); // of no use without the rest
                 Err(Error::io(

@@ -4,6 +4,7 @@
 //! "missing" lets it end its recovery and open. So a push succeeds only when the segment is durable and no other content
 //! of that name is there, and a fetch says "missing" only at the true end of the archive.
 
+mod ahead;
 mod compare;
 mod facts;
 mod get;
@@ -14,6 +15,7 @@ mod serve;
 mod server_files;
 mod system;
 
+pub use ahead::WalAhead;
 pub use facts::{SystemReport, TimelineReport, system_reports};
 pub use get::{Got, WalGet};
 pub use push::{PushReport, WalPush};

@@ -8,9 +8,12 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    format::wal::{SegmentName, WalFileName},
+    format::{
+        layout::REPOSITORY,
+        wal::{SegmentName, WalFileName},
+    },
     repo::{open::read_repository, wal::WalArchive},
-    storage::{Location, Objects},
+    storage::{Location, Objects, access::stored_objects},
 };
 use std::{
     ffi::OsString,
@@ -118,15 +121,23 @@ pub(super) fn system_name(system: u64, copy_name: Option<&str>) -> String {
     }
 }
 
-/// Names a repository for notes: one of this machine by its whole path.
+/// Names a repository for notes: one of this machine by its whole path and the file that makes it one, so that notes do not
+/// outlive it. Another storage is not asked.
 pub(super) fn location_name(to: &OsString) -> String {
-    let local = Location::parse(to).ok();
-    let local = local.and_then(|location| location.as_local()?.canonicalize().ok());
+    let location = Location::parse(to).ok();
+    let path = location
+        .as_ref()
+        .and_then(|location| location.as_local()?.canonicalize().ok());
     let endpoint = std::env::var("AWS_ENDPOINT_URL").unwrap_or_default();
-    match local {
-        Some(path) => path.display().to_string(),
-        None => format!("{} {endpoint}", to.to_string_lossy()),
-    }
+    let (Some(location), Some(path)) = (location, path) else {
+        return format!("{} {endpoint}", to.to_string_lossy());
+    };
+    let document = stored_objects(&location).and_then(|objects| objects.get(REPOSITORY));
+    let document = document
+        .ok()
+        .flatten()
+        .map(|(bytes, _)| blake3::hash(&bytes).to_hex());
+    format!("{} {document:?}", path.display())
 }
 
 /// Tries again while a storage is away, for `patience`.

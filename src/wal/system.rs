@@ -170,20 +170,35 @@ pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8
 /// # Errors
 /// [`ErrorKind::Exists`] if runs have different content of it; the storage's.
 pub(super) fn run_with(archive: &WalArchive, segment: SegmentName) -> Result<Option<StoredRun>> {
-    let runs = archive.runs_beside(segment)?.into_iter();
+    run_among(archive, &archive.runs_beside(segment)?, segment)
+}
+
+/// Returns the one of these runs to read a segment from.
+///
+/// # Errors
+/// As [`run_with`].
+pub(super) fn run_among(
+    archive: &WalArchive,
+    runs: &[StoredRun],
+    segment: SegmentName,
+) -> Result<Option<StoredRun>> {
     let runs: Vec<_> = runs
+        .iter()
         .filter(|stored| !stored.run.is_partial && stored.run.covers(segment))
         .collect();
     if runs.len() > 1 {
         check_same_content(archive, &runs, segment)?;
     }
     // The longest has the segments behind it, too.
-    Ok(runs.into_iter().max_by_key(|stored| stored.run.last()))
+    Ok(runs
+        .into_iter()
+        .max_by_key(|stored| stored.run.last())
+        .cloned())
 }
 
 fn check_same_content(
     archive: &WalArchive,
-    runs: &[StoredRun],
+    runs: &[&StoredRun],
     segment: SegmentName,
 ) -> Result<()> {
     let mut seen: Option<([u8; 32], String)> = None;

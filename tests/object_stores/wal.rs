@@ -54,7 +54,9 @@ fn push(store: &StoreRepository, dir: &Path, number: u32) -> Vec<OsString> {
 fn a_run_takes_a_few_requests_and_comes_back() {
     let (store, proxy) = StoreRepository::s3_proxied();
     let dir = temp();
-    store.run(args!["init", store.address]).ends_with(0);
+    store
+        .run(args!["init", store.address, "--no-encryption"])
+        .ends_with(0);
     write(dir.path(), 2..34);
     proxy.rule(|_| crate::fault_proxy::Break::Pass);
     store.run(push(&store, dir.path(), 2)).ends_with(0);
@@ -99,7 +101,9 @@ fn a_run_takes_a_few_requests_and_comes_back() {
 fn a_store_that_fails_leaves_the_segment_to_the_server_and_never_ends_a_recovery() {
     let (store, proxy) = StoreRepository::s3_proxied();
     let dir = temp();
-    store.run(args!["init", store.address]).ends_with(0);
+    store
+        .run(args!["init", store.address, "--no-encryption"])
+        .ends_with(0);
     write(dir.path(), 2..4);
     store.run(push(&store, dir.path(), 2)).ends_with(0);
     proxy.rule(|_| crate::fault_proxy::Break::Answer(503, "", ""));

@@ -184,3 +184,43 @@ fn the_end_of_a_timeline_is_taken_from_its_partial_segment() {
     server.get(&name(1, 10), &[]).ends_with(0);
     assert!(server.fetched() == segment(1, 10, 11));
 }
+
+#[test]
+fn segments_behind_are_fetched_before_the_server_asks_and_taken_once() {
+    let server = MadeServer::new();
+    server.write("pg_wal", 1, 2..40, 1);
+    server.push(&name(1, 2)).ends_with(0);
+    let ask = |number: u32| {
+        let to = server.path("fetched");
+        let _ = fs::remove_file(&to);
+        let from = server.repository();
+        let line = args![
+            "wal",
+            "get",
+            name(1, number),
+            to,
+            "--from",
+            from,
+            "--system",
+            SYSTEM
+        ];
+        fullbore(line).ends_with(0);
+        assert!(
+            server.fetched() == segment(1, number, 1 + u64::from(number)),
+            "{number}"
+        );
+    };
+    ask(2);
+    crate::servers::wait_until("the next ones are there", || {
+        let line = "find \"$1\"/wal -name 00000001000000000000000A -size +900k | grep -q .";
+        crate::runs::shell(line, args![crate::runs::state_dir()]).code == 0
+    });
+    for number in 3..40 {
+        ask(number);
+    }
+    server.get(&name(1, 40), &[]).ends_with(1);
+    crate::servers::wait_until("nothing is left", || {
+        let line = "find \"$1\"/wal -name '0000000100000000000000*' -size +900k | grep -q .";
+        crate::runs::shell(line, args![crate::runs::state_dir()]).code != 0
+    });
+}

@@ -116,7 +116,8 @@ impl MadeServer {
             "--from",
             self.repository(),
             "--system",
-            SYSTEM
+            SYSTEM,
+            "--alone"
         ];
         fullbore(line.into_iter().chain(more.iter().map(Into::into)))
     }

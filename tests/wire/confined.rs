@@ -618,7 +618,7 @@ fn a_host_that_may_read_changes_nothing() {
 #[test]
 fn a_host_adds_wal_of_its_own_system_and_replaces_none() {
     let inner: Arc<dyn Objects> = Arc::new(MemoryObjects::default());
-    put(&*inner, REPOSITORY, &repository());
+    put(&inner, REPOSITORY, &repository());
     let other = AppendRules {
         host: Some("web2".into()),
         ..AppendRules::default()

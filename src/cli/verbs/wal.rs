@@ -10,7 +10,7 @@ use crate::{
     format::wal::SegmentName,
     platform::cores,
     text::arguments::any_bytes,
-    wal::{Got, PushReport, WalGet, WalPush, WalServe},
+    wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe},
 };
 use clap::{Args, Subcommand, ValueHint};
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Duration};
@@ -116,9 +116,31 @@ pub(in crate::cli) enum WalVerb {
         /// For a standby that also streams: a gap is not an error
         #[arg(long)]
         standby: bool,
+        /// Leave no process behind that fetches the next segments
+        #[arg(long)]
+        alone: bool,
         /// Wait so long for a storage that is away
         #[arg(long, value_name = "TIME", value_parser = interval, default_value = "10m")]
         patience: Duration,
+    },
+    /// Fetch the segments behind one, before the server asks: a fetch leaves this process behind
+    #[command(hide = true)]
+    Ahead {
+        /// The name of the segment
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The data directory of the server
+        #[arg(value_name = "DATADIR")]
+        data: PathBuf,
+        /// The repository
+        #[arg(long, value_name = "REPO", value_parser = any_bytes(destination))]
+        from: OsString,
+        /// The system identifier
+        #[arg(long, value_name = "NUMBER")]
+        system: u64,
+        /// The name of a copy of a cluster
+        #[arg(long = "as", value_name = "NAME", value_parser = copy_name)]
+        copy_name: Option<String>,
     },
     /// Push segments as the server finishes them, before it asks
     Serve {
@@ -200,6 +222,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             system,
             through,
             standby,
+            alone,
             patience,
         } => {
             let get = WalGet {
@@ -212,7 +235,23 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
                 standby,
                 patience,
             };
-            fetch(&get, is_quiet)
+            fetch(&get, alone, is_quiet)
+        }
+        WalVerb::Ahead {
+            name,
+            data,
+            from,
+            system,
+            copy_name,
+        } => {
+            let ahead = WalAhead {
+                name,
+                from,
+                system,
+                copy_name,
+                data,
+            };
+            ahead.run().map(|()| 0)
         }
         WalVerb::Serve {
             data,
@@ -242,9 +281,16 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
     }
 }
 
-fn fetch(get: &WalGet, is_quiet: bool) -> Result<u8> {
+fn fetch(get: &WalGet, is_alone: bool, is_quiet: bool) -> Result<u8> {
     match get.run()? {
-        Got::Written => Ok(0),
+        Got::Written { leads_on } => {
+            let behind = get.behind().filter(|_| leads_on && !is_alone);
+            if let Some(Err(error)) = behind.map(|ahead| super::wal_server::fetch_ahead(&ahead)) {
+                let what = "could not leave a process that fetches ahead";
+                crate::platform::debug(|| Error::io(what, error).line());
+            }
+            Ok(0)
+        }
         Got::Missing(why) => {
             // A server asks for histories that are not there each time that it starts.
             if !is_quiet && !get.name.ends_with(".history") {

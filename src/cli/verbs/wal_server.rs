@@ -1,6 +1,9 @@
 //! The process that a push leaves behind: `fullbore wal serve` with the words of the push.
 
-use crate::{cli::command_line, wal::WalPush};
+use crate::{
+    cli::{command_line, storage::words_of_process},
+    wal::{WalAhead, WalPush},
+};
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -26,6 +29,29 @@ pub(super) fn leave(push: &WalPush, data: &Path) -> io::Result<()> {
         data
     };
     let words = serve_words(&command_line::words(), push, data);
+    start_apart(&words)
+}
+
+/// Starts the process that fetches the segments behind one.
+///
+/// # Errors
+/// The system's.
+pub(super) fn fetch_ahead(ahead: &WalAhead) -> io::Result<()> {
+    let data = match ahead.data.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => &ahead.data,
+    };
+    let mut words: Vec<OsString> = ["wal", "ahead", &ahead.name].map(OsString::from).to_vec();
+    words.extend([data.into(), "--from".into(), ahead.from.clone()]);
+    words.push(format!("--system={}", ahead.system).into());
+    let copy_name = ahead.copy_name.iter();
+    words.extend(copy_name.map(|name| format!("--as={name}").into()));
+    words.extend(words_of_process());
+    start_apart(&words)
+}
+
+/// Starts this program with other words, in a group of its own and without the files of this process.
+fn start_apart(words: &[OsString]) -> io::Result<()> {
     let mut command = Command::new(env::current_exe()?);
     command
         .args(words)

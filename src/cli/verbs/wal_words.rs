@@ -86,7 +86,7 @@ fn push(words: &[OsString]) -> Option<PlainWalWords> {
 }
 
 fn get(words: &[OsString]) -> Option<PlainWalWords> {
-    let given = GivenOptions::read(words, "--from", &["--standby", "--quiet", "-q"])?;
+    let given = GivenOptions::read(words, "--from", &["--standby", "--alone", "--quiet", "-q"])?;
     let [name, path] = &given.positionals[..] else {
         return None;
     };
@@ -97,6 +97,7 @@ fn get(words: &[OsString]) -> Option<PlainWalWords> {
         system: given.system.clone(),
         through: given.through,
         standby: given.flags.contains(&"--standby"),
+        alone: given.flags.contains(&"--alone"),
         patience: given.patience.unwrap_or(Duration::from_secs(600)),
     };
     Some(given.with(verb))

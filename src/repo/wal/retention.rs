@@ -267,6 +267,10 @@ impl WalPruning<'_> {
             return Ok(());
         }
         self.objects.delete(&going)?;
+        if self.objects.abilities().has_locks {
+            // Those of pushes that were killed; the storage knows the living ones.
+            self.objects.abort_uploads(WAL)?;
+        }
         // The tombstones of what is gone, and of what a backup needs again.
         let over = self.marks.keys().filter(|key| !marked.contains(*key));
         let over: Vec<String> = over.map(|key| format!("{TOMBSTONES}/{key}")).collect();
