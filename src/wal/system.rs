@@ -186,9 +186,10 @@ pub(super) fn run_among(
         .iter()
         .filter(|stored| !stored.run.is_partial && stored.run.covers(segment))
         .collect();
-    if runs.len() > 1 {
-        check_same_content(archive, &runs, segment)?;
-    }
+    let runs = match runs.len() {
+        0 | 1 => runs,
+        _ => with_same_content(archive, runs, segment)?,
+    };
     // The longest has the segments behind it, too.
     Ok(runs
         .into_iter()
@@ -196,14 +197,23 @@ pub(super) fn run_among(
         .cloned())
 }
 
-fn check_same_content(
+/// Returns the runs that can be read, after checking that all have the same content of a segment.
+fn with_same_content<'a>(
     archive: &WalArchive,
-    runs: &[&StoredRun],
+    runs: Vec<&'a StoredRun>,
     segment: SegmentName,
-) -> Result<()> {
+) -> Result<Vec<&'a StoredRun>> {
     let mut seen: Option<([u8; 32], String)> = None;
+    let mut damaged = None;
+    let mut sound = Vec::new();
     for stored in runs {
-        let index = archive.index(stored)?;
+        let index = match archive.index(stored) {
+            Err(error) if error.kind.is_loss() => {
+                damaged = Some(error);
+                continue;
+            }
+            index => index?,
+        };
         let at = stored.run.segments().position(|name| name == segment);
         let Some(member) = at.and_then(|at| index.members.get(at)) else {
             continue;
@@ -215,8 +225,12 @@ fn check_same_content(
             Some(_) => {}
             None => seen = Some((member.digest, index.host.clone())),
         }
+        sound.push(stored);
     }
-    Ok(())
+    match damaged {
+        Some(error) if sound.is_empty() => Err(error),
+        _ => Ok(sound),
+    }
 }
 
 fn two_contents(archive: &WalArchive, segment: SegmentName, one: &str, other: &str) -> Error {
