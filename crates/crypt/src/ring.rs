@@ -303,6 +303,12 @@ impl KeyRing {
         format!("{PSEUDONYM}{}", &hash.to_hex()[..16])
     }
 
+    /// The secret with which names of archived WAL are made: the same for all key holders, also after a rotation.
+    pub fn wal_name_secret(&self) -> Zeroizing<[u8; 32]> {
+        let context = "fullbore names of archived WAL";
+        Zeroizing::new(blake3::derive_key(context, self.pseudonym_secret.expose()))
+    }
+
     /// Identifies the keys of a repository, in groups of four hexadecimal digits. It stays the same when the key is rotated, and is no
     /// secret. Of 128 bits: no second set of keys with the same one can be made.
     pub fn fingerprint(&self) -> String {

@@ -13,3 +13,4 @@ pub mod sink;
 pub mod stored_backup;
 pub mod tar;
 pub mod verify;
+pub mod wal;

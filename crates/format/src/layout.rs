@@ -1,17 +1,21 @@
 //! Names in a repository.
 //!
 //! ```text
-//! fullbore-repo.json                 format, repository id, creation verify.json
-//! what `verify --sample` has checked, and when backups/<id>/s01-000001.tar.zst    segments
-//! backups/<id>/manifest              pages backups/<id>/root.json             the commit
-//! backups/<id>/forgotten.json        the root of a backup that was forgotten, until nothing of it
-//! is left backups/<id>/notes.json            what was noted of a backup after it was made: tags,
-//! whether it is pinned backups/<id>/partial.json          a root of what is durable of a backup
-//! under way, for the one that goes on after it intents/<id>.json                  a backup under
-//! way tombstones/<id>/<name>             an object of a backup that prune wants to delete
+//! fullbore-repo.json             format, repository id, creation
+//! verify.json                    what `verify --sample` has checked, and when
+//! backups/<id>/s01-000001.tar.zst    segments
+//! backups/<id>/manifest          pages
+//! backups/<id>/root.json         the commit
+//! backups/<id>/forgotten.json    the root of a backup that was forgotten, until nothing of it is left
+//! backups/<id>/notes.json        what was noted of a backup after it was made: tags, whether it is pinned
+//! backups/<id>/partial.json      a root of what is durable of a backup under way, for the one that goes on after it
+//! intents/<id>.json              a backup under way
+//! tombstones/<id>/<name>         an object of a backup that prune wants to delete
+//! tombstones/wal/…               an object with WAL that prune wants to delete
+//! wal/<system>/…                 archived WAL, see [`super::wal`]
 //! ```
 
-use super::seal::MAX_BYTES;
+use super::key_kind::KeyKind;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
@@ -43,23 +47,15 @@ pub const HOSTS: &str = "hosts";
 /// Directory of the objects by which a storage is tried.
 pub const PROBES: &str = "probes";
 
+/// Directory of archived WAL.
+pub const WAL: &str = "wal";
+
+/// The directories of a repository. A storage that is shared with others lists no other ones.
+pub const ROOMS: [&str; 7] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES, WAL];
+
 /// Returns the largest number of bytes of a small object that is read as a whole.
-///
-/// A root grows with the data (about 2 KiB for each GiB, for the checksums of its parts), and
-/// `verify.json` with the repository. A list of keys has 16 bytes for each older backup, so 64 MiB are for three million. A key file has
-/// some hundred bytes for each rotation. All others have a few members.
 pub fn max_document_bytes(key: &str) -> u64 {
-    let (room, name) = key.split_once('/').unwrap_or(("", key));
-    let name = name.rsplit('/').next().unwrap_or_default();
-    match (room, name) {
-        ("", REPOSITORY) | (INTENTS | TOMBSTONES | PROBES, _) => 64 << 10,
-        (BACKUPS, NOTES) | (HOSTS, _) => 1 << 20,
-        ("", COVERED) | (BACKUPS, ROOT | FORGOTTEN | PARTIAL) => MAX_BYTES,
-        (KEYS, name) if name.ends_with(".json") => 64 << 10,
-        (KEYS, name) if name.ends_with(".age") => 2 << 20,
-        (KEYS, _) => 64 << 20,
-        _ => 8 << 20,
-    }
+    KeyKind::of(key).max_document_bytes()
 }
 
 /// Content of [`REPOSITORY`], sealed like a root.

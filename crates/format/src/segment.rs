@@ -45,14 +45,17 @@ pub enum Service {
     Root,
     /// The place of that root.
     Locator,
+    /// The index of a run of WAL segments.
+    WalIndex,
 }
 
 impl Service {
-    const ALL: [(Self, &'static [u8; 8]); 4] = [
+    const ALL: [(Self, &'static [u8; 8]); 5] = [
         (Self::Label, b"FBLABEL1"),
         (Self::Page, b"FBPAGE_1"),
         (Self::Root, b"FBROOT_1"),
         (Self::Locator, b"FBLOCAT1"),
+        (Self::WalIndex, b"FBWALIX1"),
     ];
 
     fn tag(self) -> &'static [u8; 8] {

@@ -82,6 +82,7 @@ fn restore_to(to: &Path) -> Restore {
         postgres: ClusterOptions::default(),
         workers: NonZeroUsize::MIN,
         memory: 64 << 20,
+        fetch_words: Vec::new(),
         say_elsewhere: |_| {},
     }
 }

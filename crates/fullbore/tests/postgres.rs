@@ -6,3 +6,4 @@ mod postgres_backup;
 mod postgres_files;
 mod postgres_restore;
 mod postgres_session;
+mod wal;

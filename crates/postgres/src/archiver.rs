@@ -8,6 +8,58 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// An archive in which segments can be looked for, such as the repository that a backup goes to.
+pub trait SegmentArchive: std::fmt::Debug + Send + Sync {
+    /// Returns whether it takes the WAL of this system.
+    ///
+    /// # Errors
+    /// The storage's.
+    fn has_wal_of(&self, system: &str) -> Result<bool>;
+
+    /// Returns whether it has this segment.
+    ///
+    /// # Errors
+    /// The storage's.
+    fn has(&self, system: &str, segment: &str) -> Result<bool>;
+}
+
+/// Time within which a segment that the server says is archived must be in the archive.
+const ARRIVAL: Duration = Duration::from_secs(20);
+
+/// Returns whether `archive` takes the WAL of this server: a segment that this call ends arrives there. Of a standby, which
+/// cannot end one, that is not known.
+///
+/// # Errors
+/// The storage's; if the session is lost.
+pub fn is_archived_to(
+    archive: &dyn SegmentArchive,
+    session: &mut Session,
+    facts: &ServerFacts,
+) -> Result<bool> {
+    let system = facts.system_identifier.to_string();
+    let is_on = facts.archive_mode == "on" || facts.archive_mode == "always";
+    if facts.standby || !is_on || !archive.has_wal_of(&system)? {
+        return Ok(false);
+    }
+    let segment = session.switch_wal()?;
+    arrives(archive, &system, &segment)
+}
+
+/// Returns whether a segment arrives in an archive within a while.
+///
+/// # Errors
+/// The storage's.
+pub fn arrives(archive: &dyn SegmentArchive, system: &str, segment: &str) -> Result<bool> {
+    let since = Instant::now();
+    while !archive.has(system, segment)? {
+        if since.elapsed() >= ARRIVAL {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(true)
+}
+
 /// Time that the archiver may take for a segment.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 

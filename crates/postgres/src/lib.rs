@@ -32,6 +32,7 @@ pub mod summary_anchor;
 pub mod timeline;
 pub mod tls;
 mod trees;
+pub mod wal_archive;
 pub mod wal_reader;
 mod wal_source;
 pub mod wal_summaries;

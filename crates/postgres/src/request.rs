@@ -1,7 +1,7 @@
 //! The request to back up a cluster, and the first steps until its sources are open.
 
 use super::{
-    archiver,
+    archiver::{self, SegmentArchive},
     conninfo::Params,
     init_forks::InitForks,
     inventory::ManifestInventory,
@@ -35,6 +35,8 @@ pub struct ClusterRequest {
     pub fast: bool,
     /// Location of the WAL that the backup needs.
     pub wal: Wal,
+    /// An archive to which the WAL is left if it takes the WAL of this server, whatever `wal` says.
+    pub archive: Option<Arc<dyn SegmentArchive>>,
 }
 
 /// Location of a cluster.
@@ -115,8 +117,12 @@ impl ClusterRequest {
         let (data, control) = same_server::find_data_directory(&facts)?;
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
+        let request = match &id {
+            Some(_) => self.resolved(&mut session, &facts)?,
+            None => self.clone(),
+        };
         let start = id
-            .map(|id| self.begin_backup(&mut session, &facts, (&data, &id), &reading.waits))
+            .map(|id| request.begin_backup(&mut session, &facts, (&data, &id), &reading.waits))
             .transpose()?;
         // Read tablespaces and databases again: from now on WAL has every change to them. Read the
         // links first: an entry that only the later catalog has is in the WAL, or its link was
@@ -133,7 +139,8 @@ impl ClusterRequest {
         };
         let (late, trees) = opener.open_trees(&tablespaces, reading)?;
         Ok(ClusterSource {
-            wal: self.wal,
+            wal: request.wal,
+            archive: request.archive.clone(),
             session: Some(HeldSession::new(
                 session,
                 params,
@@ -149,7 +156,7 @@ impl ClusterRequest {
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
-                ..self.cluster_info(facts, &data, start)
+                ..request.cluster_info(facts, &data, start)
             }),
             data,
             late,
@@ -157,6 +164,29 @@ impl ClusterRequest {
             waits: reading.waits.clone(),
             followed: Mutex::new(FollowedWal::since(start)),
             awaited: Mutex::default(),
+        })
+    }
+
+    /// Returns the request with the WAL left to the archive, if that takes the WAL of this server. An archive in trouble is
+    /// no reason to fail: the WAL is then stored in the backup.
+    fn resolved(&self, session: &mut Session, facts: &ServerFacts) -> Result<Self> {
+        let Some(archive) = &self.archive else {
+            return Ok(self.clone());
+        };
+        let found = archiver::is_archived_to(&**archive, session, facts);
+        let is_archived = match found {
+            Err(error) => {
+                fullbore_platform::debug(|| {
+                    format!("the WAL is stored in the backup: {}", error.line())
+                });
+                false
+            }
+            Ok(is_archived) => is_archived,
+        };
+        Ok(Self {
+            wal: if is_archived { Wal::Archived } else { self.wal },
+            archive: self.archive.clone().filter(|_| is_archived),
+            ..self.clone()
         })
     }
 
@@ -255,6 +285,7 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     };
     Ok(ClusterSource {
         wal: Wal::Included,
+        archive: None,
         session: None,
         control: bytes,
         catalog: Catalog::default(),

@@ -7,7 +7,8 @@
 //! is void and nothing is committed (rules 2, 28).
 
 use super::{
-    archiver, control,
+    archiver::{self, SegmentArchive},
+    control,
     init_forks::{InitForks, NewForks},
     inventory::ManifestInventory,
     late_files::LateFiles,
@@ -63,6 +64,8 @@ pub struct ClusterSource {
     /// Bytes of a page, and pages of a segment file.
     pub(super) sizes: Sizes,
     pub(super) start: Option<Lsn>,
+    /// The archive that has the WAL, if segments can be looked for in it.
+    pub(super) archive: Option<Arc<dyn SegmentArchive>>,
     pub(super) facts: Mutex<root::ClusterInfo>,
     pub(super) inventory: ManifestInventory,
     pub(super) init_forks: InitForks,

@@ -4,6 +4,7 @@
 //! them, so that the server keeps little WAL (decision 29). The rest is stored at the end.
 
 use super::{
+    archiver::arrives,
     control,
     file_copies::Copies,
     lsn::{Lsn, segment_name},
@@ -323,6 +324,7 @@ impl ClusterSource {
         self.facts.locked().wal_segments = ends.collect();
         if let (Wal::Archived, Some(last)) = (self.wal, names.last()) {
             self.await_archive(session, &last[0])?;
+            self.check_archive(names)?;
         }
         let mut files = Vec::new();
         if self.wal == Wal::Included {
@@ -338,6 +340,25 @@ impl ClusterSource {
             }
         }
         Ok(files)
+    }
+
+    /// Checks that the archive has all segments, if they can be looked for in it.
+    fn check_archive(&self, names: &[Vec<String>]) -> Result<()> {
+        let Some(archive) = &self.archive else {
+            return Ok(());
+        };
+        let system = self.facts().system_identifier;
+        for name in names.iter().map(|same| &same[0]) {
+            if !arrives(&**archive, &system, name)? {
+                let what = format!(
+                    "cannot complete the backup: the archive in its repository has no WAL segment {name}"
+                );
+                return Err(Error::new(ErrorKind::System, what)
+                    .because("the server says that it is archived")
+                    .hint("`fullbore wal list` shows what is there; --wal included stores the WAL in the backup"));
+            }
+        }
+        Ok(())
     }
 
     /// Adds the segments that are not stored yet to `files`. Returns the names of all segments

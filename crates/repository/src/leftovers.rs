@@ -1,10 +1,7 @@
 //! Names that a prune may delete.
 
 use super::roots::BackupState;
-use fullbore_format::{
-    error::Result,
-    layout::{FORGOTTEN, NOTES, PARTIAL, PROBES, ROOT, is_object},
-};
+use fullbore_format::{error::Result, key_kind::BackupPart, layout::PROBES};
 use fullbore_storage::Objects;
 
 /// Returns whether this file of a backup in that state may be deleted if no document mentions it. Unknown names
@@ -12,13 +9,14 @@ use fullbore_storage::Objects;
 pub(super) fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
     let is_listed = state == Some(BackupState::Listed);
     let is_used = is_listed || state == Some(BackupState::Partial);
-    match name {
-        ROOT | FORGOTTEN => false,
+    match BackupPart::of(name) {
+        BackupPart::Root | BackupPart::Forgotten => false,
         // A void root becomes the document of the forgotten backup.
-        PARTIAL => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
+        BackupPart::Partial => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
         // Another process may be writing annotations.
-        NOTES => !is_listed,
-        _ => is_object(name) || !is_used,
+        BackupPart::Notes => !is_listed,
+        BackupPart::Manifest | BackupPart::Segment => true,
+        BackupPart::Foreign => !is_used,
     }
 }
 

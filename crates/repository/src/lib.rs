@@ -39,4 +39,5 @@ pub mod select;
 pub mod selector;
 pub mod stored_memory;
 pub mod verify_memory;
+pub mod wal;
 pub mod writer;

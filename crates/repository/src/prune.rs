@@ -46,9 +46,9 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{FORGOTTEN, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
+    layout::{FORGOTTEN, KEYS, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
 };
-use fullbore_storage::{KEYS, Leased, Objects, PutIf, Take};
+use fullbore_storage::{Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

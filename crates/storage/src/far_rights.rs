@@ -9,9 +9,8 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{
-        BACKUPS, INTENTS, MANIFEST, PARTIAL, PROBES, REPOSITORY, ROOT, TOMBSTONES, is_backup_id,
-    },
+    key_kind::KeyKind,
+    layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, TOMBSTONES, is_backup_id},
     root::{Root, is_void},
 };
 use fullbore_platform::queue::{Locked, run_each};
@@ -134,7 +133,8 @@ impl FarBackup {
     /// Whether the other host may read the object. Content of earlier backups is of no use for a new one.
     fn is_readable(&self, key: &str) -> Result<bool> {
         let is_content = |(id, name): (&str, &str)| {
-            let is_facts = key.starts_with(INTENTS) || [ROOT, PARTIAL, MANIFEST].contains(&name);
+            let is_intent = matches!(KeyKind::of(key), KeyKind::Intent(_));
+            let is_facts = is_intent || [ROOT, PARTIAL, MANIFEST].contains(&name);
             !is_facts && !self.is_announced(id)
         };
         Ok(self.is_listed(key)? && !backup_of(key).is_some_and(is_content))
@@ -144,8 +144,10 @@ impl FarBackup {
     /// [`ErrorKind::Permission`] unless the object is one of the announced backup, or makes a new repository.
     fn check_own(&self, verb: &str, key: &str) -> Result<()> {
         let is_own = match backup_of(key) {
-            Some((id, _)) => self.is_announced(id) && !key.starts_with(TOMBSTONES),
-            None => key == REPOSITORY || key.starts_with(PROBES),
+            Some((id, _)) => {
+                self.is_announced(id) && !matches!(KeyKind::of(key), KeyKind::Tombstone(_))
+            }
+            None => matches!(KeyKind::of(key), KeyKind::Repository | KeyKind::Probe(_)),
         };
         if is_own {
             return Ok(());
@@ -222,8 +224,7 @@ impl Objects for FarBackup {
     }
 
     fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {
-        let id = backup_of(key).filter(|_| key.starts_with(INTENTS));
-        let Some((id, _)) = id else {
+        let Some(id) = KeyKind::of(key).announced() else {
             return Err(refused(&*self.inner, "take the lease on", key, ADDS_ONE));
         };
         if take != Take::New {

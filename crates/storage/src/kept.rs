@@ -14,7 +14,8 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{BACKUPS, MANIFEST, ROOT},
+    key_kind::{BackupPart, KeyKind},
+    layout::BACKUPS,
 };
 use fullbore_platform::{debug, guarded_path::own_dir};
 use std::{
@@ -42,18 +43,15 @@ pub struct KeptBackups {
 struct KeptFile<'a> {
     backup: &'a str,
     name: &'a str,
+    part: BackupPart,
 }
 
 impl<'a> KeptFile<'a> {
     /// `None` for an object of which no copy is kept.
     fn of_key(key: &'a str) -> Option<Self> {
-        let (backup, name) = key
-            .strip_prefix(BACKUPS)?
-            .strip_prefix('/')?
-            .split_once('/')?;
-        [ROOT, MANIFEST]
-            .contains(&name)
-            .then_some(Self { backup, name })
+        let (backup, part) = KeyKind::of(key).is_kept()?;
+        let (_, name) = key.rsplit_once('/')?;
+        Some(Self { backup, name, part })
     }
 
     fn path(&self, dir: &Path) -> PathBuf {
@@ -102,7 +100,7 @@ impl KeptBackups {
 
     /// The whole root whose head is `head`, if there is a copy.
     fn whole_root(&self, key: &str, head: &[u8]) -> Option<Vec<u8>> {
-        let file = KeptFile::of_key(key).filter(|file| file.name == ROOT)?;
+        let file = KeptFile::of_key(key).filter(|file| file.part == BackupPart::Root)?;
         let whole = fs::read(file.path(self.dir.as_deref()?)).ok()?;
         if self.inner.is_head_of(key, head, &whole) {
             return Some(whole);
@@ -171,7 +169,7 @@ impl Objects for KeptBackups {
     }
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let kept = KeptFile::of_key(key).filter(|file| file.name == MANIFEST);
+        let kept = KeptFile::of_key(key).filter(|file| file.part == BackupPart::Manifest);
         let file = kept.and_then(|file| File::open(file.path(self.dir.as_deref()?)).ok());
         let Some(file) = file else {
             return self.inner.read_at(key, offset, len, out);
@@ -201,7 +199,7 @@ impl Objects for KeptBackups {
 
     fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
         let put = self.inner.put(key, bytes, condition)?;
-        let is_root = KeptFile::of_key(key).is_some_and(|file| file.name == ROOT);
+        let is_root = KeptFile::of_key(key).is_some_and(|file| file.part == BackupPart::Root);
         if is_root && matches!(put, Put::Done(_)) {
             self.keep(key, bytes);
         }

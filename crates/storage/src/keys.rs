@@ -14,7 +14,7 @@
 //! [`members`]: super::members
 
 use super::{
-    KEYS, Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
+    Leased, Objects, Put, PutIf, SealedObjects, Take, Version, as_stored,
     members::{
         self, ListedKey, Members, carry_on, change_members, change_members_and, counts, digest_of,
         mark_of, proven_roots, read_members,
@@ -26,7 +26,7 @@ use fullbore_crypt::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::REPOSITORY,
+    layout::{KEYS, REPOSITORY},
     seal::{open_sealed, seal},
 };
 use fullbore_platform::debug;

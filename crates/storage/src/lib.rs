@@ -66,7 +66,7 @@ pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
 pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
-pub use sealed::{KEYS, ProvenRoot, SealedObjects, as_stored};
+pub use sealed::{ProvenRoot, SealedObjects, as_stored};
 pub use trust::{ClearUse, RepositoryTrust};
 
 use fullbore_format::error::Result;

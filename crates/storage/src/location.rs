@@ -170,7 +170,7 @@ impl Location {
 
 impl Location {
     /// The word of the command line that means this location; lossy for a path that is no text.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::Standard => "-".to_owned(),
             Self::Null => "null:".to_owned(),

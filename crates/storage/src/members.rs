@@ -10,12 +10,12 @@
 
 pub use fullbore_format::members::{ListedKey, Members, RootMark};
 
-use super::{KEYS, Objects, Put, PutIf, keys::PUT_SUFFIX, sealed::ProvenRoot};
+use super::{Objects, Put, PutIf, keys::PUT_SUFFIX, sealed::ProvenRoot};
 use fullbore_crypt::{Access, Author, KeyRing, OBJECT_PREFIX_BYTES, open_by_person, seal_object};
 use fullbore_format::members::MARK_BYTES;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::BACKUPS,
+    layout::{BACKUPS, KEYS},
     seal::seal,
 };
 use fullbore_platform::queue::run_each;

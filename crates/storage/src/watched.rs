@@ -12,7 +12,8 @@ use super::{
 use fullbore_crypt::is_sealed;
 use fullbore_format::{
     error::{Error, ErrorKind, OtherKeys, Result},
-    layout::{BACKUPS, FORGOTTEN, INTENTS, PARTIAL, REPOSITORY, ROOT, Repository},
+    key_kind::KeyKind,
+    layout::{BACKUPS, REPOSITORY, ROOT, Repository},
     seal::open_sealed,
 };
 use fullbore_platform::queue::Locked;
@@ -164,8 +165,7 @@ impl WatchedObjects {
 }
 
 fn is_root_document(key: &str) -> bool {
-    let name = key.rsplit_once('/').map(|(_, name)| name);
-    name.is_some_and(|name| [ROOT, FORGOTTEN, PARTIAL].contains(&name))
+    matches!(KeyKind::of(key), KeyKind::Backup(_, part) if part.is_root())
 }
 
 fn has_sealed_member(root: &[u8]) -> bool {
@@ -196,7 +196,7 @@ impl Objects for WatchedObjects {
         if let Some((bytes, _)) = &got {
             match key {
                 REPOSITORY => self.meet(bytes)?,
-                _ => self.check_clear(key, key.starts_with(BACKUPS), bytes)?,
+                _ => self.check_clear(key, KeyKind::of(key).is_sealed(), bytes)?,
             }
         }
         Ok(got)
@@ -239,7 +239,7 @@ impl Objects for WatchedObjects {
     }
 
     fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {
-        if take == Take::New && key.starts_with(INTENTS) {
+        if take == Take::New && matches!(KeyKind::of(key), KeyKind::Intent(_)) {
             self.check_acquaintance()?;
         }
         self.inner.lease(key, body, take)

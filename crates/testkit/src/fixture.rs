@@ -97,6 +97,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
+        fetch_words: Vec::new(),
         say_elsewhere: |_| (),
     }
 }

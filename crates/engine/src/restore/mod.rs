@@ -96,6 +96,8 @@ pub struct Restore {
     pub workers: NonZeroUsize,
     /// Memory limit of all buffers together, in bytes.
     pub memory: u64,
+    /// The words of a command that fetches WAL: the program, then the options with which it reaches this repository.
+    pub fetch_words: Vec<OsString>,
     /// Called before the first write, with the directories outside of the target that the restore
     /// writes to.
     pub say_elsewhere: fn(&[TargetMount]),
@@ -276,6 +278,7 @@ impl Restore {
             Some(delta) => delta.content(run, &limit)?,
         }
         cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
+        cluster::write_archived_wal(self, &run.cluster, &run.archive, &run.tree)?;
         let damaged = run.report.files();
         if delta.is_none() && self.overwrite.is_allowed() {
             run.report_kept_files(&damaged)?;

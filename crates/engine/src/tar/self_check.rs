@@ -140,7 +140,7 @@ impl SelfCheck {
             Some((Service::Root, payload)) => {
                 Root::open(payload, "the root in the stream").map(|root| self.root = Some(root))
             }
-            Some((Service::Locator, _)) | None => return,
+            Some((Service::Locator | Service::WalIndex, _)) | None => return,
         };
         if let Err(error) = heard {
             self.flaws.push(Mismatch::new(error));

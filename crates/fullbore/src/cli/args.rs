@@ -9,7 +9,7 @@ use super::{
         diff::DiffArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs,
         key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
         restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
-        stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs,
+        stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs, wal::WalArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -90,6 +90,8 @@ pub(super) enum Command {
     Serve(ServeArgs),
     /// Back up, forget, prune and verify a share, as a profile says
     Run(RunProfileArgs),
+    /// Archive the WAL of a PostgreSQL server, and fetch it for a recovery
+    Wal(WalArgs),
     /// Check profiles, and print the commands that they stand for
     Config(ConfigArgs),
     /// Print systemd units that run a profile every night

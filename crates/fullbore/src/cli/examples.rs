@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 26] = [
+const EXAMPLES: [(&str, CommandExamples); 27] = [
     (
         "backup",
         [
@@ -293,6 +293,23 @@ const EXAMPLES: [(&str, CommandExamples); 26] = [
             (
                 "Seal later backups with a new key",
                 "fullbore key rotate /mnt/disk/data --key admin.key",
+            ),
+        ],
+    ),
+    (
+        "wal",
+        [
+            (
+                "Archive what a server has finished, in postgresql.conf",
+                "fullbore wal push pg_wal/000000010000000000000001 --to /mnt/disk/pg",
+            ),
+            (
+                "Fetch a segment for a recovery, which a restore sets up by itself",
+                "fullbore wal get 000000010000000000000001 pg_wal/RECOVERYXLOG --from /mnt/disk/pg",
+            ),
+            (
+                "List timelines, segments and gaps",
+                "fullbore wal list /mnt/disk/pg",
             ),
         ],
     ),

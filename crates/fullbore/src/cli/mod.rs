@@ -34,21 +34,21 @@ use args::Command;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform as platform;
 use output::aside;
-use std::process::ExitCode;
+use std::{env, process::ExitCode};
 
 /// Printed once, after a run on CIFS, vboxsf or 9p.
 const UNSYNCED_DIRECTORY: &str = "warning: the file system cannot sync directories: after a power failure, files that were just \
     written may be missing";
 
-/// Runs the program with the arguments of this process.
-pub fn main() -> ExitCode {
-    if let Err(error) = platform::memory::prepare() {
-        aside(report::error(&Error::io("could not begin", error)));
-        return ExitCode::FAILURE;
-    }
+/// Runs the command of the arguments of this process, and returns its exit code.
+fn prepared_run() -> Result<u8> {
+    platform::memory::prepare().map_err(|error| Error::io("could not begin", error))?;
     platform::raise_open_files_limit();
     platform::survive_file_size_limit();
-    let result = suggestions::parse()
+    if let Some(words) = verbs::wal_words::read(&env::args_os().collect::<Vec<_>>()) {
+        return run_plain(words);
+    }
+    suggestions::parse()
         .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
         .inspect(|cli| {
             if cli.global.no_tricks {
@@ -56,7 +56,24 @@ pub fn main() -> ExitCode {
             }
             signals::watch(&cli.command);
         })
-        .and_then(|cli| run(cli.command));
+        .and_then(|cli| run(cli.command, cli.global.quiet))
+}
+
+/// Runs a command whose words clap did not read.
+fn run_plain(words: verbs::wal_words::PlainWalWords) -> Result<u8> {
+    let command = Command::Wal(words.wal);
+    words.storage.apply(&command)?;
+    signals::watch(&command);
+    run(command, words.is_quiet)
+}
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    let is_fetch = verbs::wal::is_fetch(&env::args_os().collect::<Vec<_>>());
+    let result = match is_fetch {
+        true => verbs::wal::without_panic(prepared_run),
+        false => prepared_run(),
+    };
     if platform::durable::has_refused_directory() {
         aside(UNSYNCED_DIRECTORY);
     }
@@ -65,7 +82,12 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let error = with_user_hint(error);
             aside(report::error(&error));
-            ExitCode::from(error.exit_code())
+            let code = if is_fetch {
+                verbs::wal::FETCH_FAILED
+            } else {
+                error.exit_code()
+            };
+            ExitCode::from(code)
         }
     }
 }
@@ -80,7 +102,7 @@ fn with_user_hint(error: Error) -> Error {
 }
 
 /// Runs a command, and returns its exit code.
-fn run(command: Command) -> Result<u8> {
+fn run(command: Command, is_quiet: bool) -> Result<u8> {
     match command {
         Command::Backup(args) => verbs::backup::run(args),
         Command::Init(args) => verbs::init::run(args),
@@ -103,6 +125,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Repair(args) => verbs::repair::run(args),
         Command::Serve(args) => verbs::serve::run(args),
         Command::Run(args) => verbs::run::run(args),
+        Command::Wal(args) => verbs::wal::run(args, is_quiet),
         Command::Config(args) => verbs::config::run(args),
         Command::Systemd(args) => verbs::systemd::run(args),
         Command::Bench(args) => verbs::bench::run(args),

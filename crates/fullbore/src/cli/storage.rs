@@ -3,10 +3,7 @@
 use super::{args::Command, values::rate};
 use clap::Args;
 use fullbore_crypt::{KeyOptions, parse_fingerprint};
-use fullbore_format::{
-    error::Result,
-    layout::{BACKUPS, FORGOTTEN, MANIFEST, NOTES, REPOSITORY, ROOT},
-};
+use fullbore_format::{error::Result, key_kind::KeyKind};
 use fullbore_storage::{
     CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust,
     access::{StorageAccess, set_access},
@@ -16,13 +13,15 @@ use fullbore_storage::{
 };
 use std::{
     env,
+    ffi::{OsStr, OsString},
     io::{IsTerminal, stdin},
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
+    sync::OnceLock,
 };
 
 /// How storages are reached, with every command.
-#[derive(Debug, Args, Clone)]
+#[derive(Debug, Args, Clone, Default)]
 #[command(next_help_heading = "Storage")]
 pub(super) struct StorageArgs {
     /// Read an encrypted repository with this key: an age identity or an ssh-ed25519 key; can be repeated
@@ -129,6 +128,14 @@ pub(super) struct StorageArgs {
     tls_ca: Option<PathBuf>,
 }
 
+/// The options of this process as words, see [`words_of_process`].
+static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Returns the options with which this process reaches storages, for a command that runs later.
+pub(super) fn words_of_process() -> Vec<OsString> {
+    WORDS.get().cloned().unwrap_or_default()
+}
+
 /// Bytes of all that is kept of object stores.
 const CACHE_BYTES: u64 = 1 << 30;
 
@@ -161,20 +168,11 @@ impl CacheUse {
 
     fn is_kept(self) -> Option<fn(&str) -> bool> {
         match self {
-            Self::Documents => Some(is_document),
-            Self::Bases => Some(|key| key == REPOSITORY || is_file(key, &[ROOT, MANIFEST])),
+            Self::Documents => Some(|key| KeyKind::of(key).is_cached()),
+            Self::Bases => Some(|key| KeyKind::of(key).is_cached_for_backups()),
             Self::Nothing => None,
         }
     }
-}
-
-fn is_document(key: &str) -> bool {
-    is_file(key, &[ROOT, NOTES, MANIFEST, FORGOTTEN])
-}
-
-fn is_file(key: &str, names: &[&str]) -> bool {
-    let (dir, name) = key.rsplit_once('/').unwrap_or_default();
-    dir.starts_with(BACKUPS) && names.contains(&name)
 }
 
 /// The directory for caches of the user; none if the environment names no home.
@@ -264,6 +262,7 @@ impl StorageArgs {
             accepts_others: matches!(command, Command::Init(_)),
             clear: clear_use(command),
         };
+        let _ = WORDS.set(self.words());
         set_access(StorageAccess {
             trust,
             cloud,
@@ -272,6 +271,64 @@ impl StorageArgs {
             hosts,
         });
         Ok(())
+    }
+
+    /// The options that a command needs which clap does not read.
+    pub(super) fn of_keys(
+        key: Vec<PathBuf>,
+        passphrase_file: Option<PathBuf>,
+        storage: Vec<String>,
+    ) -> Self {
+        Self {
+            key,
+            passphrase_file,
+            storage,
+            ..Self::default()
+        }
+    }
+
+    /// Returns these options as words, with whole paths: for a command that runs later, in another directory.
+    fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        let mut add = |option: &str, value: OsString| {
+            let word = [OsStr::new(option), OsStr::new("="), &value];
+            words.push(word.into_iter().collect());
+        };
+        let whole = |path: &PathBuf| {
+            path.canonicalize()
+                .unwrap_or_else(|_| path.clone())
+                .into_os_string()
+        };
+        let passphrase_file = self
+            .passphrase_file
+            .iter()
+            .map(|path| ("--passphrase-file", path));
+        let files = self
+            .key
+            .iter()
+            .map(|path| ("--key", path))
+            .chain(passphrase_file);
+        let certificates = [
+            ("--tls-cert", &self.tls_cert),
+            ("--tls-key", &self.tls_key),
+            ("--tls-ca", &self.tls_ca),
+        ];
+        let certificates = certificates
+            .into_iter()
+            .filter_map(|(option, path)| Some((option, path.as_ref()?)));
+        for (option, path) in files.chain(certificates) {
+            add(option, whole(path));
+        }
+        for (option, values) in [
+            ("--expect-keys", &self.expect_keys),
+            ("--storage", &self.storage),
+        ] {
+            values.iter().for_each(|value| add(option, value.into()));
+        }
+        for (option, value) in [("--ssh", &self.ssh), ("--far-program", &self.far_program)] {
+            value.iter().for_each(|value| add(option, value.into()));
+        }
+        words
     }
 
     fn cache(&self, environment: &CloudEnvironment, of: CacheUse) -> Option<CacheSpec> {

@@ -10,7 +10,7 @@ use super::{
     examples::examples,
     help,
     output::aside,
-    profile,
+    profile, verbs,
 };
 use clap::{
     FromArgMatches,
@@ -67,7 +67,7 @@ const HABITS: [(&[&str], &str); 14] = [
     (&["recreate", "rebuild-index"], "use `fullbore repair REPO`"),
     (
         &["archive-push", "archive-get", "wal-push", "wal-fetch"],
-        "WAL is archived by the server's own archive_command; what a backup needs of it `fullbore backup postgres://… --to REPO` brings along",
+        "use `fullbore wal push %p --to REPO` as archive_command; `fullbore restore` writes restore_command by itself",
     ),
     (
         &["unlock", "break-lock"],
@@ -180,6 +180,7 @@ pub(super) fn parse() -> Result<Cli> {
     if is_for_overview(&given) {
         print_overview(given.len() == 1);
     }
+    let is_fetch = verbs::wal::is_fetch(&given);
     let line = TypedLine::read(&program, given);
     let alias = line.alias;
     let words = profile::effective_words(&program, line)?;
@@ -187,12 +188,23 @@ pub(super) fn parse() -> Result<Cli> {
     let parsed = help::program().try_get_matches_from(&words);
     let cli = parsed
         .and_then(|found| Cli::from_arg_matches(&found))
-        .map_err(|error| answer(&error).unwrap_or_else(|| without_wild_guess(error).exit()))?;
+        .map_err(|error| {
+            answer(&error).unwrap_or_else(|| exit(without_wild_guess(error), is_fetch))
+        })?;
     color::set(cli.global.color);
     if let Some((alias, verb)) = alias.filter(|_| !cli.global.quiet) {
         aside(format_args!("note: `{alias}` is `{verb}` here"));
     }
     Ok(cli)
+}
+
+/// Prints help or an error of clap, and ends the process. A server must not take an error for the end of an archive.
+fn exit(error: clap::Error, is_fetch: bool) -> ! {
+    if !is_fetch || !error.use_stderr() {
+        error.exit();
+    }
+    let _ = error.print(); // the exit code says it, too
+    process::exit(verbs::wal::FETCH_FAILED.into())
 }
 
 /// Returns whether the words are `fullbore` or `fullbore -h`.

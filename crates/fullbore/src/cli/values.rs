@@ -178,6 +178,20 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .ok_or_else(wrong)
 }
 
+/// Parses a duration in days, hours, minutes or seconds, such as `14d`; 0 is allowed.
+pub(super) fn days(text: &str) -> Result<Duration, String> {
+    let wrong = || "use a number and d, h, m or s, as 14d".to_owned();
+    match text.strip_suffix('d') {
+        Some(number) => {
+            let days: u64 = number.parse().map_err(|_| wrong())?;
+            days.checked_mul(24 * 3600)
+                .map(Duration::from_secs)
+                .ok_or_else(wrong)
+        }
+        None => interval(text).map_err(|_| wrong()),
+    }
+}
+
 /// Parses a duration; a number without a unit means seconds, and 0 is allowed.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let is_none = |text: &str| text.trim_end_matches(['s', 'm', 'h']).parse() == Ok(0);

@@ -20,6 +20,7 @@ use fullbore_repository::{
     retention::{RetentionCandidate, RetentionRules},
     roots::Documents,
     select::BackupFilter,
+    wal::WalRetention,
 };
 use fullbore_storage::Objects;
 use jiff::{Timestamp, Zoned, tz::TimeZone};
@@ -48,6 +49,8 @@ pub struct Forget {
     pub dry_run: bool,
     /// Whether to free the space at once.
     pub prune: bool,
+    /// How long that prune keeps archived WAL.
+    pub wal: WalRetention,
     /// Whether to print a line about the columns first.
     pub has_header: bool,
     /// Whether to print JSON, one object a line.
@@ -121,6 +124,7 @@ impl Forget {
                 repository: self.repository.clone(),
                 dry_run: false,
                 json: self.json,
+                wal: self.wal,
             };
             prune.run(out)?;
         } else if !self.json {

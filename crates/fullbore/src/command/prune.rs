@@ -5,6 +5,7 @@ use fullbore_repository::{
     open::{read_repository, repository_at},
     protocol,
     prune::{BackupRemains, ObjectCount, Pruned, prune},
+    wal::{PrunedWal, WalRetention, prune_wal},
 };
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
@@ -18,6 +19,8 @@ pub struct Prune {
     pub dry_run: bool,
     /// Whether to print JSON, one object a line.
     pub json: bool,
+    /// How long archived WAL is kept.
+    pub wal: WalRetention,
 }
 
 /// One backup, or the total, as JSON.
@@ -58,7 +61,50 @@ impl Prune {
         } else {
             self.print(&pruned, out)?;
         }
+        let wal = prune_wal(&objects, &self.wal, self.dry_run)?;
+        self.print_wal(&wal, out)?;
         pruned.refusal.map_or(Ok(()), Err)
+    }
+
+    /// Prints what was done with WAL, if a repository has some.
+    fn print_wal(&self, wal: &PrunedWal, out: &mut dyn Write) -> Result<()> {
+        if self.json {
+            if !wal.is_nothing() {
+                text::json(out, &wal_json(wal, self.dry_run))?;
+            }
+            return Ok(());
+        }
+        let frees = if self.dry_run { "would free" } else { "freed" };
+        let amount = |runs: u64, bytes: u64| {
+            format!(
+                "{} in {}",
+                text::bytes(bytes),
+                text::counted(runs, "object")
+            )
+        };
+        let mut lines = Vec::new();
+        if wal.freed_runs > 0 {
+            lines.push(format!(
+                "{frees} {} of WAL",
+                amount(wal.freed_runs, wal.freed_bytes)
+            ));
+        }
+        if wal.marked_runs > 0 {
+            let hours = self.wal.grace_seconds / 3600;
+            let amount = amount(wal.marked_runs, wal.marked_bytes);
+            lines.push(format!("{amount} of WAL go with a prune in {hours} h or later, as a recovery may be reading them"));
+        }
+        for system in &wal.systems_without_backups {
+            lines.push(format!(
+                "the WAL of system {system} is kept: it has no backup here"
+            ));
+        }
+        lines.extend(
+            wal.skipped
+                .iter()
+                .map(|why| format!("the WAL is kept: {why}")),
+        );
+        lines.iter().try_for_each(|line| text::line(out, line))
     }
 
     fn print(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
@@ -159,6 +205,19 @@ impl Prune {
         };
         text::json(out, &result)
     }
+}
+
+fn wal_json(wal: &PrunedWal, dry_run: bool) -> serde_json::Value {
+    serde_json::json!({
+        "type": "wal",
+        "dry_run": dry_run,
+        "freed_bytes": wal.freed_bytes,
+        "freed_objects": wal.freed_runs,
+        "marked_bytes": wal.marked_bytes,
+        "marked_objects": wal.marked_runs,
+        "systems_without_backups": wal.systems_without_backups,
+        "skipped": wal.skipped,
+    })
 }
 
 fn is_zero(number: &u64) -> bool {

@@ -1,5 +1,6 @@
 //! Prints how many backups a repository holds, and what they take.
 
+use fullbore_engine::wal::system_reports;
 use fullbore_format::{
     error::Result,
     page::SegmentId,
@@ -15,6 +16,7 @@ use fullbore_repository::{
     prune::prune_forecast,
     roots::{BackupState, Document, Documents, backup_files},
     verify_memory::CheckedShare,
+    wal::WalNeeds,
 };
 use serde::Serialize;
 use std::{
@@ -60,6 +62,19 @@ struct RepositoryStats {
     last_verified: Option<u64>,
     /// Bytes of stored data around damage that the last verification of them found.
     damaged_bytes: u64,
+    /// Bytes of archived WAL.
+    #[serde(skip_serializing_if = "is_zero")]
+    wal_bytes: u64,
+    /// Gaps in it.
+    #[serde(skip_serializing_if = "is_zero")]
+    wal_gaps: u64,
+    /// The newest archived segments, by system.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    wal_newest: BTreeMap<String, String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Stats {
@@ -79,6 +94,7 @@ impl Stats {
         let mut code = 0;
         let mut sources = BTreeSet::new();
         let mut segments = BTreeMap::new();
+        let mut needs = Vec::new();
         let mut known = Documents::new();
         for (id, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
             let root = match root {
@@ -90,6 +106,7 @@ impl Stats {
                 }
             };
             stats.backups += 1;
+            needs.extend(WalNeeds::of(&root));
             stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
             sources.insert(source_text(&root.source));
             add_segments(&root, &mut segments);
@@ -110,6 +127,14 @@ impl Stats {
         stats.verified_share = checked.share;
         stats.last_verified = checked.last;
         stats.damaged_bytes = checked.damaged_bytes;
+        for report in system_reports(&objects, &needs)? {
+            stats.wal_bytes += report.bytes;
+            stats.wal_gaps += report.gaps.len() as u64;
+            let newest = report.newest().map(|newest| newest.to_string());
+            stats
+                .wal_newest
+                .extend(newest.map(|newest| (report.system.clone(), newest)));
+        }
         match self.json {
             true => text::json(out, &stats)?,
             false => print(&stats, out)?,
@@ -168,10 +193,24 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
         ),
     };
     lines.push(("verified", verified));
+    lines.extend(wal(stats).map(|wal| ("wal", wal)));
     lines.extend(damage(stats).map(|damage| ("damaged", damage)));
     lines
         .iter()
         .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
+}
+
+/// Returns how much WAL was archived, if there is some.
+fn wal(stats: &RepositoryStats) -> Option<String> {
+    let gaps = match stats.wal_gaps {
+        0 => "no gap".to_owned(),
+        gaps => format!(
+            "{}, which `fullbore wal list` names",
+            text::counted(gaps, "gap")
+        ),
+    };
+    let systems = text::counted(stats.wal_newest.len() as u64, "system");
+    (stats.wal_bytes > 0).then(|| format!("{} of {systems}, {gaps}", text::bytes(stats.wal_bytes)))
 }
 
 /// Returns what verifications found, if that was damage.

@@ -6,6 +6,7 @@ mod killed;
 mod no_delete;
 mod requests;
 mod verbs;
+mod wal;
 
 use std::{ffi::OsString, path::Path, process::Command};
 use tempfile::TempDir;

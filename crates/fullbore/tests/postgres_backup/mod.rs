@@ -5,7 +5,7 @@
 mod again;
 mod branch;
 mod broken_pages;
-mod cluster;
+pub(crate) mod cluster;
 mod delta;
 mod export;
 mod files;

@@ -36,6 +36,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
+        fetch_words: Vec::new(),
         say_elsewhere: |_| (),
     };
     restore.run(&Meter::default())

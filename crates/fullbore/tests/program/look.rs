@@ -368,6 +368,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         postgres: Default::default(),
         workers: 2.try_into().unwrap(),
         memory: 1 << 27,
+        fetch_words: Vec::new(),
         say_elsewhere: |_| (),
     };
     let result = restore.run(&Meter::default());

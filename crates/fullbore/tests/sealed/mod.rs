@@ -11,6 +11,7 @@ mod lost_keys;
 mod stock;
 mod verbs;
 mod verify_memory;
+mod wal;
 mod world;
 
 use testkit::{runs, servers};

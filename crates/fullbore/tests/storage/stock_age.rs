@@ -5,9 +5,9 @@ use fullbore_crypt::{
     KeyOptions, OpeningReader, Passphrase, PositionalBytes, SealedFile, SealingWriter,
     UserIdentity, UserRecipient, is_sealed,
 };
-use fullbore_format::error::ErrorKind;
+use fullbore_format::{error::ErrorKind, layout::KEYS};
 use fullbore_storage::{
-    KEYS, LocalObjects, Objects, PutIf, SealedObjects,
+    LocalObjects, Objects, PutIf, SealedObjects,
     keys::{RepositoryKey, encrypt_repository, open_repository},
 };
 use std::{

@@ -612,3 +612,45 @@ fn a_host_that_may_read_changes_nothing() {
         root(OLD, "victim", &[])
     );
 }
+
+#[test]
+fn a_host_adds_wal_of_its_own_system_and_replaces_none() {
+    let inner: Arc<dyn Objects> = Arc::new(MemoryObjects::default());
+    put(&inner, REPOSITORY, &repository());
+    let other = AppendRules {
+        host: Some("web2".into()),
+        ..AppendRules::default()
+    };
+    let digest = "0123456789abcdef0123456789abcdef";
+    let run = |system: &str| {
+        format!("wal/{system}/00000001/00000000/000000010000000000000002-01-{digest}.tar.zst")
+    };
+    let first = session(&inner, Allowed::Append, &web1());
+    let add = |objects: &Arc<dyn Objects>, key: &str| objects.put(key, b"wal", &PutIf::Absent);
+    assert!(matches!(add(&first, &run("7")).unwrap(), Put::Done(_)));
+    assert_eq!(add(&first, &run("7")).unwrap(), Put::Refused);
+    let refused =
+        |result: Result<Put, Error>| assert_eq!(result.unwrap_err().kind, ErrorKind::Permission);
+    refused(first.put(&run("7"), b"other", &PutIf::Always));
+    assert_eq!(
+        first.delete(&[run("7")]).unwrap_err().kind,
+        ErrorKind::Permission
+    );
+    refused(add(&first, "wal/7/x"));
+    refused(add(
+        &first,
+        "wal/7/00000001/00000000/000000010000000000000002-01-x.tar.zst",
+    ));
+    refused(add(&first, "hosts/wal-8.json"));
+    // Another host archives another system, and none of this one.
+    let second = session(&inner, Allowed::Append, &other);
+    refused(add(&second, &run("7").replace("2-01", "3-01")));
+    assert!(matches!(add(&second, &run("8")).unwrap(), Put::Done(_)));
+    // The binding lasts longer than the session.
+    let again = session(&inner, Allowed::Append, &web1());
+    assert!(matches!(
+        add(&again, &run("7").replace("2-01", "3-01")).unwrap(),
+        Put::Done(_)
+    ));
+    refused(add(&again, &run("8").replace("2-01", "3-01")));
+}

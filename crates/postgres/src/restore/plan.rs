@@ -14,6 +14,7 @@ use fullbore_format::{
     entry,
     error::{Error, ErrorKind, Result, quoted},
     root::{ClusterInfo, DatabaseInfo},
+    wal::SegmentName,
 };
 use fullbore_tree::write::{final_file::FinalFile, layout::TargetMount};
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ pub struct ClusterPlan {
     pub next: Vec<String>,
     /// True if the server recovers only with `allow_in_place_tablespaces`.
     pub in_place: bool,
+    /// WAL segments that are taken from the archive in the repository and put into the data directory.
+    pub archived_segments: Vec<SegmentName>,
     /// OIDs of the databases that are restored empty.
     emptied: Vec<u32>,
     /// Paths that are not restored.
@@ -132,6 +135,7 @@ impl ClusterPlan {
             mounts.push(tablespaces::wal_mount(dir)?);
         }
         Ok(Self {
+            archived_segments: Vec::new(),
             last: Some(last),
             mounts,
             notes,

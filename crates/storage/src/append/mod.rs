@@ -5,19 +5,19 @@
 //! [`RootGate`] before it is stored. Every other object of a repository stays as it is, and no object has a name
 //! that the commands for maintenance do not know.
 
-mod added_key;
 mod intents;
 mod lease;
 mod ledger;
 mod rules;
 mod upload;
+mod wal;
 
 pub use rules::{AppendRules, check_host_name};
 
 use super::{Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
-use added_key::AddedKey;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    key_kind::{BackupPart, KeyKind, MayAdd},
     layout::{BACKUPS, REPOSITORY, Repository, is_of_future, max_document_bytes},
     root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
     seal::open_sealed,
@@ -77,6 +77,8 @@ struct AddedObjects {
     since: u64,
     /// Bytes of uploads that are not finished.
     open: u64,
+    /// Systems of which this host may add WAL.
+    systems: BTreeSet<String>,
 }
 
 /// What one session has added, and may add.
@@ -121,30 +123,28 @@ impl AppendSession {
 
     /// Whether this session has announced the backup that the prefix is of.
     pub(super) fn has_announced(&self, prefix: &str) -> bool {
-        let id = prefix.split('/').nth(1).unwrap_or_default();
+        self.is_announced(prefix.split('/').nth(1).unwrap_or_default())
+    }
+
+    fn is_announced(&self, id: &str) -> bool {
         self.added.locked().backups.contains_key(id)
     }
 
     pub(super) fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
-        match AddedKey::of(key) {
-            AddedKey::Object(id) => {
+        match KeyKind::of(key).may_be_added() {
+            MayAdd::OfBackup(id, BackupPart::Root) => self.put_root(key, id, bytes, condition),
+            MayAdd::OfBackup(id, part) => {
                 let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
                 self.check_open("write", key, id)?;
+                if part == BackupPart::Partial {
+                    self.check_root(id, bytes)?;
+                }
                 self.charge(AddedBytes::Object(bytes.len() as u64))?;
                 self.inner.put(key, bytes, condition)
             }
-            AddedKey::Partial(id) => {
-                let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
-                self.check_open("write", key, id)?;
-                self.check_root(id, bytes)?;
-                self.charge(AddedBytes::Object(bytes.len() as u64))?;
-                self.inner.put(key, bytes, condition)
-            }
-            AddedKey::Root(id) => self.put_root(key, id, bytes, condition),
-            AddedKey::Repository | AddedKey::KeyFile | AddedKey::Probe => {
-                self.put_other(key, bytes, condition)
-            }
-            _ => Err(self.refused("write", key)),
+            MayAdd::OfSystem(system) => self.put_wal(key, system, bytes, condition),
+            MayAdd::Once => self.put_other(key, bytes, condition),
+            MayAdd::Never => Err(self.refused("write", key)),
         }
     }
 
@@ -225,21 +225,22 @@ impl AppendSession {
 
     /// A repository may be made with its first keys, and a storage may be tried.
     fn put_other(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
-        let kind = AddedKey::of(key);
+        let kind = KeyKind::of(key);
         let is_ours = self.added.locked().others.contains(key);
-        if *condition != PutIf::Absent && !is_ours || kind != AddedKey::Probe && self.is_made()? {
+        let is_probe = matches!(kind, KeyKind::Probe(_));
+        if *condition != PutIf::Absent && !is_ours || !is_probe && self.is_made()? {
             return Err(self.refused("write", key));
         }
         let max_bytes = match kind {
-            AddedKey::Probe => PROBE_BYTES,
-            AddedKey::KeyFile => KEY_FILE_BYTES,
+            KeyKind::Probe(_) => PROBE_BYTES,
+            KeyKind::KeyFile(_) => KEY_FILE_BYTES,
             _ => max_document_bytes(key) as usize,
         };
         let is_full = !is_ours && self.added.locked().others.len() >= MAX_OTHERS;
         if bytes.len() > max_bytes || is_full {
             return Err(self.refused("write so much to", key));
         }
-        if kind == AddedKey::Repository {
+        if kind == KeyKind::Repository {
             self.owner(self.is_sealed()?)?;
             open_sealed::<Repository>(bytes, &self.inner.describe(key))?;
         }
@@ -255,11 +256,13 @@ impl AppendSession {
     }
 
     pub(super) fn create(self: &Arc<Self>, key: &str) -> Result<Box<dyn Upload>> {
-        let AddedKey::Object(id) = AddedKey::of(key) else {
-            return Err(self.refused("write", key));
-        };
-        self.check_open("write", key, id)?;
-        Ok(Box::new(AddedUpload::new(self, key, id)?))
+        match KeyKind::of(key).may_be_added() {
+            MayAdd::OfBackup(id, part) if part.is_object() => {
+                self.check_open("write", key, id)?;
+                Ok(Box::new(AddedUpload::new(self, key, id)?))
+            }
+            _ => Err(self.refused("write", key)),
+        }
     }
 
     /// Deletes the objects that may go.
@@ -281,16 +284,16 @@ impl AppendSession {
 
     fn check_delete(&self, key: &str) -> Result<()> {
         super::check_key(key)?;
-        let may = match AddedKey::of(key) {
-            AddedKey::Object(id) | AddedKey::Forgotten(id) => {
+        let kind = KeyKind::of(key);
+        let may = match kind {
+            KeyKind::Backup(id, part) if part.is_object() || part == BackupPart::Forgotten => {
                 return self.check_open("delete", key, id);
             }
             // The root has all that its partial root has.
-            AddedKey::Intent(id) | AddedKey::Partial(id) => {
-                self.added.locked().backups.contains_key(id)
-            }
-            AddedKey::Probe => self.added.locked().others.contains(key),
-            AddedKey::KeyFile => self.added.locked().others.contains(key) && !self.is_made()?,
+            KeyKind::Backup(id, BackupPart::Partial) => self.is_announced(id),
+            KeyKind::Intent(_) => kind.announced().is_some_and(|id| self.is_announced(id)),
+            KeyKind::Probe(_) => self.added.locked().others.contains(key),
+            KeyKind::KeyFile(_) => self.added.locked().others.contains(key) && !self.is_made()?,
             _ => false,
         };
         if may {
@@ -301,10 +304,10 @@ impl AppendSession {
     }
 
     pub(super) fn lease(self: &Arc<Self>, key: &str, body: &[u8], take: Take) -> Result<Leased> {
-        match (AddedKey::of(key), take) {
-            (AddedKey::Intent(id), Take::New) => self.announce(id, key, body),
+        match (KeyKind::of(key).announced(), take) {
+            (Some(id), Take::New) => self.announce(id, key, body),
             // By it an incremental backup knows that another one is dead. It is let go at once.
-            (AddedKey::Intent(_), Take::Dead) => match self.inner.lease(key, b"", take)? {
+            (Some(_), Take::Dead) => match self.inner.lease(key, b"", take)? {
                 Leased::Ours(lease) => {
                     drop(lease);
                     let refused = self.refused("write", key);
@@ -413,7 +416,7 @@ impl Drop for AppendSession {
     /// Deletes the probes that the host has left.
     fn drop(&mut self) {
         let others = std::mem::take(&mut self.added.locked().others);
-        let is_probe = |key: &String| AddedKey::of(key) == AddedKey::Probe;
+        let is_probe = |key: &String| matches!(KeyKind::of(key), KeyKind::Probe(_));
         let probes: Vec<String> = others.into_iter().filter(is_probe).collect();
         if !probes.is_empty()
             && let Err(error) = self.inner.delete(&probes)

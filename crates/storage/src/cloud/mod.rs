@@ -30,14 +30,14 @@ pub use settings::{
 pub use transport::CloudCounts;
 
 use super::{
-    KEYS, LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL,
-    SealedObjects, StorageAbilities, SystemClock, Take, Upload, Version,
+    LeaseTaker, Leased, ListedObject, LocalObjects, Objects, Put, PutIf, RENEWAL, SealedObjects,
+    StorageAbilities, SystemClock, Take, Upload, Version,
 };
 use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{BACKUPS, HOSTS, INTENTS, PROBES, TOMBSTONES, letters, max_document_bytes},
+    layout::{ROOMS, letters, max_document_bytes},
 };
 use fullbore_wire::key::{check_key, check_prefix, is_below};
 use futures_util::future::try_join_all;
@@ -63,9 +63,6 @@ const MIN_RANGE_BYTES: u64 = 256 << 10;
 
 /// Objects that are deleted by one request: as many as S3 takes.
 const DELETE_BATCH: usize = 1000;
-
-/// Directories of a repository.
-const ROOMS: [&str; 6] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES];
 
 /// How often a range of several requests is read anew when the object was replaced meanwhile.
 const PIN_TRIES: u32 = 3;

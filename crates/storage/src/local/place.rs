@@ -1,9 +1,8 @@
 //! The directory in which a repository is made.
 
-use crate::KEYS;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{BACKUPS, COVERED, INTENTS, REPOSITORY, TOMBSTONES},
+    layout::{COVERED, REPOSITORY, ROOMS},
 };
 use fullbore_platform as platform;
 use fullbore_platform::place::quoted_path;
@@ -19,10 +18,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// [`ErrorKind::Usage`] with the name of the first other content.
 pub fn refuse_other_contents(root: &Path) -> Result<()> {
     let known = |name: &OsStr| {
-        [REPOSITORY, BACKUPS, INTENTS, TOMBSTONES, KEYS]
-            .iter()
-            .any(|known| name == *known)
-            || is_partial(name)
+        name == REPOSITORY || ROOMS.iter().any(|room| name == *room) || is_partial(name)
     };
     let others = fs::read_dir(root)
         .into_iter()

@@ -32,7 +32,7 @@ use fullbore_crypt::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{BACKUPS, COVERED, HOSTS, INTENTS, NOTES, PROBES, REPOSITORY, TOMBSTONES},
+    key_kind::KeyKind,
     seal::MAX_BYTES,
 };
 use fullbore_platform::queue::Locked;
@@ -41,8 +41,6 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
-
-pub use fullbore_format::layout::KEYS;
 
 /// Objects whose headers are kept: a restore reads from some hundred segments by turns.
 const KEPT_HEADERS: usize = 4096;
@@ -81,12 +79,7 @@ impl OpenedObjects {
 
 /// Is an object stored as it is?
 fn is_clear(key: &str) -> bool {
-    let (dir, _) = key.split_once('/').unwrap_or((key, ""));
-    let is_note =
-        dir == BACKUPS && key.split('/').count() == 3 && key.ends_with(&format!("/{NOTES}"));
-    is_note
-        || [REPOSITORY, COVERED].contains(&key)
-        || [KEYS, INTENTS, HOSTS, PROBES, TOMBSTONES].contains(&dir)
+    !KeyKind::of(key).is_sealed()
 }
 
 impl SealedObjects {
@@ -464,34 +457,5 @@ impl SealedObjects {
     /// May backups be read with the key that was given?
     pub fn access(&self) -> Option<Access> {
         self.ring.as_deref().map(KeyRing::access)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_maintenance_needs_is_clear() {
-        let id = "20261121T054501Z-k3f9qz";
-        let clear = [
-            "fullbore-repo.json".to_owned(),
-            "verify.json".to_owned(),
-            "keys/me.age".to_owned(),
-            format!("intents/{id}.json"),
-            format!("tombstones/{id}/manifest"),
-            format!("backups/{id}/notes.json"),
-        ];
-        assert!(clear.iter().all(|key| is_clear(key)));
-        let sealed = [
-            format!("backups/{id}/manifest"),
-            format!("backups/{id}/root.json"),
-            format!("backups/{id}/s01-000001.tar.zst"),
-            format!("backups/{id}/x/notes.json"),
-            "notes.json".to_owned(),
-            "keysx/a".to_owned(),
-            "wal/1/keys/a".to_owned(),
-        ];
-        assert!(!sealed.iter().any(|key| is_clear(key)));
     }
 }

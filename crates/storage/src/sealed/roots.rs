@@ -5,7 +5,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use fullbore_crypt::{Access, Author, KeyRing, SealObserver, open_object, seal_object};
 use fullbore_format::{
     error::{Error, ErrorKind, OtherKeys, Result},
-    layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT, is_backup_id},
+    key_kind::KeyKind,
+    layout::{BACKUPS, FORGOTTEN, PARTIAL, ROOT},
     root::{Root, is_void},
     root_parts::{RootParts, SealedBody, SealedRoot},
 };
@@ -24,12 +25,11 @@ pub(super) struct RootDocument<'a> {
 impl<'a> RootDocument<'a> {
     /// `None` for the key of anything else.
     pub(super) fn of_key(key: &'a str) -> Option<Self> {
-        let (backup, name) = key
-            .strip_prefix(BACKUPS)?
-            .strip_prefix('/')?
-            .split_once('/')?;
-        let is_root = is_backup_id(backup) && [ROOT, FORGOTTEN, PARTIAL].contains(&name);
-        is_root.then_some(Self { backup, name })
+        let KeyKind::Backup(backup, part) = KeyKind::of(key) else {
+            return None;
+        };
+        let (_, name) = key.rsplit_once('/')?;
+        part.is_root().then_some(Self { backup, name })
     }
 
     /// Is the object of this key the root of a listed backup?

@@ -17,6 +17,7 @@ use fullbore_repository::{
     archive::Archive,
     open::{is_repository, list_backups, named, open, place, repository_at},
     select::{BackupFilter, SourceList, check_later},
+    wal::WalNeeds,
 };
 use fullbore_storage::Objects;
 use jiff::Timestamp;
@@ -102,6 +103,11 @@ impl ClusterBackups {
             repository: repository.clone(),
             backups: selected.collect(),
         })
+    }
+
+    /// Returns what each backup needs of the WAL.
+    pub(crate) fn wal_needs(&self) -> impl Iterator<Item = WalNeeds> {
+        self.backups.iter().filter_map(WalNeeds::of)
     }
 
     /// Keeps the backups of one cluster.

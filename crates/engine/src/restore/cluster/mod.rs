@@ -3,6 +3,7 @@
 //! Does not write the files of the cluster; the restore of a tree does. Any other backup needs no
 //! step of this room.
 
+pub(crate) mod archived_wal;
 pub(crate) mod choose_backup;
 pub(crate) mod config;
 pub(crate) mod new_forks;
@@ -10,7 +11,8 @@ pub(crate) mod refusals;
 pub(crate) mod tablespace_owner;
 
 use super::Restore;
-use crate::report::damage::Report;
+use crate::{report::damage::Report, wal::read_segment};
+use archived_wal::ArchivedWal;
 use choose_backup::ClusterBackups;
 use config::Configuration;
 use fullbore_format::{
@@ -33,7 +35,11 @@ use fullbore_postgres::{
     },
 };
 use fullbore_repository::archive::small_file::small_file;
-use fullbore_repository::archive::{Archive, Selection};
+use fullbore_repository::{
+    archive::{Archive, Selection},
+    open::place,
+    wal::WalArchive,
+};
 use fullbore_tree::write::{
     final_file::{FinalPlaced, UNFINISHED},
     layout::TargetLayout,
@@ -107,7 +113,11 @@ pub(crate) fn plan(
         fork: fork.as_ref(),
         ..recovery_facts(archive, cluster, &conf)
     };
-    let mut plan = ClusterPlan::new(&restore.postgres, cluster, &known)?;
+    let archived = match is_whole {
+        true => archived_wal::look(restore, &archive.root, cluster, backups.as_ref())?,
+        false => None,
+    };
+    let mut plan = plan_with(restore, archived, cluster, &known)?;
     plan.mounts.retain(|mount| selection.takes(&mount.at));
     refuse_used_tablespaces(restore, cluster, &plan)?;
     tablespace_owner::refuse_foreign(restore, archive, cluster, &mut plan)?;
@@ -136,6 +146,56 @@ pub(crate) fn plan(
     plan.before_start.extend(conf.before_start(cluster));
     note_in_place(archive, cluster, &conf, &mut plan)?;
     Ok(plan)
+}
+
+/// Makes the plan of a cluster with the WAL that the repository has.
+fn plan_with(
+    restore: &Restore,
+    archived: Option<ArchivedWal>,
+    cluster: &ClusterInfo,
+    known: &RecoveryFacts<'_>,
+) -> Result<ClusterPlan> {
+    let Some(archived) = archived else {
+        return ClusterPlan::new(&restore.postgres, cluster, known);
+    };
+    let options = archived.options(&restore.postgres);
+    let with_wal = ClusterInfo {
+        wal: "included".to_owned(),
+        ..cluster.clone()
+    };
+    let has_all = !archived.segments.is_empty();
+    let cluster = if has_all { &with_wal } else { cluster };
+    let mut plan = ClusterPlan::new(&options, cluster, known)?;
+    plan.archived_segments = archived.segments;
+    plan.notes.push(archived.note);
+    Ok(plan)
+}
+
+/// Writes the WAL that a cluster needs to be consistent, if its backup left it to the archive.
+///
+/// # Errors
+/// The storage's, or the system's; [`ErrorKind::Corrupt`] for damage.
+pub(crate) fn write_archived_wal(
+    restore: &Restore,
+    plan: &ClusterPlan,
+    archive: &Archive,
+    tree: &Arc<TargetTree>,
+) -> Result<()> {
+    let (Some(cluster), false) = (&archive.root.postgres, plan.archived_segments.is_empty()) else {
+        return Ok(());
+    };
+    let (location, _) = place(&restore.from)?;
+    let wal = WalArchive::new(location.objects()?, &cluster.system_identifier);
+    let mut writer = TargetWriter::new(tree);
+    let root = archive.find(b"")?;
+    let owner = root.first().map(|item| item.entry.owner.clone());
+    let owner = owner.unwrap_or_default();
+    for segment in &plan.archived_segments {
+        let content = read_segment(&wal, *segment)?;
+        let path = format!("pg_wal/{segment}");
+        write_text(&mut writer, new_entry(path.as_bytes(), &owner), &content)?;
+    }
+    Ok(())
 }
 
 /// Returns the facts that decide how the server can recover. If the backup lacks part of the

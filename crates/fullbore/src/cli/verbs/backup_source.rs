@@ -2,14 +2,16 @@
 
 use super::backup::BackupArgs;
 use crate::cli::{output::aside, report, values::CheckpointArg};
-use fullbore_engine::backup::paths::warning_of;
+use fullbore_engine::{backup::paths::warning_of, wal::RepositoryArchive};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_postgres::{
+    archiver::SegmentArchive,
     conninfo::{Environment, Params},
     request::{ClusterRequest, ClusterServer, Wal},
     stopped,
 };
-use std::path::Path;
+use fullbore_repository::open::is_repository;
+use std::{path::Path, sync::Arc};
 
 /// The cluster to back up, if the source is one.
 pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
@@ -53,7 +55,14 @@ pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterReque
         server,
         fast,
         wal: args.wal.unwrap_or(Wal::Included),
+        archive: archive_of(args),
     }))
+}
+
+/// The archive in the repository of the backup, unless an option says where the WAL is.
+fn archive_of(args: &BackupArgs) -> Option<Arc<dyn SegmentArchive>> {
+    let is_open = args.wal.is_none() && is_repository(&args.to);
+    is_open.then(|| Arc::new(RepositoryArchive::new(args.to.clone())) as Arc<dyn SegmentArchive>)
 }
 
 /// Refuses PATHs beside a stream, unless they are a command.

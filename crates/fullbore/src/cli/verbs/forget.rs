@@ -1,5 +1,6 @@
 //! `fullbore forget`.
 
+use super::prune::WalKeepArgs;
 use crate::{
     cli::{
         output::{aside, is_terminal, told, told_unless},
@@ -48,6 +49,8 @@ pub(in crate::cli) struct ForgetArgs {
     /// Free the space at once, as `fullbore prune` does
     #[arg(long)]
     prune: bool,
+    #[command(flatten)]
+    wal: WalKeepArgs,
     /// Only say what would be forgotten, and how much it would free
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -148,6 +151,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
         by_source: args.group_by == Group::Source,
         dry_run: args.dry_run,
         prune: args.prune,
+        wal: args.wal.retention(),
         has_header: is_terminal(),
         json: args.json,
     };

@@ -1,9 +1,13 @@
 //! `fullbore prune`.
 
-use crate::{cli::output::told_unless, command::prune::Prune};
+use crate::{
+    cli::{output::told_unless, values::days},
+    command::prune::Prune,
+};
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;
-use std::ffi::OsString;
+use fullbore_repository::wal::WalRetention;
+use std::{ffi::OsString, time::Duration};
 
 /// `fullbore prune`.
 #[derive(Debug, Args)]
@@ -18,10 +22,33 @@ pub(in crate::cli) struct PruneArgs {
     /// Only say what would be freed
     #[arg(long, short = 'n')]
     dry_run: bool,
+    #[command(flatten)]
+    wal: WalKeepArgs,
     #[arg(from_global)]
     json: bool,
     #[arg(from_global)]
     quiet: bool,
+}
+
+/// How long archived WAL is kept.
+#[derive(Debug, Args, Clone)]
+pub(in crate::cli) struct WalKeepArgs {
+    /// Keep archived WAL for recovery to any time within this: 14d [default: since the oldest backup]
+    #[arg(long, value_name = "TIME", value_parser = days)]
+    keep_wal: Option<Duration>,
+    /// Delete archived WAL so long after a prune found it unneeded
+    #[arg(long, value_name = "TIME", value_parser = days, default_value = "24h", hide_short_help = true)]
+    wal_grace: Duration,
+}
+
+impl WalKeepArgs {
+    pub(in crate::cli) fn retention(&self) -> WalRetention {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        WalRetention {
+            keep_seconds: self.keep_wal.map(seconds),
+            grace_seconds: seconds(self.wal_grace),
+        }
+    }
 }
 
 pub(in crate::cli) fn run(args: PruneArgs) -> Result<u8> {
@@ -29,6 +56,7 @@ pub(in crate::cli) fn run(args: PruneArgs) -> Result<u8> {
         repository: args.repository,
         dry_run: args.dry_run,
         json: args.json,
+        wal: args.wal.retention(),
     };
     told_unless(args.quiet && !args.json, |out| prune.run(out).map(|()| 0))
 }

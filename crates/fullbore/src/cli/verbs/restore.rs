@@ -10,6 +10,7 @@ use crate::cli::{
     progress::Progress,
     report,
     select::SelectArgs,
+    storage,
     values::{target, threads},
 };
 use clap::{
@@ -30,7 +31,9 @@ use fullbore_platform as platform;
 use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
 use fullbore_tree::write::{deletion_limit::DeletionLimit, layout::TargetMount};
 use serde_json::json;
-use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
+use std::{
+    env, ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc,
+};
 
 /// `fullbore restore`.
 #[derive(Debug, Args)]
@@ -241,8 +244,17 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
         postgres: args.cluster.clone().options(),
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: memory(args.memory, FRAME_BYTES),
+        fetch_words: fetch_words(),
         say_elsewhere: elsewhere(args.output.json, args.output.quiet),
     })
+}
+
+/// Returns the program and the options with which a server reaches the repository later: of the user that restores.
+fn fetch_words() -> Vec<OsString> {
+    let program = env::current_exe().unwrap_or_else(|_| "fullbore".into());
+    let mut words = vec![program.into_os_string()];
+    words.extend(storage::words_of_process());
+    words
 }
 
 /// Says that a restore would be refused.

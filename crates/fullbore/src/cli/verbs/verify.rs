@@ -1,14 +1,17 @@
 //! `fullbore verify`.
 
 use super::verify_report;
-use crate::cli::{
-    limit::{RunEnds, RunLimit},
-    options::OutputArgs,
-    output::{aside, told},
-    progress::Progress,
-    report,
-    select::SelectArgs,
-    values::{threads, time},
+use crate::{
+    cli::{
+        limit::{RunEnds, RunLimit},
+        options::OutputArgs,
+        output::{aside, told},
+        progress::Progress,
+        report,
+        select::SelectArgs,
+        values::{threads, time},
+    },
+    command::wal::wal_faults,
 };
 use clap::{Args, ValueHint};
 use fullbore_engine::verify::{
@@ -24,7 +27,7 @@ use fullbore_platform::{
     debug,
     metrics::{hardware::RunKind, meter::Meter},
 };
-use fullbore_repository::open::{place, repository_at};
+use fullbore_repository::open::{is_repository, place, repository_at};
 use fullbore_storage::Found;
 use serde_json::json;
 use std::{
@@ -120,6 +123,15 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         told(|out| found.print(out, args.output.verbose).map(|()| 0))?;
     }
     let last = verify_report::last_line(&found, verify.against.as_deref());
+    let wal = match is_repository(&verify.from) {
+        true => wal_faults(&repository_at(&verify.from)?, verify.data)?.1,
+        false => Vec::new(),
+    };
+    let code = if wal.is_empty() {
+        found.exit_code()
+    } else {
+        found.exit_code().max(4)
+    };
     let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
     // The structure is checked without content: there is no line of frames to judge.
     let limit = found.data.then(|| {
@@ -141,15 +153,19 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         .chain(limit_line)
         .chain(report::store(limit.as_ref()))
         .chain(share)
+        .chain(wal.iter().map(|fault| format!("WAL: {}", fault.trim())))
         .chain([last]);
     progress.end(&lines.collect::<Vec<_>>(), || {
         let mut result = verify_report::json(&found);
+        if !wal.is_empty() {
+            result["wal_faults"] = json!(wal.iter().map(|fault| fault.trim()).collect::<Vec<_>>());
+        }
         if let Some(limit) = &limit {
             limit.add_to(&mut result);
         }
         result
     });
-    Ok(found.exit_code())
+    Ok(code)
 }
 
 /// `fullbore verify --sample` and `--for`.

@@ -6,9 +6,13 @@ mod entries;
 pub use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
+use super::wal::{needs_of_backups, print_system};
 use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
-use fullbore_engine::verify::stream::{self, InspectedInput, look};
+use fullbore_engine::{
+    verify::stream::{self, InspectedInput, look},
+    wal::system_reports,
+};
 use fullbore_format::{
     entry::{EntryPath, is_within},
     error::{Error, ErrorKind, Result, quoted},
@@ -133,6 +137,11 @@ impl List {
                 (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
                 (false, Ok(backup)) => table.print(&backup, out)?,
                 (false, Err(error)) => table.print_damaged(&id, &error.line(), out)?,
+            }
+        }
+        if self.long && !self.json {
+            for report in system_reports(repository, &needs_of_backups(repository)?)? {
+                print_system(&report, out)?;
             }
         }
         for id in lost_roots_of(repository, files.clone())? {

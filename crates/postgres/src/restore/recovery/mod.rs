@@ -150,6 +150,14 @@ impl Recovery {
 }
 
 impl RecoveryOptions {
+    /// Returns the kind of recovery, given or implied by other options.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the options contradict each other.
+    pub fn kind(&self) -> Result<Mode> {
+        recovery_mode(self)
+    }
+
     /// Returns whether the server pauses at its target.
     pub(crate) fn pauses_at_target(&self) -> bool {
         self.target.is_some() && matches!(self.action, None | Some(TargetAction::Pause))

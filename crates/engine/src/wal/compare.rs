@@ -1,0 +1,157 @@
+//! Compares segments that were pushed with those of the same name that are there.
+//!
+//! Every push lists after it has stored: of two that store other content under one name, at least one sees the other.
+
+use super::server_files::WalDirectory;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    wal::{SegmentName, WalRun},
+};
+use fullbore_platform::{debug, host_name};
+use fullbore_repository::wal::{StoredRun, WalArchive};
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// A segment of which the repository has other content.
+#[derive(Debug, Clone)]
+pub(super) struct WalConflict {
+    segment: SegmentName,
+    /// The host that stored the other content, and when, if that can be read.
+    other: Option<(String, i64)>,
+    key: String,
+}
+
+impl WalConflict {
+    /// The error of a push.
+    pub(super) fn error(&self, archive: &WalArchive) -> Error {
+        let (segment, system) = (self.segment, archive.system());
+        let what = format!(
+            "cannot archive {segment} of system {system}: other content of this name is there"
+        );
+        let by = match &self.other {
+            Some((host, stored)) => {
+                let time = Timestamp::from_second(*stored)
+                    .map_or_else(|_| stored.to_string(), |time| time.to_string());
+                format!(
+                    "host {host:?} stored it at {time}, and this is {:?}: two servers write one timeline",
+                    host_name()
+                )
+            }
+            None => format!(
+                "another server wrote it, and this is {:?}: two servers write one timeline",
+                host_name()
+            ),
+        };
+        Error::new(ErrorKind::Exists, what)
+            .because(by)
+            .detail(format!("both are kept; the other one is {}", archive.describe(&self.key)))
+            .hint("stop the server that should not write; a copy of a cluster archives with --as NAME")
+    }
+}
+
+/// Returns the conflicts of segments that were stored in `own`, whose digests are `digests`.
+///
+/// # Errors
+/// The storage's.
+pub(super) fn conflicts(
+    archive: &WalArchive,
+    wal: &WalDirectory,
+    own: &WalRun,
+    digests: &BTreeMap<SegmentName, [u8; 32]>,
+) -> Result<Vec<WalConflict>> {
+    if own.is_partial {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for stored in archive.runs_beside(own.first)? {
+        let is_beside = stored.run != *own && !stored.run.is_partial;
+        if is_beside && stored.run.segments().any(|segment| own.covers(segment)) {
+            compare(archive, wal, &stored, digests, &mut found)?;
+        }
+    }
+    Ok(found)
+}
+
+fn compare(
+    archive: &WalArchive,
+    wal: &WalDirectory,
+    stored: &StoredRun,
+    digests: &BTreeMap<SegmentName, [u8; 32]>,
+    found: &mut Vec<WalConflict>,
+) -> Result<()> {
+    let index = match archive.index(stored) {
+        Err(error) if error.kind == ErrorKind::Permission => {
+            return compare_unread(archive, wal, stored, digests, found);
+        }
+        // A prune may have joined it with others meanwhile.
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+        index => index?,
+    };
+    for (segment, member) in stored.run.segments().zip(&index.members) {
+        if digests
+            .get(&segment)
+            .is_some_and(|own| *own != member.digest)
+        {
+            found.push(WalConflict {
+                segment,
+                other: Some((index.host.clone(), index.stored)),
+                key: stored.run.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Compares with a run that this host cannot read, by the digest that its key would have if the content were the same. Without all
+/// of its segments there is no answer, and `wal check` with a key gives it later.
+fn compare_unread(
+    archive: &WalArchive,
+    wal: &WalDirectory,
+    stored: &StoredRun,
+    digests: &BTreeMap<SegmentName, [u8; 32]>,
+    found: &mut Vec<WalConflict>,
+) -> Result<()> {
+    let mut all = BTreeMap::new();
+    for segment in stored.run.segments() {
+        let known = digests.get(&segment).copied();
+        let read = || wal.read_segment(segment, false).ok();
+        let digest =
+            known.or_else(|| read().map(|(content, ..)| *blake3::hash(&content).as_bytes()));
+        let Some(digest) = digest else {
+            debug(|| {
+                format!(
+                    "{} was not compared: {segment} is not here any more",
+                    stored.run
+                )
+            });
+            return Ok(());
+        };
+        all.insert(segment, digest);
+    }
+    let members = all.iter().map(|(segment, digest)| (*segment, digest));
+    let digest = archive.digester().of_run(archive.system(), members, false);
+    if digest != stored.run.digest {
+        let segment = all
+            .keys()
+            .copied()
+            .find(|segment| digests.contains_key(segment));
+        found.extend(segment.map(|segment| WalConflict {
+            segment,
+            other: None,
+            key: stored.run.to_string(),
+        }));
+    }
+    Ok(())
+}
+
+/// Returns the segments that have a conflict.
+pub(super) fn has_conflict(conflicts: &[WalConflict], segment: SegmentName) -> bool {
+    conflicts.iter().any(|conflict| conflict.segment == segment)
+}
+
+/// Returns the conflict of this segment.
+pub(super) fn conflict_of(conflicts: &[WalConflict], segment: SegmentName) -> Option<&WalConflict> {
+    conflicts
+        .iter()
+        .find(|conflict| conflict.segment == segment)
+}

@@ -1,0 +1,114 @@
+//! What a repository has of the WAL of each system, as data for reports.
+
+use super::system::SystemWal;
+use fullbore_format::{error::Result, wal::SegmentName};
+use fullbore_postgres::{lsn::Lsn, wal_archive::WalGap};
+use fullbore_repository::wal::{WalArchive, WalNeeds, list_systems};
+use fullbore_storage::Objects;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The WAL of a system.
+#[derive(Debug)]
+pub struct SystemReport {
+    /// Its identifier, and behind a dot the name of a copy.
+    pub system: String,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Complete segments.
+    pub segments: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Bytes of all objects.
+    pub bytes: u64,
+    /// Its timelines in order.
+    pub timelines: Vec<TimelineReport>,
+    /// Segments that are missing between others.
+    pub gaps: Vec<WalGap>,
+    /// The backups from which a recovery to the newest WAL meets a gap, each with the first one.
+    pub cut_off: Vec<(String, WalGap)>,
+    /// Timelines that two servers began.
+    pub doubtful_timelines: Vec<u32>,
+}
+
+/// A timeline of a system.
+#[derive(Debug)]
+pub struct TimelineReport {
+    /// Its number.
+    pub timeline: u32,
+    /// The timeline that it left, and where.
+    pub parent: Option<(u32, Lsn)>,
+    /// Its oldest and its newest segment.
+    pub ends: Option<(SegmentName, SegmentName)>,
+    /// How many segments there are.
+    pub segments: u64,
+    /// Backups that begin on it.
+    pub backups: Vec<String>,
+}
+
+/// Returns what a repository has of each system, given what the backups need.
+///
+/// # Errors
+/// The storage's; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if a history is damaged.
+pub fn system_reports(objects: &Arc<dyn Objects>, needs: &[WalNeeds]) -> Result<Vec<SystemReport>> {
+    let mut by_system: BTreeMap<&str, Vec<&WalNeeds>> = BTreeMap::new();
+    for need in needs {
+        by_system.entry(&need.system).or_default().push(need);
+    }
+    let systems = list_systems(&**objects)?.into_iter();
+    let report = |(system, listing): (String, _)| {
+        let identifier = system.split('.').next().unwrap_or_default();
+        let needs = by_system.get(identifier).map_or(&[][..], |needs| needs);
+        let bytes = needs.last().map(|need| need.segment_bytes);
+        let archive = WalArchive::new(objects.clone(), &system);
+        let wal = SystemWal::of_listing(archive, listing, bytes)?;
+        Ok(SystemReport::of(system, &wal, needs))
+    };
+    systems.map(report).collect()
+}
+
+impl SystemReport {
+    fn of(system: String, wal: &SystemWal, needs: &[&WalNeeds]) -> Self {
+        let tree = &wal.tree;
+        let timelines: Vec<u32> = tree.timelines().into_iter().collect();
+        let newest = timelines.last().copied().unwrap_or(1);
+        let report = |timeline: &u32| TimelineReport {
+            timeline: *timeline,
+            parent: tree.parent(*timeline),
+            ends: tree.first_of(*timeline).zip(tree.last_of(*timeline)),
+            segments: tree.count_of(*timeline) as u64,
+            backups: needs
+                .iter()
+                .filter(|need| need.first.timeline == *timeline)
+                .map(|need| need.id.clone())
+                .collect(),
+        };
+        // A backup of an abandoned timeline leads to the end of that one.
+        let way_end = |need: &WalNeeds| match tree.leads_to(need.first, newest) {
+            true => newest,
+            false => need.first.timeline,
+        };
+        let first_gap = |need: &&WalNeeds| {
+            let gaps = tree.gaps_on_way(need.first, way_end(need), None);
+            gaps.first().map(|gap| (need.id.clone(), *gap))
+        };
+        Self {
+            segment_bytes: wal.segment_bytes,
+            segments: wal.listing.segments().len() as u64,
+            objects: (wal.listing.runs.len() + wal.listing.small.len()) as u64,
+            bytes: wal.listing.bytes(),
+            timelines: timelines.iter().map(report).collect(),
+            gaps: tree.gaps(),
+            cut_off: needs.iter().filter_map(first_gap).collect(),
+            doubtful_timelines: wal.doubtful_timelines.clone(),
+            system,
+        }
+    }
+
+    /// Returns the newest segment of the newest timeline that has one.
+    pub fn newest(&self) -> Option<SegmentName> {
+        self.timelines
+            .iter()
+            .rev()
+            .find_map(|timeline| timeline.ends.map(|(_, last)| last))
+    }
+}

@@ -1,0 +1,306 @@
+//! `restore_command`: writes a file of the archive where the server wants it.
+//!
+//! A server takes "missing" for the end of the archive, and opens. So it is said only if a listing that succeeded has
+//! neither the file nor any later one on the way, and the file is behind what the restore saw. Everything else is an error
+//! that ends the recovery, and starting the server again goes on with it.
+
+use super::{
+    ahead::{FetchedAhead, WalAhead},
+    push::{system_name, with_patience},
+    server_files::unknown_system,
+    system::{SystemWal, run_among, run_with},
+};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result, quoted},
+    wal::{SegmentName, WalFileName},
+};
+use fullbore_platform::debug;
+use fullbore_postgres::{control, wal_archive::check_segment};
+use fullbore_repository::{
+    open::read_repository,
+    wal::{StoredRun, WalArchive},
+};
+use fullbore_storage::{Location, Objects};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs::{self, OpenOptions},
+    io::Write,
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// A file to fetch.
+#[derive(Debug, Clone)]
+pub struct WalGet {
+    /// Its name, which the server gives as `%f`.
+    pub name: String,
+    /// Where to write it, which the server gives as `%p`.
+    pub path: PathBuf,
+    /// The repository.
+    pub from: OsString,
+    /// The system identifier, if it is not run in a data directory.
+    pub system: Option<u64>,
+    /// The name of a copy of a cluster, which archived apart from its origin.
+    pub copy_name: Option<String>,
+    /// The last segment that a restore saw: up to there, nothing is ever missing.
+    pub through: Option<SegmentName>,
+    /// For a standby, which may get by streaming what the archive lacks: a gap is missing, and not an error.
+    pub standby: bool,
+    /// How long a storage that is away is waited for.
+    pub patience: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Got {
+    /// The file is there.
+    Written {
+        /// Whether the archive has the segment behind it, which was not fetched ahead.
+        leads_on: bool,
+    },
+    /// The archive ends before it. With the reason.
+    Missing(String),
+}
+
+impl WalGet {
+    /// Fetches the file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for a gap; [`ErrorKind::Exists`] for two contents of one name; [`ErrorKind::Corrupt`] for damage;
+    /// the storage's. A server must not open then.
+    pub fn run(&self) -> Result<Got> {
+        let name = WalFileName::parse(&self.name);
+        let name = name.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Usage,
+                format!("cannot fetch {:?}: no WAL has this name", self.name),
+            )
+        })?;
+        if let WalFileName::Segment(segment) = name
+            && let Some(content) = self.taken_ahead(segment)
+        {
+            return self.write(&content);
+        }
+        with_patience(self.patience, || self.fetch(name))
+    }
+
+    /// The content of a segment that was fetched before the server asked.
+    fn taken_ahead(&self, segment: SegmentName) -> Option<Vec<u8>> {
+        let system = self.known_system()?;
+        self.fetched_ahead(system).take(segment, system)
+    }
+
+    fn fetched_ahead(&self, system: u64) -> FetchedAhead {
+        let name = system_name(system, self.copy_name.as_deref());
+        FetchedAhead::of(&self.from, &name, &self.data())
+    }
+
+    /// Returns what fetches the segments behind this one, for a process of its own; `None` if one does already, or it is not known
+    /// of which cluster they are.
+    pub fn behind(&self) -> Option<WalAhead> {
+        let system = self.known_system()?;
+        let ahead = WalAhead {
+            name: self.name.clone(),
+            from: self.from.clone(),
+            system,
+            copy_name: self.copy_name.clone(),
+            data: self.data(),
+        };
+        (!self.fetched_ahead(system).is_locked()).then_some(ahead)
+    }
+
+    fn known_system(&self) -> Option<u64> {
+        let of_control = || self.control().map(|control| control.system_identifier);
+        self.system.or_else(of_control)
+    }
+
+    /// The data directory that the file is fetched into, if it is in one.
+    fn data(&self) -> PathBuf {
+        let above = self.path.parent().and_then(Path::parent);
+        above.unwrap_or(Path::new("")).to_owned()
+    }
+
+    fn fetch(&self, name: WalFileName) -> Result<Got> {
+        let objects = Location::parse(&self.from)?.objects()?;
+        read_repository(&*objects)?;
+        let archive = self.archive(&objects)?;
+        match name {
+            WalFileName::Segment(segment) => self.fetch_segment(&archive, segment),
+            WalFileName::History(timeline) => match archive.history(timeline)? {
+                Some(content) => self.write(&content),
+                None => Ok(Got::Missing(format!("{name} was not archived"))),
+            },
+            WalFileName::Partial(_) | WalFileName::Backup(..) => {
+                Ok(Got::Missing(format!("{name} is of no use for a recovery")))
+            }
+        }
+    }
+
+    /// The archive of the cluster in whose data directory this runs; of the only one, if it runs in none.
+    fn archive(&self, objects: &Arc<dyn Objects>) -> Result<WalArchive> {
+        let of = |system: &str| WalArchive::new(objects.clone(), system);
+        if let Some(system) = self.known_system() {
+            return Ok(of(&system_name(system, self.copy_name.as_deref())));
+        }
+        let all = fullbore_repository::wal::list_systems(&**objects)?;
+        let names: BTreeSet<&String> = all.keys().collect();
+        match (names.first(), names.len()) {
+            (Some(one), 1) => Ok(of(one)),
+            _ => Err(unknown_system(format!("cannot fetch {}", self.name))),
+        }
+    }
+
+    fn control(&self) -> Option<control::Control> {
+        let read = |data: &Path| {
+            control::read(&control::path(data))
+                .ok()
+                .map(|(_, control)| control)
+        };
+        read(&self.data()).or_else(|| read(Path::new("")))
+    }
+
+    fn fetch_segment(&self, archive: &WalArchive, segment: SegmentName) -> Result<Got> {
+        let runs = archive.runs_beside(segment)?;
+        let Some(stored) = run_among(archive, &runs, segment)? else {
+            return self.explain(archive, segment);
+        };
+        let next = SegmentName {
+            number: segment.number.saturating_add(1),
+            ..segment
+        };
+        let leads_on = runs.iter().any(|stored| stored.run.covers(next));
+        match self.fetch_from(archive, &stored, segment)? {
+            Got::Written { .. } => Ok(Got::Written { leads_on }),
+            other => Ok(other),
+        }
+    }
+
+    fn fetch_from(
+        &self,
+        archive: &WalArchive,
+        stored: &StoredRun,
+        segment: SegmentName,
+    ) -> Result<Got> {
+        let mut found = None;
+        archive.read_segments(stored, segment, &mut |name, content| {
+            if name == segment {
+                found = Some(content);
+            }
+            Ok(false)
+        })?;
+        let key = stored.run.to_string();
+        let content = found
+            .ok_or_else(|| Error::corrupt(format!("{} lacks {segment}", archive.describe(&key))))?;
+        let facts = check_segment(&content, segment)?;
+        let system = archive.system().split('.').next().unwrap_or_default();
+        if facts.system.to_string() != system {
+            let what = format!(
+                "{segment} in {} is of another cluster",
+                archive.describe(&key)
+            );
+            return Err(
+                Error::corrupt(what).because(format!("its system identifier is {}", facts.system))
+            );
+        }
+        self.write(&content)
+    }
+
+    /// Why a segment is not there: the end of the archive, or a gap.
+    fn explain(&self, archive: &WalArchive, segment: SegmentName) -> Result<Got> {
+        let bytes = self
+            .control()
+            .map(|control| u64::from(control.wal_segment_bytes));
+        let wal = SystemWal::load(archive.clone(), bytes)?;
+        if wal.tree.has(segment) {
+            // It has arrived meanwhile.
+            return match run_with(archive, segment)? {
+                Some(stored) => self.fetch_from(archive, &stored, segment),
+                None => Err(gap(
+                    archive,
+                    segment,
+                    "it was deleted while it was looked for".to_owned(),
+                )),
+            };
+        }
+        let start = wal.tree.start_of(segment.timeline);
+        if start.is_some_and(|start| {
+            segment.next(wal.segment_bytes).start(wal.segment_bytes) <= start.0
+        }) {
+            return Ok(Got::Missing(format!(
+                "timeline {} begins behind {segment}",
+                segment.timeline
+            )));
+        }
+        let why = match (wal.tree.later_than(segment), self.through) {
+            (Some(later), _) => format!("{later}, which is later, is there"),
+            (None, Some(through)) if segment.place() <= through.place() => {
+                format!("the restore saw the archive up to {through}")
+            }
+            _ => return self.end(archive, &wal, segment),
+        };
+        match self.standby {
+            true => Ok(Got::Missing(format!(
+                "{segment} is a gap in the archive: {why}"
+            ))),
+            false => Err(gap(archive, segment, why)),
+        }
+    }
+
+    /// At the end of a timeline there may be the segment in which it ended.
+    fn end(&self, archive: &WalArchive, wal: &SystemWal, segment: SegmentName) -> Result<Got> {
+        let partial = wal
+            .listing
+            .runs
+            .iter()
+            .filter(|stored| stored.run.is_partial && stored.run.covers(segment));
+        let partial: Vec<_> = partial.collect();
+        match partial[..] {
+            [stored] => self.fetch_from(archive, stored, segment),
+            [] => Ok(Got::Missing(format!("the archive ends before {segment}"))),
+            _ => {
+                debug(|| format!("several servers archived a part of {segment}: none is used"));
+                Ok(Got::Missing(format!("the archive ends before {segment}")))
+            }
+        }
+    }
+
+    /// Writes beside the target, and gives it its name when it is complete.
+    fn write(&self, content: &[u8]) -> Result<Got> {
+        let mut written = self.path.clone().into_os_string();
+        written.push(format!(".fullbore-{}", std::process::id()));
+        let written = PathBuf::from(written);
+        let done = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&written)
+            .and_then(|mut file| file.write_all(content))
+            .and_then(|()| fs::rename(&written, &self.path));
+        match done {
+            Ok(()) => Ok(Got::Written { leads_on: false }),
+            Err(error) => {
+                let _ = fs::remove_file(&written); // of no use without the rest
+                Err(Error::io(
+                    format!(
+                        "could not write {}",
+                        quoted(self.path.as_os_str().as_bytes())
+                    ),
+                    error,
+                ))
+            }
+        }
+    }
+}
+
+fn gap(archive: &WalArchive, segment: SegmentName, why: String) -> Error {
+    let what = format!(
+        "cannot fetch {segment}: it is missing from the WAL of system {}",
+        archive.system()
+    );
+    Error::new(ErrorKind::NotFound, what)
+        .because(why)
+        .hint("`fullbore wal list` shows the gaps; a recovery has to end before it, or begin with a backup behind it")
+}

@@ -1,0 +1,23 @@
+//! WAL that a server archives: pushed to a repository, fetched for a recovery, listed and checked.
+//!
+//! The server's rules decide the exit codes: a push that says success lets the server delete the segment, a fetch that says
+//! "missing" lets it end its recovery and open. So a push succeeds only when the segment is durable and no other content
+//! of that name is there, and a fetch says "missing" only at the true end of the archive.
+
+mod ahead;
+mod compare;
+mod facts;
+mod get;
+mod pack;
+mod push;
+mod pushed;
+mod serve;
+mod server_files;
+mod system;
+
+pub use ahead::WalAhead;
+pub use facts::{SystemReport, TimelineReport, system_reports};
+pub use get::{Got, WalGet};
+pub use push::{PushReport, WalPush};
+pub use serve::WalServe;
+pub use system::{RepositoryArchive, SystemWal, has_segment, read_segment, segment_bytes_of};

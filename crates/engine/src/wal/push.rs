@@ -1,0 +1,274 @@
+//! `archive_command`: stores a file that the server has finished, and the segments behind it that wait already.
+
+use super::{
+    compare::{conflict_of, conflicts, has_conflict},
+    pack::{PackedRun, Packing},
+    pushed::PushedAhead,
+    server_files::{WalDirectory, unknown_system},
+};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::REPOSITORY,
+    wal::{SegmentName, WalFileName},
+};
+use fullbore_repository::{open::read_repository, wal::WalArchive};
+use fullbore_storage::{Location, Objects, access::stored_objects};
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Pause before a storage that is away is asked again.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// A file to archive.
+#[derive(Debug, Clone)]
+pub struct WalPush {
+    /// The file, as the server names it with `%p`.
+    pub path: PathBuf,
+    /// The repository.
+    pub to: OsString,
+    /// The name of a copy of a cluster, which archives apart from its origin.
+    pub copy_name: Option<String>,
+    /// The system identifier, if the file is not in a data directory.
+    pub system: Option<u64>,
+    /// The level of zstd.
+    pub level: i32,
+    /// Segments that are compressed at the same time.
+    pub workers: usize,
+    /// How long a storage that is away is waited for.
+    pub patience: Duration,
+    /// Push only this file.
+    pub alone: bool,
+}
+
+/// What a push did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushReport {
+    /// The segments that are in the repository now; empty for a history or a label.
+    pub segments: Vec<SegmentName>,
+    /// Bytes that were stored; 0 if the file was pushed ahead.
+    pub stored_bytes: u64,
+    /// Segments that wait behind them.
+    pub waits_behind: usize,
+}
+
+/// Where a push stores.
+pub(super) struct PushTarget {
+    pub(super) objects: Arc<dyn Objects>,
+    pub(super) location: String,
+    pub(super) copy_name: Option<String>,
+}
+
+impl PushTarget {
+    /// Opens a repository that is there.
+    pub(super) fn open(to: &OsString, copy_name: Option<&String>) -> Result<Self> {
+        let location = Location::parse(to)?;
+        let objects = location.objects()?;
+        read_repository(&*objects)?;
+        Ok(Self {
+            objects,
+            location: location_name(to),
+            copy_name: copy_name.cloned(),
+        })
+    }
+
+    fn system_name(&self, system: u64) -> String {
+        system_name(system, self.copy_name.as_deref())
+    }
+
+    pub(super) fn archive(&self, system: u64) -> WalArchive {
+        WalArchive::new(self.objects.clone(), &self.system_name(system))
+    }
+
+    /// Stores a run, compares it, and returns which of its segments are archived. The first must be.
+    pub(super) fn store(
+        &self,
+        run: &PackedRun,
+        wal: &WalDirectory,
+        pushed: &PushedAhead,
+    ) -> Result<(Vec<SegmentName>, u64)> {
+        let archive = self.archive(run.system);
+        let (stored, object) = run.object(archive.system(), archive.digester())?;
+        archive.put_run(&stored, &object)?;
+        let digests = run.digests();
+        let found = conflicts(&archive, wal, &stored, &digests)?;
+        let is_right = |(segment, _): &&(SegmentName, _)| !has_conflict(&found, *segment);
+        let right: Vec<_> = run.stamps.iter().filter(is_right).copied().collect();
+        if let Some(conflict) = conflict_of(&found, stored.first) {
+            return Err(conflict.error(&archive));
+        }
+        if !stored.is_partial {
+            pushed.note(&right);
+        }
+        Ok((
+            right.into_iter().map(|(segment, _)| segment).collect(),
+            object.len() as u64,
+        ))
+    }
+}
+
+/// Returns the name of a system: its identifier, and behind a dot the name of a copy.
+pub(super) fn system_name(system: u64, copy_name: Option<&str>) -> String {
+    match copy_name {
+        Some(name) => format!("{system}.{name}"),
+        None => system.to_string(),
+    }
+}
+
+/// Names a repository for notes: one of this machine by its whole path and the file that makes it one, so that notes do not
+/// outlive it. Another storage is not asked.
+pub(super) fn location_name(to: &OsString) -> String {
+    let location = Location::parse(to).ok();
+    let path = location
+        .as_ref()
+        .and_then(|location| location.as_local()?.canonicalize().ok());
+    let endpoint = std::env::var("AWS_ENDPOINT_URL").unwrap_or_default();
+    let (Some(location), Some(path)) = (location, path) else {
+        return format!("{} {endpoint}", to.to_string_lossy());
+    };
+    let document = stored_objects(&location).and_then(|objects| objects.get(REPOSITORY));
+    let document = document
+        .ok()
+        .flatten()
+        .map(|(bytes, _)| blake3::hash(&bytes).to_hex());
+    format!("{} {document:?}", path.display())
+}
+
+/// Tries again while a storage is away, for `patience`.
+pub(super) fn with_patience<T>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(error)
+                if error.kind == ErrorKind::Unreachable && begin.elapsed() + PAUSE < patience =>
+            {
+                fullbore_platform::debug(|| format!("again after {}", error.line()));
+                thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
+impl WalPush {
+    /// Pushes the file: when this returns, it is durable in the repository.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the file is not the segment of its name; [`ErrorKind::Exists`] if other content of that name
+    /// is there; the storage's. Then the server must keep the file.
+    pub fn run(&self) -> Result<PushReport> {
+        let name = self
+            .path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let name = WalFileName::parse(name).ok_or_else(|| not_archived(name))?;
+        let wal = WalDirectory::around(&self.path);
+        match name {
+            WalFileName::Segment(segment) => self.push_segment(&wal, segment, false),
+            WalFileName::Partial(segment) => self.push_segment(&wal, segment, true),
+            small => with_patience(self.patience, || self.push_small(&wal, small)),
+        }
+    }
+
+    /// The notes of this cluster; `None` if it is not known which cluster it is.
+    pub(super) fn notes(&self, wal: &WalDirectory) -> Option<PushedAhead> {
+        let system = self.system.or_else(|| wal.system())?;
+        let name = system_name(system, self.copy_name.as_deref());
+        Some(PushedAhead::of(&location_name(&self.to), &name, wal))
+    }
+
+    fn push_segment(
+        &self,
+        wal: &WalDirectory,
+        segment: SegmentName,
+        is_partial: bool,
+    ) -> Result<PushReport> {
+        let notes = self.notes(wal);
+        let stamp = wal.stamp(segment).filter(|_| !is_partial);
+        if let (Some(notes), Some(stamp)) = (&notes, &stamp)
+            && notes.has(segment, stamp)
+        {
+            return Ok(PushReport {
+                segments: vec![segment],
+                stored_bytes: 0,
+                waits_behind: 0,
+            });
+        }
+        let packing = Packing {
+            level: self.level,
+            workers: self.workers.max(1),
+        };
+        let may_follow = |next: SegmentName| {
+            let is_pushed =
+                |notes: &PushedAhead| wal.stamp(next).is_some_and(|stamp| notes.has(next, &stamp));
+            !self.alone && wal.is_ready(next) && !notes.as_ref().is_some_and(is_pushed)
+        };
+        let run = packing.pack_run(wal, segment, is_partial, &may_follow)?;
+        run.check_system(self.system.or_else(|| wal.system()))?;
+        let (segments, stored_bytes) = with_patience(self.patience, || {
+            let target = PushTarget::open(&self.to, self.copy_name.as_ref())?;
+            let name = system_name(run.system, self.copy_name.as_deref());
+            let pushed = PushedAhead::of(&target.location, &name, wal);
+            target.store(&run, wal, &pushed)
+        })?;
+        let waits_behind = match self.alone {
+            true => 0,
+            false => wal
+                .ready_segments()
+                .into_iter()
+                .filter(|ready| !segments.contains(ready))
+                .count(),
+        };
+        Ok(PushReport {
+            segments,
+            stored_bytes,
+            waits_behind,
+        })
+    }
+
+    fn push_small(&self, wal: &WalDirectory, name: WalFileName) -> Result<PushReport> {
+        let content = wal.read_small(&name.to_string())?;
+        let of_label = match name {
+            WalFileName::Backup(segment, _) => wal
+                .read_segment(segment, false)
+                .ok()
+                .map(|(.., facts)| facts.system),
+            _ => None,
+        };
+        let system = self.system.or_else(|| wal.system()).or(of_label);
+        let system = system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))?;
+        let archive = PushTarget::open(&self.to, self.copy_name.as_ref())?.archive(system);
+        let others = archive.put_small(name, &content)?;
+        match name {
+            WalFileName::History(timeline) if others > 0 => Err(begun_before(&archive, timeline)),
+            _ => Ok(PushReport {
+                segments: Vec::new(),
+                stored_bytes: content.len() as u64,
+                waits_behind: 0,
+            }),
+        }
+    }
+}
+
+fn not_archived(name: &str) -> Error {
+    let what = format!("cannot archive {name:?}: servers archive no file of this name");
+    Error::new(ErrorKind::Usage, what).hint("archive_command = 'fullbore wal push %p --to REPO'")
+}
+
+fn begun_before(archive: &WalArchive, timeline: u32) -> Error {
+    let what = format!(
+        "cannot archive the history of timeline {timeline} of system {}",
+        archive.system()
+    );
+    Error::new(ErrorKind::Exists, what)
+        .because("another server began a timeline of this number, and archived its history")
+        .hint("stop the server that should not write; a copy of a cluster archives with --as NAME")
+}

@@ -1,0 +1,189 @@
+//! The files of a server that archives: its WAL, and the marks beside it.
+
+use fullbore_format::{
+    error::{Error, ErrorKind, Result, quoted},
+    wal::SegmentName,
+};
+use fullbore_platform::safe_file;
+use fullbore_postgres::{
+    control,
+    wal_archive::{SegmentFacts, check_segment, read_segment_facts},
+};
+use std::{
+    fs::{self, Metadata},
+    io::Read,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// Bytes of a history or a label at most.
+const MAX_SMALL_BYTES: u64 = 64 << 10;
+
+/// The directory in which a server has its WAL: `pg_wal`.
+#[derive(Debug, Clone)]
+pub(super) struct WalDirectory {
+    dir: PathBuf,
+}
+
+/// Tells the content of a file from any other content that it had before: a segment is never changed after it is
+/// complete, but its file is used again for a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileStamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            bytes: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// As one line of text.
+    pub(super) fn line(&self) -> String {
+        let Self {
+            device,
+            inode,
+            bytes,
+            modified,
+            changed,
+        } = self;
+        format!(
+            "{device} {inode} {bytes} {}.{:09} {}.{:09}",
+            modified.0, modified.1, changed.0, changed.1
+        )
+    }
+}
+
+impl WalDirectory {
+    /// The directory that a file is in.
+    pub(super) fn around(file: &Path) -> Self {
+        Self {
+            dir: file.parent().unwrap_or(Path::new("")).to_owned(),
+        }
+    }
+
+    /// The WAL of the cluster in this data directory.
+    pub(super) fn of_cluster(data: &Path) -> Self {
+        Self {
+            dir: data.join("pg_wal"),
+        }
+    }
+
+    /// The directory as one absolute path, without links.
+    pub(super) fn real_path(&self) -> PathBuf {
+        let dir = if self.dir.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            &self.dir
+        };
+        dir.canonicalize().unwrap_or_else(|_| dir.to_owned())
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.dir.is_dir()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Returns the system identifier of the cluster, if the directory is in one.
+    pub(super) fn system(&self) -> Option<u64> {
+        let data = self.dir.parent()?;
+        let (_, control) = control::read(&control::path(data)).ok()?;
+        Some(control.system_identifier)
+    }
+
+    /// Returns whether the server waits for this segment to be archived.
+    pub(super) fn is_ready(&self, segment: SegmentName) -> bool {
+        self.path(&format!("archive_status/{segment}.ready"))
+            .exists()
+    }
+
+    /// Returns the segments that the server waits for, in order.
+    pub(super) fn ready_segments(&self) -> Vec<SegmentName> {
+        let listed = fs::read_dir(self.path("archive_status"));
+        let names = listed
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name());
+        let segment = |name: std::ffi::OsString| {
+            let name = std::str::from_utf8(name.as_bytes()).ok()?;
+            SegmentName::parse(name.strip_suffix(".ready")?)
+        };
+        let mut ready: Vec<SegmentName> = names.filter_map(segment).collect();
+        ready.sort_unstable();
+        ready
+    }
+
+    /// Returns the stamp of a segment as it is now; `None` if it is not there.
+    pub(super) fn stamp(&self, segment: SegmentName) -> Option<FileStamp> {
+        let meta = fs::symlink_metadata(self.path(&segment.to_string())).ok()?;
+        Some(FileStamp::of(&meta))
+    }
+
+    /// Reads a segment and checks that it is the one of that name. A partial one has a file of its own.
+    pub(super) fn read_segment(
+        &self,
+        segment: SegmentName,
+        is_partial: bool,
+    ) -> Result<(Vec<u8>, FileStamp, SegmentFacts)> {
+        let suffix = if is_partial { ".partial" } else { "" };
+        let path = self.path(&format!("{segment}{suffix}"));
+        let failed = |error| {
+            Error::io(
+                format!("could not read {}", quoted(path.as_os_str().as_bytes())),
+                error,
+            )
+        };
+        let mut file = safe_file::open(&path).map_err(failed)?;
+        let before = FileStamp::of(&file.metadata().map_err(failed)?);
+        let mut content = Vec::new();
+        (&mut file)
+            .take(8192)
+            .read_to_end(&mut content)
+            .map_err(failed)?;
+        // The header says how many bytes to expect: no more are read, whatever the file has.
+        let most = read_segment_facts(&content).map_or(0, |facts| facts.segment_bytes);
+        content.reserve_exact(
+            (most as usize)
+                .saturating_sub(content.len())
+                .min(before.bytes as usize),
+        );
+        let rest = most.saturating_sub(content.len() as u64).saturating_add(1);
+        file.by_ref()
+            .take(rest)
+            .read_to_end(&mut content)
+            .map_err(failed)?;
+        let facts = check_segment(&content, segment)?;
+        Ok((content, before, facts))
+    }
+
+    /// Reads a history or a label.
+    pub(super) fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        let path = self.path(name);
+        safe_file::read(&path, MAX_SMALL_BYTES).map_err(|error| {
+            Error::io(
+                format!("could not read {}", quoted(path.as_os_str().as_bytes())),
+                error,
+            )
+        })
+    }
+}
+
+/// The error of a command that does not know which system is meant.
+pub(super) fn unknown_system(what: String) -> Error {
+    Error::new(ErrorKind::Usage, what)
+        .because("it is not known of which cluster it is")
+        .hint("run it in the data directory of the cluster, as the server does, or give --system IDENTIFIER")
+}

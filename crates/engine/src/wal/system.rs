@@ -1,0 +1,234 @@
+//! All that a repository has of the WAL of a system.
+
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    wal::{SegmentName, WalFileName, WalKey, system_dir},
+};
+use fullbore_platform::debug;
+use fullbore_postgres::{
+    archiver::SegmentArchive,
+    wal_archive::{HeldWal, TimelineTree, check_segment},
+};
+use fullbore_repository::{
+    open::repository_at,
+    wal::{StoredRun, WalArchive, WalListing},
+};
+use fullbore_storage::Objects;
+use std::{collections::BTreeMap, ffi::OsString, sync::Arc};
+
+/// Bytes of a segment unless a server was made with others.
+const USUAL_SEGMENT_BYTES: u64 = 16 << 20;
+
+/// The WAL of a system, as a listing and the histories say.
+#[derive(Debug)]
+pub struct SystemWal {
+    /// Reads it.
+    pub archive: WalArchive,
+    /// All objects.
+    pub listing: WalListing,
+    /// Its timelines.
+    pub tree: TimelineTree,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Timelines that two servers began.
+    pub doubtful_timelines: Vec<u32>,
+}
+
+impl SystemWal {
+    /// Lists the WAL of a system and reads its histories. `segment_bytes` is known from elsewhere, or read of a run.
+    ///
+    /// # Errors
+    /// The storage's; [`ErrorKind::Corrupt`] if a history is damaged.
+    pub fn load(archive: WalArchive, segment_bytes: Option<u64>) -> Result<Self> {
+        let listing = archive.listing()?;
+        Self::of_listing(archive, listing, segment_bytes)
+    }
+
+    /// The same, of a listing that was made.
+    ///
+    /// # Errors
+    /// As [`SystemWal::load`].
+    pub fn of_listing(
+        archive: WalArchive,
+        listing: WalListing,
+        segment_bytes: Option<u64>,
+    ) -> Result<Self> {
+        let segment_bytes = match segment_bytes {
+            Some(bytes) => bytes,
+            None => segment_bytes_of(&archive, &listing)?,
+        };
+        let mut histories: BTreeMap<u32, String> = BTreeMap::new();
+        let mut doubtful = Vec::new();
+        for (key, _) in &listing.small {
+            let WalKey::Small {
+                name: WalFileName::History(timeline),
+                ..
+            } = key
+            else {
+                continue;
+            };
+            let text = match archive.read_small(key) {
+                // A host that only adds sees the names.
+                Err(error) if error.kind == ErrorKind::Permission => continue,
+                text => text?,
+            };
+            let text = String::from_utf8_lossy(&text).into_owned();
+            if histories.insert(*timeline, text).is_some() {
+                doubtful.push(*timeline);
+            }
+        }
+        let held = HeldWal {
+            segments: listing.segments(),
+            partial: listing.partial_segments(),
+            segment_bytes,
+        };
+        Ok(Self {
+            tree: TimelineTree::new(held, &histories),
+            archive,
+            listing,
+            segment_bytes,
+            doubtful_timelines: doubtful,
+        })
+    }
+}
+
+/// Returns the size of a segment, from the index of a run.
+///
+/// # Errors
+/// Those of reading it; without a key that reads, it is the usual one.
+pub fn segment_bytes_of(archive: &WalArchive, listing: &WalListing) -> Result<u64> {
+    let Some(stored) = listing.runs.last() else {
+        return Ok(USUAL_SEGMENT_BYTES);
+    };
+    match archive.index(stored) {
+        Err(error) if error.kind == ErrorKind::Permission => {
+            debug(|| format!("segments are taken for 16 MiB: {}", error.line()));
+            Ok(USUAL_SEGMENT_BYTES)
+        }
+        index => Ok(index?.segment_bytes),
+    }
+}
+
+/// The WAL in a repository, as a backup that is made into it looks for segments.
+#[derive(Debug)]
+pub struct RepositoryArchive {
+    repository: OsString,
+}
+
+impl RepositoryArchive {
+    /// Of the repository that this word names. It is opened when it is needed.
+    pub fn new(repository: OsString) -> Self {
+        Self { repository }
+    }
+}
+
+impl SegmentArchive for RepositoryArchive {
+    fn has_wal_of(&self, system: &str) -> Result<bool> {
+        let objects = repository_at(&self.repository)?;
+        Ok(!objects.list(&system_dir(system))?.is_empty())
+    }
+
+    fn has(&self, system: &str, segment: &str) -> Result<bool> {
+        let segment = SegmentName::parse(segment);
+        segment.map_or(Ok(false), |segment| {
+            has_segment(&repository_at(&self.repository)?, system, segment)
+        })
+    }
+}
+
+/// Returns whether a repository has this segment of a system.
+///
+/// # Errors
+/// The storage's.
+pub fn has_segment(objects: &Arc<dyn Objects>, system: &str, segment: SegmentName) -> Result<bool> {
+    let archive = WalArchive::new(objects.clone(), system);
+    let runs = archive.runs_beside(segment)?;
+    Ok(runs
+        .iter()
+        .any(|stored| !stored.run.is_partial && stored.run.covers(segment)))
+}
+
+/// Reads a segment that must be there.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if it is missing; [`ErrorKind::Corrupt`] if it is damaged; [`ErrorKind::Exists`] if it has two
+/// contents; the storage's.
+pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8>> {
+    let missing = || {
+        let what = format!("could not read {segment} of system {}", archive.system());
+        Error::new(ErrorKind::NotFound, what).because("it is not in the archive")
+    };
+    let stored = run_with(archive, segment)?.ok_or_else(missing)?;
+    let mut found = None;
+    archive.read_segments(&stored, segment, &mut |name, content| {
+        found = Some(content).filter(|_| name == segment);
+        Ok(false)
+    })?;
+    let content = found.ok_or_else(missing)?;
+    check_segment(&content, segment)?;
+    Ok(content)
+}
+
+/// Returns the run to read a segment from.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if runs have different content of it; the storage's.
+pub(super) fn run_with(archive: &WalArchive, segment: SegmentName) -> Result<Option<StoredRun>> {
+    run_among(archive, &archive.runs_beside(segment)?, segment)
+}
+
+/// Returns the one of these runs to read a segment from.
+///
+/// # Errors
+/// As [`run_with`].
+pub(super) fn run_among(
+    archive: &WalArchive,
+    runs: &[StoredRun],
+    segment: SegmentName,
+) -> Result<Option<StoredRun>> {
+    let runs: Vec<_> = runs
+        .iter()
+        .filter(|stored| !stored.run.is_partial && stored.run.covers(segment))
+        .collect();
+    if runs.len() > 1 {
+        check_same_content(archive, &runs, segment)?;
+    }
+    // The longest has the segments behind it, too.
+    Ok(runs
+        .into_iter()
+        .max_by_key(|stored| stored.run.last())
+        .cloned())
+}
+
+fn check_same_content(
+    archive: &WalArchive,
+    runs: &[&StoredRun],
+    segment: SegmentName,
+) -> Result<()> {
+    let mut seen: Option<([u8; 32], String)> = None;
+    for stored in runs {
+        let index = archive.index(stored)?;
+        let at = stored.run.segments().position(|name| name == segment);
+        let Some(member) = at.and_then(|at| index.members.get(at)) else {
+            continue;
+        };
+        match &seen {
+            Some((digest, host)) if *digest != member.digest => {
+                return Err(two_contents(archive, segment, host, &index.host));
+            }
+            Some(_) => {}
+            None => seen = Some((member.digest, index.host.clone())),
+        }
+    }
+    Ok(())
+}
+
+fn two_contents(archive: &WalArchive, segment: SegmentName, one: &str, other: &str) -> Error {
+    let what = format!(
+        "cannot choose the content of {segment} of system {}",
+        archive.system()
+    );
+    Error::new(ErrorKind::Exists, what)
+        .because(format!("hosts {one:?} and {other:?} archived different content of it: two servers wrote one timeline"))
+        .hint("`fullbore wal check` names the objects; move those of the server that should not have written away")
+}

@@ -1,0 +1,22 @@
+//! WAL in a repository: names, keys, and the object that holds a run of segments.
+//!
+//! ```text
+//! wal/<system>/<timeline>/<log>/<first segment>-<count>-<digest>.tar.zst   a run of consecutive segments
+//! wal/<system>/history/<timeline>-<digest>.history                         the history of a timeline
+//! wal/<system>/history/<segment>.<offset>-<digest>.backup                  the label of a base backup
+//! ```
+//! All numbers are hexadecimal, as PostgreSQL writes them. The digest is over the content before it was
+//! compressed: the same content has the same key, whoever stores it, and other content has another one.
+
+mod key;
+mod name;
+mod run;
+
+pub use key::{
+    WalDigest, WalDigester, WalKey, WalRun, history_dir, log_dir, system_dir, timeline_dir,
+};
+pub use name::{SegmentName, WalFileName, check_segment_bytes, check_system_name};
+pub use run::{
+    MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, TAIL_BYTES, WalMember, WalRunIndex, pack_segment,
+    run_object, unpack_segment,
+};

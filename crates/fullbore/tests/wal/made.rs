@@ -1,0 +1,141 @@
+//! Segments that no server wrote: a header, and content that depends on a seed.
+
+use super::{
+    args,
+    runs::{Ran, fullbore, noise, shell},
+};
+use std::{ffi::OsString, fs, path::PathBuf};
+use tempfile::TempDir;
+
+/// Bytes of a segment here: the smallest that a server can have.
+const BYTES: usize = 1 << 20;
+
+/// The system that these segments are of.
+pub(crate) const SYSTEM: &str = "7430123456789012345";
+
+/// The files of a server that archives, and a repository.
+pub(crate) struct MadeServer {
+    dir: TempDir,
+}
+
+/// The name of a segment of a timeline.
+pub(crate) fn name(timeline: u32, number: u32) -> String {
+    format!("{timeline:08X}{:08X}{number:08X}", 0)
+}
+
+/// A segment of this place.
+pub(crate) fn segment(timeline: u32, number: u32, seed: u64) -> Vec<u8> {
+    let mut content = noise(seed, BYTES / 16).repeat(16);
+    let start = u64::from(number) * BYTES as u64;
+    let system: u64 = SYSTEM.parse().unwrap();
+    content[0..2].copy_from_slice(&0xD118_u16.to_ne_bytes());
+    content[2..4].copy_from_slice(&6_u16.to_ne_bytes());
+    content[4..8].copy_from_slice(&timeline.to_ne_bytes());
+    content[8..16].copy_from_slice(&start.to_ne_bytes());
+    content[24..32].copy_from_slice(&system.to_ne_bytes());
+    content[32..36].copy_from_slice(&(BYTES as u32).to_ne_bytes());
+    content
+}
+
+impl MadeServer {
+    pub(crate) fn new() -> Self {
+        let server = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        fullbore(args!["init", server.repository()]).ends_with(0);
+        server.make_wal("pg_wal");
+        server
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn repository(&self) -> PathBuf {
+        self.path("repository")
+    }
+
+    /// A directory with WAL: of a server, or of another one.
+    pub(crate) fn make_wal(&self, dir: &str) {
+        fs::create_dir_all(self.path(dir).join("archive_status")).unwrap();
+    }
+
+    /// Segments that wait to be archived.
+    pub(crate) fn write(
+        &self,
+        dir: &str,
+        timeline: u32,
+        numbers: impl IntoIterator<Item = u32>,
+        seed: u64,
+    ) {
+        for number in numbers {
+            let name = name(timeline, number);
+            let content = segment(timeline, number, seed + u64::from(number));
+            fs::write(self.path(dir).join(&name), content).unwrap();
+            fs::write(
+                self.path(dir).join(format!("archive_status/{name}.ready")),
+                "",
+            )
+            .unwrap();
+        }
+    }
+
+    pub(crate) fn push_args(&self, dir: &str, file: &str, more: &[&str]) -> Vec<OsString> {
+        let file = self.path(dir).join(file);
+        let line = args![
+            "wal",
+            "push",
+            file,
+            "--to",
+            self.repository(),
+            "--system",
+            SYSTEM,
+            "--no-serve"
+        ];
+        line.into_iter()
+            .chain(more.iter().map(Into::into))
+            .collect()
+    }
+
+    pub(crate) fn push(&self, file: &str) -> Ran {
+        fullbore(self.push_args("pg_wal", file, &[]))
+    }
+
+    pub(crate) fn push_from(&self, dir: &str, file: &str) -> Ran {
+        fullbore(self.push_args(dir, file, &[]))
+    }
+
+    pub(crate) fn get(&self, file: &str, more: &[&str]) -> Ran {
+        let to = self.path("fetched");
+        let _ = fs::remove_file(&to);
+        let line = args![
+            "wal",
+            "get",
+            file,
+            to,
+            "--from",
+            self.repository(),
+            "--system",
+            SYSTEM,
+            "--alone"
+        ];
+        fullbore(line.into_iter().chain(more.iter().map(Into::into)))
+    }
+
+    pub(crate) fn fetched(&self) -> Vec<u8> {
+        fs::read(self.path("fetched")).unwrap()
+    }
+
+    /// The files of the repository that hold WAL, by their names.
+    pub(crate) fn objects(&self) -> Vec<String> {
+        let found = shell(
+            "cd \"$1\" && find wal -type f 2>/dev/null | sort",
+            args![self.repository()],
+        );
+        found.out.lines().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn check(&self) -> Ran {
+        fullbore(args!["wal", "check", self.repository()])
+    }
+}

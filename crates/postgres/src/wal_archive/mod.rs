@@ -1,0 +1,9 @@
+//! Archived WAL, as PostgreSQL sees it: segments that may be stored, the tree of timelines, gaps.
+//!
+//! Pure but for the reading of one file; where WAL is stored is `repo::wal`'s.
+
+mod segment_header;
+mod tree;
+
+pub use segment_header::{SegmentFacts, check_segment, read_segment_facts};
+pub use tree::{HeldWal, MAX_HISTORY_BYTES, TimelineTree, WalGap};

@@ -1,0 +1,122 @@
+//! The header of a WAL segment: nothing is archived under a name that is not its own.
+//!
+//! See `XLogLongPageHeaderData` in `xlog_internal.h` of PostgreSQL. Numbers are in the byte order of the machine.
+
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    wal::{SegmentName, check_segment_bytes},
+};
+
+/// The upper half of the magic number of all versions that have one of this layout.
+const MAGIC: u16 = 0xD100;
+/// The flag of a long header, which only the first page of a segment has.
+const LONG_HEADER: u16 = 0x0002;
+/// Bytes of the header.
+const HEADER_BYTES: usize = 40;
+
+/// What the header of a segment says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentFacts {
+    /// Identifies the cluster that wrote it.
+    pub system: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Timeline of the first page: at most that of the name, as the first segment of a timeline begins with a copy.
+    pub timeline: u32,
+    /// Location of the first page.
+    pub start: u64,
+}
+
+/// Returns what the header of a segment says; `None` if these bytes begin with none.
+pub fn read_segment_facts(bytes: &[u8]) -> Option<SegmentFacts> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    let u16_at = |at: usize| Some(u16::from_ne_bytes(header.get(at..at + 2)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_ne_bytes(header.get(at..at + 8)?.try_into().ok()?));
+    let is_segment = u16_at(0)? & 0xff00 == MAGIC && u16_at(2)? & LONG_HEADER != 0;
+    if !is_segment {
+        return None;
+    }
+    Some(SegmentFacts {
+        timeline: u32_at(4)?,
+        start: u64_at(8)?,
+        system: u64_at(24)?,
+        segment_bytes: check_segment_bytes(u64::from(u32_at(32)?))?,
+    })
+}
+
+/// Checks that `content` is the segment of this name: a file that the server recycled, or of another server, is not.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] with the reason.
+pub fn check_segment(content: &[u8], name: SegmentName) -> Result<SegmentFacts> {
+    let refused = |why: String| {
+        let what = format!("{name} is not a WAL segment of that name");
+        Err(Error::new(ErrorKind::Corrupt, what).because(why))
+    };
+    let Some(facts) = read_segment_facts(content) else {
+        let is_zero = content.iter().take(8192).all(|byte| *byte == 0);
+        let why = if is_zero {
+            "it begins with zeros"
+        } else {
+            "it does not begin with the header of a segment"
+        };
+        return refused(why.to_owned());
+    };
+    if content.len() as u64 != facts.segment_bytes {
+        return refused(format!(
+            "it has {} bytes, and a segment has {}",
+            content.len(),
+            facts.segment_bytes
+        ));
+    }
+    if facts.start != name.start(facts.segment_bytes) {
+        let is = SegmentName::at(name.timeline, facts.start, facts.segment_bytes);
+        return refused(format!("its first page is that of {is}"));
+    }
+    if facts.timeline > name.timeline {
+        return refused(format!("its first page is of timeline {}", facts.timeline));
+    }
+    Ok(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(timeline: u32, start: u64, bytes: u32) -> Vec<u8> {
+        let mut content = vec![0; bytes as usize];
+        content[0..2].copy_from_slice(&0xD118_u16.to_ne_bytes());
+        content[2..4].copy_from_slice(&6_u16.to_ne_bytes());
+        content[4..8].copy_from_slice(&timeline.to_ne_bytes());
+        content[8..16].copy_from_slice(&start.to_ne_bytes());
+        content[24..32].copy_from_slice(&77_u64.to_ne_bytes());
+        content[32..36].copy_from_slice(&bytes.to_ne_bytes());
+        content
+    }
+
+    #[test]
+    fn only_the_segment_of_a_name_is_taken() {
+        let name = |name: &str| SegmentName::parse(name).unwrap();
+        let mib = 1 << 20;
+        let good = segment(1, 5 << 20, mib);
+        assert_eq!(
+            check_segment(&good, name("000000010000000000000005"))
+                .unwrap()
+                .system,
+            77
+        );
+        // The first segment of a timeline begins with pages of the timeline before.
+        assert!(check_segment(&good, name("000000020000000000000005")).is_ok());
+        let why = |content: &[u8], as_name: &str| {
+            check_segment(content, name(as_name)).unwrap_err().line()
+        };
+        assert!(
+            why(&good, "000000010000000000000006").contains("that of 000000010000000000000005")
+        );
+        assert!(why(&segment(2, 5 << 20, mib), "000000010000000000000005").contains("timeline 2"));
+        assert!(why(&vec![0; mib as usize], "000000010000000000000005").contains("zeros"));
+        assert!(why(&good[..9000], "000000010000000000000005").contains("9000 bytes"));
+        assert!(why(b"", "000000010000000000000005").contains("zeros"));
+    }
+}

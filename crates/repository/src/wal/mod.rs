@@ -1,0 +1,10 @@
+//! The WAL of a system in a repository: stored, listed and read.
+//!
+//! An object is put once, under a key that has the digest of its content, and never replaced. A listing of keys says which
+//! segments there are; which of them belong together is `postgres::wal_archive`'s.
+
+mod retention;
+mod stored;
+
+pub use retention::{PrunedWal, WalNeeds, WalRetention, prune_wal};
+pub use stored::{StoredRun, WalArchive, WalListing, list_systems};

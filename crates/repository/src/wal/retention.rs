@@ -1,0 +1,418 @@
+//! Which WAL is kept, and the prune of the rest.
+//!
+//! From the start of the oldest kept backup of a system on, all WAL is kept, on that timeline and all later ones. So a backup
+//! under way, whose start is later, needs no announcement. With [`WalRetention::keep_seconds`] all WAL is kept from the newest
+//! backup that is at least so old; of older backups only that between start and stop. Without a backup of a system,
+//! nothing of it goes.
+//!
+//! A prune gives an object a tombstone; a later prune deletes it once the tombstone is older than the grace. So a
+//! recovery that began before goes on, although its host may only read.
+
+use super::stored::{StoredRun, WalListing, list_systems};
+use crate::open::list_backups;
+use fullbore_crypt::Access;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::{TOMBSTONES, WAL},
+    root::Root,
+    wal::{SegmentName, WalRun},
+};
+use fullbore_storage::{Objects, PutIf};
+use jiff::Timestamp;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// How long WAL is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct WalRetention {
+    /// Recovery to any time is kept for so many seconds; `None` for as long as there are backups.
+    pub keep_seconds: Option<i64>,
+    /// Seconds between the tombstone of an object and its deletion.
+    pub grace_seconds: i64,
+}
+
+impl Default for WalRetention {
+    fn default() -> Self {
+        Self {
+            keep_seconds: None,
+            grace_seconds: 24 * 3600,
+        }
+    }
+}
+
+/// The WAL that a backup needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalNeeds {
+    /// The backup.
+    pub id: String,
+    /// The system identifier of its cluster.
+    pub system: String,
+    /// The first segment.
+    pub first: SegmentName,
+    /// The last segment that it needs to be consistent.
+    pub last: SegmentName,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// When its capture ended, in seconds since 1970.
+    pub ended: i64,
+}
+
+impl WalNeeds {
+    /// Returns what a backup needs; `None` if it is not of a cluster, or needs no WAL.
+    pub fn of(root: &Root) -> Option<Self> {
+        let cluster = root.postgres.as_ref()?;
+        let segment = |name: &String| SegmentName::parse(name);
+        let ended: Option<Timestamp> = root.captured_at().parse().ok();
+        // A cluster that was shut down needs none; what follows it begins at its stop.
+        let stop = parse_location(&cluster.stop_lsn);
+        let at_stop = SegmentName::at(cluster.timeline.max(1), stop, cluster.wal_segment_bytes);
+        Some(Self {
+            id: root.id.clone(),
+            system: cluster.system_identifier.clone(),
+            first: cluster
+                .wal_segments
+                .first()
+                .and_then(segment)
+                .unwrap_or(at_stop),
+            last: cluster
+                .wal_segments
+                .last()
+                .and_then(segment)
+                .unwrap_or(at_stop),
+            segment_bytes: cluster.wal_segment_bytes,
+            ended: ended.map_or(i64::MIN, Timestamp::as_second),
+        })
+    }
+
+    /// Returns whether this backup needs a run: within its own time, or also behind it.
+    fn keeps(&self, run: &WalRun, is_continuous: bool, are_sizes_equal: bool) -> bool {
+        let last = run.last();
+        let place = |segment: SegmentName| match are_sizes_equal {
+            true => segment.place(),
+            // Numbers count segments of another size: only the log can be compared.
+            false => (segment.log, 0),
+        };
+        let is_behind_start =
+            last.timeline >= self.first.timeline && place(last) >= place(self.first);
+        let is_before_stop =
+            run.first.timeline <= self.last.timeline && place(run.first) <= place(self.last);
+        is_behind_start && (is_continuous || is_before_stop)
+    }
+}
+
+fn parse_location(text: &str) -> u64 {
+    let halves = text.split_once('/');
+    let number = |half: &str| u64::from_str_radix(half, 16).unwrap_or(0);
+    halves.map_or(0, |(high, low)| number(high) << 32 | number(low))
+}
+
+/// What a prune did with WAL, or would do.
+#[derive(Debug, Default)]
+pub struct PrunedWal {
+    /// Objects that were deleted.
+    pub freed_runs: u64,
+    /// Bytes of them.
+    pub freed_bytes: u64,
+    /// Objects that have a tombstone, and go with a later prune.
+    pub marked_runs: u64,
+    /// Bytes of them.
+    pub marked_bytes: u64,
+    /// Systems of which there is no backup: all of their WAL is kept.
+    pub systems_without_backups: Vec<String>,
+    /// Why nothing was done.
+    pub skipped: Option<String>,
+}
+
+impl PrunedWal {
+    /// Returns whether there is nothing to report.
+    pub fn is_nothing(&self) -> bool {
+        self.freed_runs + self.marked_runs == 0
+            && self.systems_without_backups.is_empty()
+            && self.skipped.is_none()
+    }
+}
+
+/// Deletes the WAL that no backup needs; with `dry`, only reports it. Reads no WAL and changes no backup.
+///
+/// # Errors
+/// The storage's. A root that cannot be read ends it before anything is marked.
+pub fn prune_wal(
+    objects: &Arc<dyn Objects>,
+    retention: &WalRetention,
+    dry: bool,
+) -> Result<PrunedWal> {
+    let mut pruned = PrunedWal::default();
+    let systems = list_systems(&**objects)?;
+    let marks = wal_tombstones(&**objects)?;
+    if systems.is_empty() && marks.is_empty() {
+        return Ok(pruned);
+    }
+    if cannot_read(&**objects) {
+        pruned.skipped = Some("the roots of its backups cannot be read without a key".to_owned());
+        return Ok(pruned);
+    }
+    let mut needs: BTreeMap<String, Vec<WalNeeds>> = BTreeMap::new();
+    for (id, root) in list_backups(objects)? {
+        let root = root.map_err(|error| {
+            error.detail(format!("WAL is kept while backup {id:?} cannot be read"))
+        })?;
+        if let Some(need) = WalNeeds::of(&root) {
+            needs.entry(need.system.clone()).or_default().push(need);
+        }
+    }
+    let mut unneeded = Vec::new();
+    for (system, listing) in &systems {
+        // A copy that archives under a name of its own has the backups of its system.
+        let identifier = system.split('.').next().unwrap_or(system);
+        match needs.get(identifier) {
+            None => pruned.systems_without_backups.push(system.clone()),
+            Some(needs) => unneeded.extend(unneeded_runs(listing, needs, retention)),
+        }
+    }
+    WalPruning {
+        objects: &**objects,
+        retention,
+        dry,
+        marks,
+    }
+    .apply(&unneeded, &mut pruned)?;
+    Ok(pruned)
+}
+
+fn cannot_read(objects: &dyn Objects) -> bool {
+    let sealed = objects.as_sealed();
+    sealed.is_some_and(|sealed| sealed.access() != Some(Access::Read))
+}
+
+/// Returns the runs that no backup of the system needs.
+fn unneeded_runs(
+    listing: &WalListing,
+    needs: &[WalNeeds],
+    retention: &WalRetention,
+) -> Vec<StoredRun> {
+    let are_sizes_equal = needs
+        .iter()
+        .all(|need| need.segment_bytes == needs[0].segment_bytes);
+    let now = Timestamp::now().as_second();
+    let is_old = |need: &&WalNeeds| match retention.keep_seconds {
+        None => false,
+        Some(seconds) => need.ended <= now.saturating_sub(seconds),
+    };
+    let begins = needs.iter().filter(is_old).max_by_key(|need| need.ended);
+    // Older backups than the one with which recovery to any time begins need their own WAL only.
+    let is_continuous = |need: &WalNeeds| begins.is_none_or(|begins| need.ended >= begins.ended);
+    let is_needed = |run: &WalRun| {
+        let mut needs = needs.iter();
+        needs.any(|need| need.keeps(run, is_continuous(need), are_sizes_equal))
+    };
+    let runs = listing.runs.iter().filter(|stored| !is_needed(&stored.run));
+    runs.cloned().collect()
+}
+
+/// Tombstones of WAL: the key of the object, and when the tombstone was stored, in seconds since 1970.
+fn wal_tombstones(objects: &dyn Objects) -> Result<BTreeMap<String, i64>> {
+    let mut marks = BTreeMap::new();
+    for object in objects.list(&format!("{TOMBSTONES}/{WAL}"))? {
+        let stored = objects.get(&object.key)?;
+        let text = stored.map(|(bytes, _)| String::from_utf8_lossy(&bytes).trim().to_owned());
+        // One that cannot be read is as new as can be.
+        let since = text.and_then(|text| text.parse().ok()).unwrap_or(i64::MAX);
+        let key = object
+            .key
+            .strip_prefix(TOMBSTONES)
+            .and_then(|key| key.strip_prefix('/'));
+        marks.extend(key.map(|key| (key.to_owned(), since)));
+    }
+    Ok(marks)
+}
+
+struct WalPruning<'a> {
+    objects: &'a dyn Objects,
+    retention: &'a WalRetention,
+    dry: bool,
+    marks: BTreeMap<String, i64>,
+}
+
+impl WalPruning<'_> {
+    fn apply(&self, unneeded: &[StoredRun], pruned: &mut PrunedWal) -> Result<()> {
+        let now = Timestamp::now().as_second();
+        let grace = self.retention.grace_seconds;
+        let is_due = |since: i64| since <= now.saturating_sub(grace);
+        let mut going = Vec::new();
+        let mut marked = BTreeSet::new();
+        for stored in unneeded {
+            let key = stored.run.to_string();
+            let is_over = match self.marks.get(&key) {
+                Some(since) => is_due(*since),
+                None => grace <= 0,
+            };
+            if is_over {
+                pruned.freed_runs += 1;
+                pruned.freed_bytes += stored.bytes;
+                going.push(key);
+                continue;
+            }
+            pruned.marked_runs += 1;
+            pruned.marked_bytes += stored.bytes;
+            if !self.marks.contains_key(&key) && !self.dry {
+                self.mark(&key, now)?;
+            }
+            marked.insert(key);
+        }
+        if self.dry {
+            return Ok(());
+        }
+        self.objects.delete(&going)?;
+        if self.objects.abilities().has_locks {
+            // Those of pushes that were killed; the storage knows the living ones.
+            self.objects.abort_uploads(WAL)?;
+        }
+        // The tombstones of what is gone, and of what a backup needs again.
+        let over = self.marks.keys().filter(|key| !marked.contains(*key));
+        let over: Vec<String> = over.map(|key| format!("{TOMBSTONES}/{key}")).collect();
+        if over.is_empty() {
+            Ok(())
+        } else {
+            self.objects.delete(&over)
+        }
+    }
+
+    fn mark(&self, key: &str, now: i64) -> Result<()> {
+        let body = format!("{now}\n");
+        match self.objects.put(
+            &format!("{TOMBSTONES}/{key}"),
+            body.as_bytes(),
+            &PutIf::Always,
+        ) {
+            // A full storage needs the prune of backups all the more.
+            Err(error) if error.kind == ErrorKind::Full => Ok(()),
+            other => other.map(drop).map_err(|error: Error| error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_format::wal::WalDigest;
+
+    fn segment(name: &str) -> SegmentName {
+        SegmentName::parse(name).unwrap()
+    }
+
+    fn need(id: &str, first: &str, last: &str, days_old: i64) -> WalNeeds {
+        WalNeeds {
+            id: id.to_owned(),
+            system: "7".to_owned(),
+            first: segment(first),
+            last: segment(last),
+            segment_bytes: 16 << 20,
+            ended: Timestamp::now().as_second() - days_old * 86400,
+        }
+    }
+
+    fn listing(runs: &[(&str, u32)]) -> WalListing {
+        let stored = |(first, count): &(&str, u32)| StoredRun {
+            run: WalRun {
+                system: "7".to_owned(),
+                first: segment(first),
+                count: *count,
+                is_partial: false,
+                digest: WalDigest([0; 16]),
+            },
+            bytes: 1,
+        };
+        WalListing {
+            runs: runs.iter().map(stored).collect(),
+            small: Vec::new(),
+        }
+    }
+
+    fn going(runs: &[(&str, u32)], needs: &[WalNeeds], keep_days: Option<i64>) -> Vec<String> {
+        let retention = WalRetention {
+            keep_seconds: keep_days.map(|days| days * 86400),
+            ..WalRetention::default()
+        };
+        let unneeded = unneeded_runs(&listing(runs), needs, &retention);
+        unneeded
+            .iter()
+            .map(|stored| stored.run.first.to_string())
+            .collect()
+    }
+
+    const RUNS: [(&str, u32); 6] = [
+        ("000000010000000000000001", 4),
+        ("000000010000000000000005", 4),
+        ("000000010000000000000009", 1),
+        ("00000001000000000000000A", 16),
+        ("00000002000000000000000C", 2),
+        ("00000003000000000000000D", 1),
+    ];
+
+    #[test]
+    fn all_wal_from_the_oldest_backup_on_is_kept() {
+        let needs = [need(
+            "a",
+            "000000010000000000000007",
+            "000000010000000000000008",
+            9,
+        )];
+        assert_eq!(going(&RUNS, &needs, None), ["000000010000000000000001"]);
+        let later = [need(
+            "b",
+            "00000002000000000000000C",
+            "00000002000000000000000C",
+            1,
+        )];
+        // The timeline before the backup leads nowhere that it could go.
+        assert_eq!(going(&RUNS, &later, None).len(), 4);
+        assert_eq!(
+            going(&RUNS, &[needs[0].clone(), later[0].clone()], None).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn with_a_limit_older_backups_keep_their_own_wal_only() {
+        let needs = [
+            need(
+                "a",
+                "000000010000000000000002",
+                "000000010000000000000003",
+                30,
+            ),
+            need(
+                "b",
+                "000000010000000000000009",
+                "000000010000000000000009",
+                20,
+            ),
+            need(
+                "c",
+                "00000001000000000000000B",
+                "00000001000000000000000B",
+                3,
+            ),
+        ];
+        assert_eq!(going(&RUNS, &needs, Some(14)), ["000000010000000000000005"]);
+        assert!(going(&RUNS, &needs, Some(40)).is_empty());
+        assert!(going(&RUNS, &needs, None).is_empty());
+    }
+
+    #[test]
+    fn segments_of_another_size_are_compared_by_log() {
+        let mut needs = vec![need(
+            "a",
+            "000000010000000000000007",
+            "000000010000000000000008",
+            9,
+        )];
+        needs.push(WalNeeds {
+            segment_bytes: 64 << 20,
+            ..needs[0].clone()
+        });
+        assert!(going(&RUNS, &needs, None).is_empty());
+    }
+}
