@@ -152,6 +152,7 @@ fn target_at(directory: &Path) -> HostilePeer<Pipes> {
         false,
         false,
         false,
+        (None::<u64>, false),
     );
     let said = peer.ask_copy((0u8, (target,)), b"");
     assert!(
