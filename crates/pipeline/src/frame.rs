@@ -1,6 +1,6 @@
 //! The unit of work, and its buffers.
 
-use crate::known::{BaseEntry, StoredRun};
+use crate::known::{BaseEntry, StoredRun, Trust};
 use fullbore_format::{
     chunk::ContentChunk,
     digest::Piece,
@@ -194,6 +194,14 @@ impl Slice {
         if let Self::Piece { file, .. } = self {
             file.opened.wait();
         }
+    }
+}
+
+impl Scanned {
+    /// Returns whether a source reads the content: of an object that is unchanged since an earlier
+    /// backup it reads nothing, whatever its size.
+    pub fn is_read(&self) -> bool {
+        { self.known.as_ref() }.is_none_or(|known| known.trust == Trust::Nothing)
     }
 }
 

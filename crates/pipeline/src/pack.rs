@@ -7,7 +7,6 @@
 
 use crate::{
     frame::{LargeFile, Scanned, Slice},
-    known::Trust,
     source::Stream,
 };
 use fullbore_format::{
@@ -107,10 +106,7 @@ impl Iterator for Pack {
 impl Pack {
     /// Adds an entry. Returns a slice if the entry completes one.
     fn add_entry(&mut self, scanned: Scanned) -> Option<Slice> {
-        let reads = scanned
-            .known
-            .as_ref()
-            .is_none_or(|known| known.trust == Trust::Nothing);
+        let reads = scanned.is_read();
         let len = if reads && scanned.state.is_stored() {
             data_len(&scanned.entry)
         } else {

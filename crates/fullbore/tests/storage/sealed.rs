@@ -182,7 +182,12 @@ fn an_upload_of_any_length_has_its_plain_length_and_digests_of_its_stored_bytes(
         let bytes = pattern(length, length as u64);
         for piece in [4096 + 7, CHUNK_BYTES, 3 << 20] {
             let stored = upload(&sealed, "a/o", &bytes, piece);
-            let as_stored = read(&memory, "a/o", 0, stored_object_bytes(length as u64) as usize);
+            let as_stored = read(
+                &*memory,
+                "a/o",
+                0,
+                stored_object_bytes(length as u64) as usize,
+            );
             let parts: Vec<_> = as_stored.chunks(part).map(crc64).collect();
             assert_eq!(
                 (stored.bytes, stored.parts),

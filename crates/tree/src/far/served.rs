@@ -188,8 +188,8 @@ impl ServedSource {
     ) -> Result<FrameWords> {
         let small = small.into_iter().map(ScannedWords::scanned);
         let small = small.collect::<Result<Vec<_>>>()?;
-        let is_larger = |scanned: &Scanned| scanned.entry.data_len() > buf.made_for() as u64;
-        if small.iter().any(is_larger) {
+        let most = buf.made_for() as u64;
+        if small.iter().any(|scanned| bytes_read(scanned) > most) {
             return Err(wrong_words("a file is larger than its frame"));
         }
         let large = large.map(|words| self.keep_large(*words)).transpose()?;
@@ -318,5 +318,18 @@ impl PartWords {
             replaced: part.replaced,
             is_first: part.is_first,
         }
+    }
+}
+
+/// Returns how many bytes of an object are read at most: all, or the runs that are stored again.
+fn bytes_read(scanned: &Scanned) -> u64 {
+    let again = scanned
+        .known
+        .as_ref()
+        .and_then(|known| known.changed.as_ref());
+    match again {
+        _ if scanned.is_read() => scanned.entry.data_len(),
+        Some(runs) => runs.iter().fold(0, |sum, run| sum.saturating_add(run.len)),
+        None => 0,
     }
 }
