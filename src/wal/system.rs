@@ -197,21 +197,19 @@ pub(super) fn run_among(
         .cloned())
 }
 
-/// Returns the runs that can be read, after checking that all have the same content of a segment.
+/// Returns the runs that are there, after checking that all have the same content of a segment.
 fn with_same_content<'a>(
     archive: &WalArchive,
     runs: Vec<&'a StoredRun>,
     segment: SegmentName,
 ) -> Result<Vec<&'a StoredRun>> {
     let mut seen: Option<([u8; 32], String)> = None;
-    let mut damaged = None;
     let mut sound = Vec::new();
     for stored in runs {
         let index = match archive.index(stored) {
-            Err(error) if error.kind.is_loss() => {
-                damaged = Some(error);
-                continue;
-            }
+            // A prune has deleted it meanwhile.
+            Err(error) if error.kind == ErrorKind::NotFound => continue,
+            // What a damaged one has cannot be compared: that the others are right is not known.
             index => index?,
         };
         let at = stored.run.segments().position(|name| name == segment);
@@ -227,10 +225,7 @@ fn with_same_content<'a>(
         }
         sound.push(stored);
     }
-    match damaged {
-        Some(error) if sound.is_empty() => Err(error),
-        _ => Ok(sound),
-    }
+    Ok(sound)
 }
 
 fn two_contents(archive: &WalArchive, segment: SegmentName, one: &str, other: &str) -> Error {
