@@ -83,8 +83,11 @@ fn compare(
         Err(error) if error.kind == ErrorKind::Permission => {
             return compare_unread(archive, wal, stored, digests, found);
         }
-        // A prune may have joined it with others meanwhile.
-        Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+        // A prune may have deleted it meanwhile, and `wal check` names damage: neither is a reason to keep WAL on the server.
+        Err(error) if error.kind.is_loss() => {
+            debug(|| error.line());
+            return Ok(());
+        }
         index => index?,
     };
     for (segment, member) in stored.run.segments().zip(&index.members) {

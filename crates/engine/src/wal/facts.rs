@@ -88,7 +88,16 @@ impl SystemReport {
             false => need.first.timeline,
         };
         let first_gap = |need: &&WalNeeds| {
-            let gaps = tree.gaps_on_way(need.first, way_end(need), None);
+            // A backup with its own WAL goes on behind that, and is not cut off from an archive that began later.
+            let begin = if need.is_archived {
+                need.first
+            } else {
+                need.last
+            };
+            if !need.is_archived && !tree.has(need.last) {
+                return None;
+            }
+            let gaps = tree.gaps_on_way(begin, way_end(need), None);
             gaps.first().map(|gap| (need.id.clone(), *gap))
         };
         Self {

@@ -190,9 +190,10 @@ pub(super) fn run_among(
         .iter()
         .filter(|stored| !stored.run.is_partial && stored.run.covers(segment))
         .collect();
-    if runs.len() > 1 {
-        check_same_content(archive, &runs, segment)?;
-    }
+    let runs = match runs.len() {
+        0 | 1 => runs,
+        _ => with_same_content(archive, runs, segment)?,
+    };
     // The longest has the segments behind it, too.
     Ok(runs
         .into_iter()
@@ -200,14 +201,21 @@ pub(super) fn run_among(
         .cloned())
 }
 
-fn check_same_content(
+/// Returns the runs that are there, after checking that all have the same content of a segment.
+fn with_same_content<'a>(
     archive: &WalArchive,
-    runs: &[&StoredRun],
+    runs: Vec<&'a StoredRun>,
     segment: SegmentName,
-) -> Result<()> {
+) -> Result<Vec<&'a StoredRun>> {
     let mut seen: Option<([u8; 32], String)> = None;
+    let mut sound = Vec::new();
     for stored in runs {
-        let index = archive.index(stored)?;
+        let index = match archive.index(stored) {
+            // A prune has deleted it meanwhile.
+            Err(error) if error.kind == ErrorKind::NotFound => continue,
+            // What a damaged one has cannot be compared: that the others are right is not known.
+            index => index?,
+        };
         let at = stored.run.segments().position(|name| name == segment);
         let Some(member) = at.and_then(|at| index.members.get(at)) else {
             continue;
@@ -219,8 +227,9 @@ fn check_same_content(
             Some(_) => {}
             None => seen = Some((member.digest, index.host.clone())),
         }
+        sound.push(stored);
     }
-    Ok(())
+    Ok(sound)
 }
 
 fn two_contents(archive: &WalArchive, segment: SegmentName, one: &str, other: &str) -> Error {

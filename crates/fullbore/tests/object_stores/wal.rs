@@ -104,8 +104,9 @@ fn a_store_that_fails_leaves_the_segment_to_the_server_and_never_ends_a_recovery
     store
         .run(args!["init", store.address, "--no-encryption"])
         .ends_with(0);
-    write(dir.path(), 2..4);
+    write(dir.path(), 2..3);
     store.run(push(&store, dir.path(), 2)).ends_with(0);
+    write(dir.path(), 3..4);
     proxy.rule(|_| super::fault_proxy::Break::Answer(503, "", ""));
     let mut line = push(&store, dir.path(), 3);
     line.extend(args!["--patience", "0", "--storage", "tries=2"]);

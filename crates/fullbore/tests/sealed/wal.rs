@@ -87,7 +87,8 @@ fn a_put_key_archives_and_cannot_fetch() {
             "--from",
             repository,
             "--system",
-            SYSTEM
+            SYSTEM,
+            "--alone"
         ]
     };
     world.run_as(&host, get(3)).ends_with(126);

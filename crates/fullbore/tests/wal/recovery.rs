@@ -215,3 +215,30 @@ fn two_primaries_that_write_one_timeline_are_told() {
     });
     fullbore(args!["wal", "check", repository]).ends_with(4);
 }
+
+#[test]
+fn a_backup_that_was_made_before_the_archive_is_no_fault() {
+    let Some(version) = versions().last() else {
+        return;
+    };
+    let (cluster, repository) = archiving(version, "repository");
+    cluster.psql("ALTER SYSTEM SET archive_command = ''");
+    cluster.psql("SELECT pg_reload_conf()");
+    backup(&cluster, &repository, &[]);
+    cluster.psql("CREATE TABLE t (n int)");
+    cluster.psql("SELECT pg_switch_wal()");
+    // The server was never asked for what is gone.
+    cluster.stop("fast");
+    let line = "rm -f \"$1\"/pg_wal/archive_status/*.ready; rm -rf \"$2\"/wal";
+    crate::runs::shell(line, args![cluster.data(), repository]).ends_with(0);
+    cluster.start();
+    cluster.psql("ALTER SYSTEM RESET archive_command");
+    cluster.psql("SELECT pg_reload_conf()");
+    cluster.psql("INSERT INTO t VALUES (1)");
+    switch(&cluster);
+    fullbore(args!["verify", repository]).ends_with(0);
+    let to = cluster.path("refused");
+    let line = args!["restore", repository, "--to", to, "--recovery", "point"];
+    let refused = fullbore(line).ends_with(1);
+    assert!(refused.err.contains("has a gap"), "{}", refused.err);
+}

@@ -57,6 +57,8 @@ pub struct WalNeeds {
     pub segment_bytes: u64,
     /// When its capture ended, in seconds since 1970.
     pub ended: i64,
+    /// Whether the WAL between the two is in the archive only.
+    pub is_archived: bool,
 }
 
 impl WalNeeds {
@@ -83,6 +85,7 @@ impl WalNeeds {
                 .unwrap_or(at_stop),
             segment_bytes: cluster.wal_segment_bytes,
             ended: ended.map_or(i64::MIN, Timestamp::as_second),
+            is_archived: cluster.online && cluster.wal != "included",
         })
     }
 
@@ -310,6 +313,7 @@ mod tests {
             last: segment(last),
             segment_bytes: 16 << 20,
             ended: Timestamp::now().as_second() - days_old * 86400,
+            is_archived: false,
         }
     }
 

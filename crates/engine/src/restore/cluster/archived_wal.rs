@@ -6,9 +6,8 @@ use super::choose_backup::ClusterBackups;
 use crate::{restore::Restore, wal::SystemWal};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::WAL,
     root::{ClusterInfo, Root},
-    wal::SegmentName,
+    wal::{SegmentName, check_system_name, system_dir},
 };
 use fullbore_postgres::{
     lsn::Lsn,
@@ -57,6 +56,9 @@ pub(crate) fn look(
     if recovery.restore_command.is_some() || recovery.settings.iter().any(is_set) {
         return Ok(None);
     }
+    if !check_system_name(&cluster.system_identifier) {
+        return Ok(None);
+    }
     let mode = recovery.kind()?;
     let has_own_wal = !cluster.online || cluster.wal == "included";
     let Some(needs) = WalNeeds::of(root).filter(|_| mode != Mode::None || !has_own_wal) else {
@@ -70,7 +72,7 @@ pub(crate) fn look(
     }
     let objects = location.objects()?;
     if objects
-        .list(&format!("{WAL}/{}", cluster.system_identifier))?
+        .list(&system_dir(&cluster.system_identifier))?
         .is_empty()
     {
         return Ok(None);
