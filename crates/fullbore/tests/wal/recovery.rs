@@ -230,7 +230,7 @@ fn a_backup_that_was_made_before_the_archive_is_no_fault() {
     // The server was never asked for what is gone.
     cluster.stop("fast");
     let line = "rm -f \"$1\"/pg_wal/archive_status/*.ready; rm -rf \"$2\"/wal";
-    crate::runs::shell(line, args![cluster.data(), repository]).ends_with(0);
+    super::runs::shell(line, args![cluster.data(), repository]).ends_with(0);
     cluster.start();
     cluster.psql("ALTER SYSTEM RESET archive_command");
     cluster.psql("SELECT pg_reload_conf()");
