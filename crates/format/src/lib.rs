@@ -24,5 +24,6 @@ pub mod root;
 pub mod root_parts;
 pub mod seal;
 pub mod segment;
+pub mod segment_reader;
 pub mod sizes;
 pub mod text;
