@@ -12,6 +12,7 @@ pub mod cbor;
 pub mod chunk;
 pub mod digest;
 pub mod entry;
+pub mod entry_difference;
 pub mod error;
 pub mod intent;
 pub mod json;
