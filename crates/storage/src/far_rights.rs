@@ -252,6 +252,10 @@ impl Objects for FarBackup {
         self.inner.abilities()
     }
 
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
+    }
+
     fn describe(&self, key: &str) -> String {
         self.inner.describe(key)
     }
@@ -354,6 +358,10 @@ impl Objects for FarRestore {
 
     fn abilities(&self) -> StorageAbilities {
         self.inner.abilities()
+    }
+
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
     }
 
     fn describe(&self, key: &str) -> String {

@@ -60,7 +60,7 @@ impl<'a> ChangeList<'a> {
                 let chosen = ChosenBases::of(objects, &look.files, &backup.base, like)?;
                 // Nothing is announced: this backup stores nothing.
                 let referred = |_: &[String]| {
-                    let sizes = objects.as_local().is_none().then(|| look.sizes());
+                    let sizes = objects.answers_late().then(|| look.sizes());
                     Ok(Referred {
                         sizes,
                         ..Referred::default()
