@@ -1,8 +1,9 @@
 //! Any bytes are read as service frames, locator, label and seek table without harm.
 #![no_main]
 
-use fullbore_format::segment::{
-    Label, Locator, Service, parse_seek_table, seek_table_len, skippable_len,
+use fullbore_format::{
+    segment::{Label, Locator, Service, skippable_len},
+    segment_reader::segment_in_memory,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -13,8 +14,14 @@ fuzz_target!(|bytes: &[u8]| {
         skippable_len(bytes),
         Label::parse(bytes),
     );
-    let _ = seek_table_len(bytes, bytes.len() as u64);
-    if let Some(sizes) = parse_seek_table(bytes) {
-        assert!(sizes.len() * 8 <= bytes.len());
+    let segment = segment_in_memory(bytes);
+    let _ = (
+        segment.locator(),
+        segment.begins_with_label(),
+        segment.service(0, |_| true),
+        segment.lz4_frame(0),
+    );
+    if let Ok(Some(frames)) = segment.frames() {
+        assert!(frames.len() * 8 <= bytes.len());
     }
 });

@@ -235,7 +235,7 @@ impl SeekTable {
 
 /// Returns the length of the whole seek table frame, from the last [`SEEK_FOOTER_BYTES`] of a file
 /// of `file_len` bytes.
-pub fn seek_table_len(footer: &[u8], file_len: u64) -> Option<u64> {
+pub(crate) fn seek_table_len(footer: &[u8], file_len: u64) -> Option<u64> {
     let entry = match footer.get(4)? {
         flags if flags & 0x80 != 0 => SEEK_ENTRY_BYTES + 4,
         _ => SEEK_ENTRY_BYTES,
@@ -245,7 +245,7 @@ pub fn seek_table_len(footer: &[u8], file_len: u64) -> Option<u64> {
 }
 
 /// Returns stored and plain bytes of every frame, from a whole seek table frame.
-pub fn parse_seek_table(frame: &[u8]) -> Option<Vec<(u32, u32)>> {
+pub(crate) fn parse_seek_table(frame: &[u8]) -> Option<Vec<(u32, u32)>> {
     let footer = frame.get(frame.len().checked_sub(SEEK_FOOTER_BYTES)?..)?;
     let len = seek_table_len(footer, frame.len() as u64)?;
     let entries = frame.get(8..frame.len() - SEEK_FOOTER_BYTES)?;

@@ -116,7 +116,7 @@ impl Base {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
-            let is_far = objects.as_local().is_none();
+            let is_far = objects.answers_late();
             let read_first = || {
                 if is_far {
                     archives.iter().for_each(Archive::read_ahead);

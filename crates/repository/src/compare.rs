@@ -8,7 +8,8 @@
 use super::base::Base;
 use crate::archive::{Archive, Records};
 use fullbore_format::{
-    entry::{Entry, EntryKind, Time, order},
+    entry::{EntryKind, Time, order},
+    entry_difference::difference,
     error::Result,
     page::{EntryState, PageItem, Record, are_contiguous, describe_whole_file},
 };
@@ -181,7 +182,7 @@ impl CompareRules {
     /// read.
     fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
         let (entry, whole) = (&scanned.entry, record.state == EntryState::Whole);
-        let EntryKind::File { size, .. } = entry.kind else {
+        let EntryKind::File { .. } = entry.kind else {
             return (record.state == scanned.state && record.entry == *entry)
                 .then_some(Trust::Same);
         };
@@ -189,17 +190,20 @@ impl CompareRules {
             return None;
         }
         let then = &record.entry;
-        let mtime = then.size() == size && then.mtime == entry.mtime;
-        let proven = mtime && is_same_inode(then, entry) && entry.mtime.max(entry.ctime) < begun;
+        let found = difference(then, entry);
+        let mtime = !found.size && !found.mtime;
+        let is_same_inode = then.ctime == entry.ctime && then.inode == entry.inode;
+        let proven = mtime && is_same_inode && entry.mtime.max(entry.ctime) < begun;
         let unchanged = match self.compare {
             Compare::Inode => proven,
-            Compare::Mtime => mtime && entry.mtime < begun && then.owner == entry.owner,
-            Compare::Size => then.size() == size && then.owner == entry.owner,
+            Compare::Mtime => mtime && entry.mtime < begun && !found.owner,
+            Compare::Size => !found.size && !found.owner,
             Compare::Content => false,
         };
-        match unchanged && whole && then.kind == entry.kind {
+        match unchanged && whole && !found.size && !found.holes {
             true if !proven => Some(Trust::Unverified),
-            true if is_same_but_attributes(then, entry) => Some(Trust::Same),
+            // The scan does not read the attributes of files; a change of them changes the ctime.
+            true if !found.mode && !found.owner => Some(Trust::Same),
             true => Some(Trust::Content),
             false => self.digests.then_some(Trust::Nothing),
         }
@@ -230,16 +234,4 @@ impl CompareRules {
             self.digests.then_some(Trust::Nothing)
         }
     }
-}
-
-fn is_same_inode(a: &Entry, b: &Entry) -> bool {
-    a.ctime == b.ctime && a.inode == b.inode
-}
-
-/// The scan does not read the attributes of files; a change of them changes the ctime.
-fn is_same_but_attributes(then: &Entry, now: &Entry) -> bool {
-    is_same_inode(then, now)
-        && then.mtime == now.mtime
-        && then.mode == now.mode
-        && then.owner == now.owner
 }

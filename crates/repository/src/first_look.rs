@@ -34,7 +34,7 @@ impl FirstLook {
     /// # Errors
     /// Errors of the storage.
     pub fn take(objects: &dyn Objects) -> Result<Self> {
-        if objects.as_local().is_some() {
+        if !objects.answers_late() {
             return Ok(Self {
                 files: backup_files(objects)?,
                 intents: intents(objects)?,

@@ -96,7 +96,7 @@ type ListedBases = (
 /// Returns what can be referred to. A store takes one request for it; of a directory, no backups and
 /// no objects are listed.
 fn listed_bases(objects: &dyn Objects) -> Result<ListedBases> {
-    if objects.as_local().is_some() {
+    if !objects.answers_late() {
         return Ok((HashSet::new(), tombstones(objects)?, None));
     }
     let all = objects.list("")?;
@@ -186,7 +186,7 @@ pub fn check(objects: &dyn Objects, root: &Root, listed: &HashMap<String, u64>) 
 /// # Errors
 /// Errors of the storage.
 pub fn listed_needs(objects: &dyn Objects, root: &Root) -> Result<HashMap<String, u64>> {
-    if objects.as_local().is_some() || roots::needs(root)?.len() < 2 {
+    if !objects.answers_late() || roots::needs(root)?.len() < 2 {
         return Ok(HashMap::new());
     }
     let listed = objects.list(BACKUPS)?.into_iter();
@@ -408,7 +408,7 @@ pub fn settle_all(objects: &dyn Objects, ids: &[&str]) -> Result<()> {
         [id] => settle(objects, id),
         _ => {
             let (first, second) = ids.split_at(ids.len() / 2);
-            let at_once = objects.as_local().is_none() && ids.len() <= SETTLED_AT_ONCE;
+            let at_once = objects.answers_late() && ids.len() <= SETTLED_AT_ONCE;
             let first = || settle_all(objects, first);
             let (first, second) = run_both(at_once, first, || settle_all(objects, second));
             first.and(second)

@@ -247,10 +247,10 @@ const READ_AT_ONCE: usize = 16;
 /// Returns how many documents are read at the same time.
 pub(super) fn at_once(objects: &dyn Objects) -> usize {
     // A root can have megabytes, and reading a file takes less time than starting a thread.
-    if objects.as_local().is_some() {
-        1
-    } else {
+    if objects.answers_late() {
         READ_AT_ONCE
+    } else {
+        1
     }
 }
 

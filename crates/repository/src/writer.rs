@@ -87,7 +87,7 @@ impl RepositoryWriter {
         }
         let known = look.repository.as_deref();
         let OpenedRepository { repository, is_new } = open_or_make(&*objects, time, known)?;
-        let is_far = objects.as_local().is_none();
+        let is_far = objects.answers_late();
         let settle = || match is_new {
             true => Ok(()),
             // The process that made it may have been killed right after.
@@ -135,7 +135,7 @@ impl RepositoryWriter {
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;
         let bases = root.referenced_backups();
-        let is_far = self.objects.as_local().is_none();
+        let is_far = self.objects.answers_late();
         let settle_and_list = || {
             let settle = || protocol::settle_all(&*self.objects, &bases);
             run_both(is_far, settle, || {

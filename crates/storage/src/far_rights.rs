@@ -253,6 +253,10 @@ impl Objects for FarBackup {
         self.inner.abilities()
     }
 
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
+    }
+
     fn describe(&self, key: &str) -> String {
         self.inner.describe(key)
     }
@@ -355,6 +359,10 @@ impl Objects for FarRestore {
 
     fn abilities(&self) -> StorageAbilities {
         self.inner.abilities()
+    }
+
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
     }
 
     fn describe(&self, key: &str) -> String {

@@ -241,6 +241,10 @@ impl Objects for KeptBackups {
         self.inner.abilities()
     }
 
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
+    }
+
     fn describe(&self, key: &str) -> String {
         self.inner.describe(key)
     }

@@ -175,6 +175,10 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// What this storage can do beyond what every storage can.
     fn abilities(&self) -> StorageAbilities;
 
+    /// Is a request slow to answer, as over a network? Then several requests at the same time, or
+    /// one for all, take less time than one after the other. Asks the storage nothing.
+    fn answers_late(&self) -> bool;
+
     /// What messages call an object, in quotes; the storage itself for an empty key.
     fn describe(&self, key: &str) -> String;
 

@@ -253,6 +253,10 @@ impl Objects for MemoryObjects {
         }
     }
 
+    fn answers_late(&self) -> bool {
+        true
+    }
+
     fn describe(&self, key: &str) -> String {
         format!("{:?}", format!("memory:{key}"))
     }

@@ -249,6 +249,10 @@ impl Objects for WatchedObjects {
         self.inner.abilities()
     }
 
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
+    }
+
     fn describe(&self, key: &str) -> String {
         self.inner.describe(key)
     }

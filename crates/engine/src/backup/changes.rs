@@ -2,7 +2,8 @@
 
 use super::{Backup, OpenedSubject};
 use fullbore_format::{
-    entry::{Entry, EntryKind, EntryPath, same_xattrs},
+    entry::{Entry, EntryPath},
+    entry_difference::{EntryDifference, difference},
     error::Result,
 };
 use fullbore_pipeline::{frame::Scanned, sink::Referred};
@@ -59,7 +60,7 @@ impl<'a> ChangeList<'a> {
                 let chosen = ChosenBases::of(objects, &look.files, &backup.base, like)?;
                 // Nothing is announced: this backup stores nothing.
                 let referred = |_: &[String]| {
-                    let sizes = objects.as_local().is_none().then(|| look.sizes());
+                    let sizes = objects.answers_late().then(|| look.sizes());
                     Ok(Referred {
                         sizes,
                         ..Referred::default()
@@ -115,15 +116,13 @@ fn hash(path: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// The scan does not read what is known only when a file is opened: its holes and its attributes.
 fn is_same(before: &Entry, now: &Entry) -> bool {
-    let is_same_kind = match (&before.kind, &now.kind) {
-        (EntryKind::File { size, .. }, EntryKind::File { size: of_now, .. }) => size == of_now,
-        (a, b) => a == b,
+    let found = difference(before, now);
+    let seen = EntryDifference {
+        holes: false,
+        attributes: found.attributes && !now.is_file(),
+        ..found
     };
-    is_same_kind
-        && before.mode == now.mode
-        && before.owner == now.owner
-        && before.mtime == now.mtime
-        // The attributes of a file are read when it is opened.
-        && (now.is_file() || same_xattrs(&before.xattrs, &now.xattrs))
+    seen.is_none()
 }

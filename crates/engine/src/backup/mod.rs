@@ -282,7 +282,7 @@ impl Backup {
                 ChosenBases::of(objects, &look.files, &self.base, like)
             })
         };
-        if objects.as_local().is_none() && look.has_no_intents() {
+        if objects.answers_late() && look.has_no_intents() {
             let (chosen, destination) = run_both(true, choose, open);
             return Ok((destination?, chosen));
         }

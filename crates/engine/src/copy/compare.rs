@@ -12,6 +12,7 @@ use super::{
 };
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, Time, is_within, order, split},
+    entry_difference::difference,
     error::{Error, Result},
     page::{EntryState, ManifestPage, PageItem, Record},
 };
@@ -294,7 +295,8 @@ impl Differences {
             self.send(scanned, false);
             return Ok(());
         }
-        let is_unchanged = there.size() == entry.size() && there.mtime == entry.mtime;
+        let found = difference(entry, &there);
+        let is_unchanged = !found.size && !found.mtime;
         if self.plan.options.is_compared(entry, &there) {
             self.await_check(entry.size(), &entry.path.clone());
             if scanned.is_first {
@@ -384,12 +386,7 @@ impl Differences {
     }
 
     fn is_same_object(&self, entry: &Entry, there: &Entry) -> bool {
-        let is_link = matches!(entry.kind, EntryKind::Symlink(_));
-        entry.kind == there.kind
-            && (is_link || entry.mode == there.mode)
-            && entry.mtime == there.mtime
-            && self.plan.options.is_same_owner(entry, there)
-            && self.plan.options.has_same_xattrs(entry, there)
+        self.plan.options.difference(entry, there).is_none()
     }
 
     fn has_same_mode(&self, entry: &Entry, there: &Entry) -> bool {

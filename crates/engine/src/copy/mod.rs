@@ -33,6 +33,7 @@ use call::{CopyCall, OpenTarget};
 use fullbore_format::{
     acl,
     entry::{Entry, Xattr},
+    entry_difference::{EntryDifference, difference},
     error::{Error, Result},
     page::Record,
 };
@@ -127,6 +128,16 @@ impl CopyOptions {
     /// Returns whether the content of both files is compared before they count as changed.
     fn is_compared(&self, entry: &Entry, there: &Entry) -> bool {
         self.checksum && there.path == entry.path && there.size() == entry.size()
+    }
+
+    /// Compares an entry of the source with one of the target, by the owners and attributes that a
+    /// copy would set.
+    fn difference(&self, entry: &Entry, there: &Entry) -> EntryDifference {
+        EntryDifference {
+            owner: !self.is_same_owner(entry, there),
+            attributes: !self.has_same_xattrs(entry, there),
+            ..difference(entry, there)
+        }
     }
 
     /// Returns whether an entry of the target has the attributes of the source, and no other that a

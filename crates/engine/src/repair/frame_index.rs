@@ -1,14 +1,13 @@
 //! The frames of a segment, from its seek table, or from the lengths in the frames if the table is
 //! lost.
 
-use super::root::table;
 use fullbore_format::{
     error::{Error, Result},
     page::SegmentId,
     segment::{FrameSpan, skippable_len},
 };
 use fullbore_pipeline::stage::codec::Codec;
-use fullbore_repository::archive::object::{ObjectName, ObjectReader};
+use fullbore_repository::archive::object::{ObjectName, ObjectReader, segment_reader};
 
 /// Bytes that are read at first to find the end of a frame.
 const FIRST_BYTES: usize = 4 << 20;
@@ -37,31 +36,39 @@ impl FrameIndex {
     /// cannot be found without it.
     pub(crate) fn read(store: &dyn ObjectReader, codec: Codec, id: &SegmentId) -> Result<Self> {
         let object = ObjectName::Segment(id.clone());
-        let (sizes, has_table) = match table(store, &object) {
-            Ok(sizes) => (sizes, true),
-            Err(_) => (walk(store, codec, &object)?, false),
+        let bytes = store.len(&object)?;
+        // A table that cannot be read is lost, whatever the reason.
+        let table = segment_reader(store, &object, bytes).frames();
+        let table = table.ok().flatten();
+        let has_table = table.is_some();
+        let frames = match table {
+            Some(frames) => frames,
+            None => walk(store, codec, &object, bytes)?,
         };
         let mut index = Self {
             has_table,
             ..Self::default()
         };
-        let mut offset = 0;
-        for (at, (stored, plain)) in sizes.into_iter().enumerate() {
+        for (at, (offset, stored, plain)) in frames.into_iter().enumerate() {
             if plain > 0 {
                 index.data.push((offset, stored, plain));
-            } else if stored > 0 {
+            } else {
                 index.service.push((at, offset, stored));
             }
-            offset += u64::from(stored);
         }
         Ok(index)
     }
 }
 
-/// Returns stored and plain bytes of the frames in order, up to the end or to bytes that are not a
-/// frame.
-fn walk(store: &dyn ObjectReader, codec: Codec, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
-    let (len, mut at, mut sizes) = (store.len(object)?, 0, Vec::new());
+/// Returns the frames in order, up to the end or to bytes that are not a frame.
+fn walk(
+    store: &dyn ObjectReader,
+    codec: Codec,
+    object: &ObjectName,
+    len: u64,
+) -> Result<Vec<FrameSpan>> {
+    let mut frames = Vec::new();
+    let mut at = 0;
     while at < len {
         let Some((stored, plain)) = frame(store, codec, object, at, len)? else {
             break;
@@ -72,16 +79,14 @@ fn walk(store: &dyn ObjectReader, codec: Codec, object: &ObjectName) -> Result<V
         if stored == 0 || at + u64::from(stored) > len {
             break;
         }
-        sizes.push((stored, plain));
+        frames.push((at, stored, plain));
         at += u64::from(stored);
     }
-    match sizes.is_empty() {
-        true => Err(Error::corrupt(format!(
-            "no frame of {} can be found",
-            store.name(object)
-        ))),
-        false => Ok(sizes),
+    if frames.is_empty() {
+        let name = store.name(object);
+        return Err(Error::corrupt(format!("no frame of {name} can be found")));
     }
+    Ok(frames)
 }
 
 /// Returns stored and plain bytes of the frame at `at`.
@@ -92,14 +97,14 @@ fn frame(
     at: u64,
     len: u64,
 ) -> Result<Option<(u64, u64)>> {
-    let mut bytes = Vec::new();
-    store.read_at(object, at, (len - at).min(16) as usize, &mut bytes)?;
-    if let Some(stored) = skippable_len(&bytes) {
+    let segment = segment_reader(store, object, len);
+    let header = segment.header(at)?;
+    if let Some(stored) = skippable_len(&header) {
         return Ok(Some((stored, 0)));
     }
     match codec {
-        Codec::Lz4 => lz4(store, object, at, &bytes),
-        _ if bytes.starts_with(&ZSTD_MAGIC) => zstd(store, object, at, len),
+        Codec::Lz4 => segment.lz4_frame(at),
+        _ if header.starts_with(&ZSTD_MAGIC) => zstd(store, object, at, len),
         _ => Ok(None),
     }
 }
@@ -123,43 +128,6 @@ fn zstd(
         }
         want = (want * 8).min(MOST_BYTES);
     }
-}
-
-/// Returns the lengths from an lz4 frame: each block has its length, and the header has the length
-/// of the content.
-fn lz4(
-    store: &dyn ObjectReader,
-    object: &ObjectName,
-    start: u64,
-    header: &[u8],
-) -> Result<Option<(u64, u64)>> {
-    const MAGIC: [u8; 4] = 0x184D_2204u32.to_le_bytes();
-    let (true, Some(flags)) = (header.starts_with(&MAGIC), header.get(4)) else {
-        return Ok(None);
-    };
-    let Some(plain) = header
-        .get(6..14)
-        .and_then(|bytes| bytes.try_into().ok())
-        .map(u64::from_le_bytes)
-    else {
-        return Ok(None);
-    };
-    if flags & 0b1001 != 0b1000 {
-        return Ok(None); // fullbore writes a length and uses no dictionary
-    }
-    let block_sum = if flags & 0b1_0000 != 0 { 4 } else { 0 };
-    let (len, mut at, mut size) = (store.len(object)?, start + 15, Vec::new());
-    while at + 4 <= len {
-        store.read_at(object, at, 4, &mut size)?;
-        let stored = u32::from_le_bytes(size[..].try_into().unwrap_or_default()) & 0x7fff_ffff;
-        at += 4;
-        if stored == 0 {
-            let end = at + if flags & 0b100 != 0 { 4 } else { 0 };
-            return Ok(Some((end - start, plain)));
-        }
-        at += u64::from(stored) + block_sum;
-    }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -207,7 +175,7 @@ mod tests {
         });
         for (begins, most) in [([0; 4], 16), (ZSTD_MAGIC, MOST_BYTES as usize)] {
             let store = Endless(begins, AtomicUsize::new(0));
-            assert!(walk(&store, Codec::Zstd(1), &object).is_err());
+            assert!(walk(&store, Codec::Zstd(1), &object, 10 << 30).is_err());
             assert!(
                 store.1.load(Relaxed) <= most,
                 "{begins:?}: {}",

@@ -11,7 +11,7 @@ use fullbore_format::{
     page::{FrameAt, SegmentId},
     root::{PageAt, Root, Segment},
 };
-use fullbore_repository::archive::{Archive, object::ObjectName};
+use fullbore_repository::archive::{Archive, frame_reader::FrameReader, object::ObjectName};
 use std::collections::BTreeSet;
 
 /// The present sizes and checksums of segments.
@@ -90,9 +90,7 @@ fn segments_with_lost_pages(archive: &Archive) -> BTreeSet<SegmentId> {
 
 /// Returns whether every frame with data decodes.
 fn decodes(archive: &Archive, id: &SegmentId, index: &FrameIndex) -> bool {
-    let mut decompressor = archive.codec.decompressor();
-    let mut stored = Vec::new();
-    let mut plain = Vec::new();
+    let mut frames = FrameReader::default();
     index.data.iter().all(|(offset, stored_len, plain_len)| {
         let frame = FrameAt {
             segment: 0,
@@ -100,9 +98,6 @@ fn decodes(archive: &Archive, id: &SegmentId, index: &FrameIndex) -> bool {
             stored_len: *stored_len,
             plain_len: *plain_len,
         };
-        archive.fetch(id, &frame, &mut stored).is_ok()
-            && decompressor
-                .decompress(&stored, *plain_len as usize, &mut plain)
-                .is_ok()
+        frames.read(archive, id, &frame).is_ok()
     })
 }

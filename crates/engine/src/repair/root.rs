@@ -13,9 +13,8 @@ use fullbore_format::{
     layout,
     page::{ManifestPage, SegmentId},
     root::{BackupOptions, FORMAT, PART_BYTES, Root, Segment, SourceInfo},
-    segment::{
-        Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len,
-    },
+    segment::{Label, SERVICE_HEADER_BYTES, Service},
+    segment_reader::SegmentReader,
     sizes,
     text::counted,
 };
@@ -24,7 +23,7 @@ use fullbore_repository::archive::unnamed_losses;
 use fullbore_repository::{
     archive::{
         Archive,
-        object::{BackupObjects, ObjectName, ObjectReader},
+        object::{BackupObjects, ObjectName, ObjectReader, segment_reader},
     },
     roots::files_of,
 };
@@ -237,11 +236,11 @@ pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
         };
         let index = FrameIndex::read(&store, codec, &segment).ok()?;
         let object = ObjectName::Segment(segment);
+        let segment = segment_reader(&store, &object, store.len(&object).ok()?);
+        let is_label = |service| service == Service::Label;
         let labels = index.service.into_iter().filter_map(|(_, at, _)| {
-            let (service, payload) = service_frame(&store, &object, at).ok()??;
-            Label::parse(&payload)
-                .ok()
-                .filter(|_| service == Service::Label)
+            let (_, payload) = segment.service(at, is_label).ok()??;
+            Label::parse(&payload).ok()
         });
         { labels }.find(|label| label.backup == id && !label.repository.is_empty())
     })
@@ -308,8 +307,9 @@ fn segment(
     let options = &mut gathered.root.options;
     options.frame_bytes = options.frame_bytes.max(largest);
     options.segment_bytes = options.segment_bytes.max(bytes);
+    let reader = segment_reader(store, &object, bytes);
     for (at, offset, bytes) in &index.service {
-        let is_known = service(store, &object, *offset, (stream, number), gathered)?;
+        let is_known = service(&reader, *offset, (stream, number), gathered)?;
         // The first two frames are an empty one, or one with data, and the label.
         if !is_known && *at > 1 {
             gathered.lost.push(LostPage {
@@ -354,39 +354,17 @@ pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64,
     Ok((len, parts))
 }
 
-/// Returns stored and plain bytes of every frame.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it cannot be read.
-pub(crate) fn table(store: &dyn ObjectReader, object: &ObjectName) -> Result<Vec<(u32, u32)>> {
-    let len = store.len(object)?;
-    let damaged = || {
-        Error::corrupt(format!(
-            "the seek table of {} cannot be read",
-            store.name(object)
-        ))
-    };
-    let mut bytes = Vec::new();
-    let footer = len
-        .checked_sub(SEEK_FOOTER_BYTES as u64)
-        .ok_or_else(damaged)?;
-    store.read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
-    let table_len = seek_table_len(&bytes, len).ok_or_else(damaged)?;
-    store.read_at(object, len - table_len, table_len as usize, &mut bytes)?;
-    parse_seek_table(&bytes).ok_or_else(damaged)
-}
-
 /// Reads the service frame at `at`. Returns whether it could be read, or is the filler of an unused
 /// place.
 fn service(
-    store: &BackupObjects,
-    object: &ObjectName,
+    segment: &SegmentReader<impl Fn(u64, usize, &mut Vec<u8>) -> Result<()>>,
     at: u64,
     (stream, number): (u32, u32),
     gathered: &mut GatheredFacts,
 ) -> Result<bool> {
-    let Some((service, bytes)) = service_frame(store, object, at)? else {
-        return is_filler(store, object, at);
+    let Some((service, bytes)) = segment.service(at, |_| true)? else {
+        // The tag of a filler is eight zeros.
+        return Ok(segment.header(at)?[8..].iter().all(|byte| *byte == 0));
     };
     let offset = at + SERVICE_HEADER_BYTES as u64;
     match service {
@@ -413,42 +391,6 @@ fn service(
         _ => {}
     }
     Ok(true)
-}
-
-/// Returns whether the frame at byte `at` is a filler. Its tag is eight zeros.
-fn is_filler(store: &BackupObjects, object: &ObjectName, at: u64) -> Result<bool> {
-    let mut header = Vec::new();
-    let there = store
-        .len(object)?
-        .saturating_sub(at)
-        .min(SERVICE_HEADER_BYTES as u64);
-    store.read_at(object, at, there as usize, &mut header)?;
-    Ok(header.iter().skip(8).all(|byte| *byte == 0))
-}
-
-/// Returns the type and the payload of the service frame at byte `at`; `None` if there is no
-/// service frame.
-fn service_frame(
-    store: &BackupObjects,
-    object: &ObjectName,
-    at: u64,
-) -> Result<Option<(Service, Vec<u8>)>> {
-    let mut bytes = Vec::new();
-    let there = store
-        .len(object)?
-        .saturating_sub(at)
-        .min(SERVICE_HEADER_BYTES as u64);
-    store.read_at(object, at, there as usize, &mut bytes)?;
-    let Some((service, len)) = Service::parse(&bytes) else {
-        return Ok(None);
-    };
-    store.read_at(
-        object,
-        at + SERVICE_HEADER_BYTES as u64,
-        len as usize,
-        &mut bytes,
-    )?;
-    Ok(Some((service, bytes)))
 }
 
 /// Returns the known places of pages in the manifest, by their digests: from the remains of the

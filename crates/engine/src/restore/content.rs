@@ -15,14 +15,14 @@ use fullbore_format::{
     error::{Error, Result},
     page::{FrameAt, PageItem, SegmentId},
 };
-use fullbore_pipeline::{
-    stage::codec::Decompressor,
-    workers::{self, WorkerLimit},
-};
+use fullbore_pipeline::workers::{self, WorkerLimit};
 use fullbore_platform::metrics::{cpu::ThreadClock, meter::lap};
-use fullbore_repository::archive::schedule::{
-    self, ContentEnd, JobPlanner, PieceHash, RunOwner, ScheduleShared, StretchBuffer, WantedRun,
-    check_pieces,
+use fullbore_repository::archive::{
+    frame_reader::FrameReader,
+    schedule::{
+        self, ContentEnd, JobPlanner, PieceHash, RunOwner, ScheduleShared, StretchBuffer,
+        WantedRun, check_pieces,
+    },
 };
 use fullbore_tree::write::{parallel_file::ParallelFile, writer::TargetWriter};
 use std::{
@@ -39,12 +39,10 @@ const LEAST_STRETCH: u64 = 64 << 10;
 /// root claims.
 const MOST_STRETCH: u64 = 64 << 20;
 
-/// Writer, decoder and buffers of one worker.
+/// Writer, frames and buffer of one worker.
 struct RestoreWorker {
     writer: TargetWriter,
-    decompressor: Decompressor,
-    stored: Vec<u8>,
-    plain: Vec<u8>,
+    frames: FrameReader,
     stretch: Vec<u8>,
 }
 
@@ -58,9 +56,7 @@ impl RestoreRun<'_> {
         }
         let make = || RestoreWorker {
             writer: TargetWriter::new(&self.tree),
-            decompressor: self.archive.codec.decompressor(),
-            stored: Vec::new(),
-            plain: Vec::new(),
+            frames: FrameReader::default(),
             stretch: Vec::new(),
         };
         workers::work(
@@ -110,17 +106,17 @@ impl RestoreRun<'_> {
             Ok(None) => job,
             Ok(Some(error)) => self.salvage(worker, job, error)?,
         };
-        let plain = std::mem::take(&mut worker.plain);
+        let plain = worker.frames.plain();
         let part = |shared: &ScheduleShared<ParallelFile>, at, bytes: &[u8]| {
             CheckedContent::Part(shared.hash(&self.archive.root.options, at, bytes))
         };
         let checked = self
             .permits
-            .hold(|| check_pieces(&job.pieces, &plain, CheckedContent::Whole, part));
+            .hold(|| check_pieces(&job.pieces, plain, CheckedContent::Whole, part));
         lap(&self.meter.workers, &mut clock);
         let mut pieces = job.pieces.iter().zip(checked);
         let written = pieces.try_for_each(|(piece, checked)| {
-            self.write_piece(&mut worker.writer, piece, &plain, checked)
+            self.write_piece(&mut worker.writer, piece, plain, checked)
         });
         let written = written.and_then(|()| {
             job.bare
@@ -128,7 +124,6 @@ impl RestoreRun<'_> {
                 .try_for_each(|item| self.write_without_content(&mut worker.writer, item))
         });
         lap(&self.meter.sink, &mut clock);
-        worker.plain = plain;
         written
     }
 
@@ -175,7 +170,7 @@ impl RestoreRun<'_> {
                 continue;
             }
             for (wanted, _, at) in large_file_parts(&job) {
-                let content = wanted.content(&worker.plain);
+                let content = wanted.content(worker.frames.plain());
                 let place = (at - start) as usize;
                 data.resize(data.len().max(place + content.len()), 0);
                 data[place..][..content.len()].copy_from_slice(content);
@@ -200,21 +195,13 @@ impl RestoreRun<'_> {
         let Some((segment, frame)) = &job.frame else {
             return Ok(None);
         };
-        let fetched = self.archive.fetch(segment, frame, &mut worker.stored);
+        let fetched = worker.frames.fetch(&self.archive, segment, frame);
         self.meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.meter.source, clock);
-        fetched?;
-        let plain_len = frame.plain_len as usize;
-        let RestoreWorker {
-            decompressor,
-            stored,
-            plain,
-            ..
-        } = worker;
-        self.permits
-            .hold(|| decompressor.salvage(stored, plain_len, plain))
+        let stored = fetched?;
+        self.permits.hold(|| stored.salvage())
     }
 
     /// Drops the files of a frame with a wrong checksum, except those whose digests prove that they
@@ -227,7 +214,7 @@ impl RestoreRun<'_> {
         } = job;
         let (saved, lost): (Vec<_>, Vec<_>) = pieces
             .into_iter()
-            .partition(|piece| piece.is_saved(&worker.plain));
+            .partition(|piece| piece.is_saved(worker.frames.plain()));
         match &frame {
             Some(frame) if lost.is_empty() => self.report.harmless(&self.archive, frame, error),
             frame => self.report_lost_pieces(worker, frame.as_ref(), lost, error)?,

@@ -15,7 +15,7 @@ use fullbore_format::{
     page::{FrameAt, PageItem, SegmentId},
     sizes,
 };
-use fullbore_pipeline::{stage::codec::Decompressor, workers};
+use fullbore_pipeline::workers;
 use fullbore_platform::{
     metrics::{
         cpu::ThreadClock,
@@ -30,6 +30,7 @@ use fullbore_postgres::restore::{
 use fullbore_repository::archive::unnamed_losses;
 use fullbore_repository::archive::{
     Archive, Selection,
+    frame_reader::FrameReader,
     schedule::{self, JobPlanner},
 };
 use serde::Serialize;
@@ -373,12 +374,8 @@ fn measure_rates(
     };
     workers::work(
         &workers.into(),
-        || DecodeWorker {
-            decompressor: archive.codec.decompressor(),
-            stored: Vec::new(),
-            plain: Vec::new(),
-        },
-        |worker, run: Vec<Frame>| measured.decode(worker, &run),
+        FrameReader::default,
+        |frames, run: Vec<Frame>| measured.decode(frames, &run),
         |send| runs.into_iter().try_for_each(send),
     )?;
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
@@ -399,28 +396,17 @@ struct DecodeMeasurement<'a> {
     plain: AtomicU64,
 }
 
-/// Decoder and buffers of one measuring thread.
-struct DecodeWorker {
-    decompressor: Decompressor,
-    stored: Vec<u8>,
-    plain: Vec<u8>,
-}
-
 impl DecodeMeasurement<'_> {
     /// Decodes a run of frames, until enough is measured.
-    fn decode(&self, worker: &mut DecodeWorker, run: &[Frame]) -> Result<()> {
+    fn decode(&self, frames: &mut FrameReader, run: &[Frame]) -> Result<()> {
         for (segment, frame) in run {
             if self.is_enough() {
                 break;
             }
             let mut clock = ThreadClock::now();
-            self.archive.fetch(segment, frame, &mut worker.stored)?;
+            let stored = frames.fetch(self.archive, segment, frame)?;
             lap(&self.meter.source, &mut clock);
-            let plain_len = frame.plain_len as usize;
-            worker
-                .decompressor
-                .decompress(&worker.stored, plain_len, &mut worker.plain)?;
-            digest(self.archive.root.options.digest, &worker.plain);
+            digest(self.archive.root.options.digest, stored.decode()?);
             lap(&self.meter.workers, &mut clock);
             self.stored.fetch_add(frame.stored_len.into(), Relaxed);
             self.plain.fetch_add(frame.plain_len.into(), Relaxed);

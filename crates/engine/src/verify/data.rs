@@ -18,10 +18,7 @@ use fullbore_format::{
     root::PART_BYTES,
     sizes,
 };
-use fullbore_pipeline::{
-    stage::codec::Decompressor,
-    workers::{self, WorkerLimit},
-};
+use fullbore_pipeline::workers::{self, WorkerLimit};
 use fullbore_platform::metrics::{
     cpu::ThreadClock,
     meter::{Meter, lap},
@@ -29,6 +26,7 @@ use fullbore_platform::metrics::{
 use fullbore_repository::{
     archive::{
         Archive, Selection,
+        frame_reader::FrameReader,
         held_bytes::HeldBytes,
         object::{ObjectName, Sealing},
         schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
@@ -37,7 +35,6 @@ use fullbore_repository::{
 };
 use std::{
     cmp::Ordering::{Equal, Less},
-    collections::HashMap,
     num::NonZeroUsize,
     ops::Range,
     sync::atomic::Ordering::Relaxed,
@@ -89,12 +86,10 @@ const BUFFER_BYTES: u64 = 192 << 20;
 /// Bytes before and behind a part that are read with it, at most, because its frames have them.
 const MAX_AROUND_BYTES: u64 = 4 << 20;
 
-/// The buffers and decoders of a worker.
+/// The buffers of a worker.
 #[derive(Default)]
 pub(crate) struct DataWorker {
-    pub(crate) decompressors: HashMap<&'static str, Decompressor>,
-    pub(crate) stored: Vec<u8>,
-    pub(crate) plain: Vec<u8>,
+    pub(crate) frames: FrameReader,
     /// The part of a segment that is being checked, for its frames.
     pub(crate) held: HeldBytes,
 }
@@ -108,16 +103,12 @@ impl DataWorker {
         segment: &SegmentId,
         frame: &FrameAt,
     ) -> Result<Option<Error>> {
-        if self.held.segment.as_ref() == Some(&full(archive, segment)) {
-            archive.fetch_held(segment, frame, &self.held, &mut self.stored)?;
+        let stored = if self.held.segment.as_ref() == Some(&full(archive, segment)) {
+            self.frames.fetch_held(archive, segment, frame, &self.held)
         } else {
-            archive.fetch(segment, frame, &mut self.stored)?;
-        }
-        let decompressor = self
-            .decompressors
-            .entry(archive.codec.name())
-            .or_insert_with(|| archive.codec.decompressor());
-        decompressor.salvage(&self.stored, frame.plain_len as usize, &mut self.plain)
+            self.frames.fetch(archive, segment, frame)
+        };
+        stored?.salvage()
     }
 }
 
@@ -323,7 +314,7 @@ impl ContentCheck<'_> {
         let mut clock = ThreadClock::now();
         let (error, is_out) = match hand.salvage(archive, segment, frame) {
             Ok(None) => {
-                let checked = self.pieces(archive, &job.pieces, &hand.plain);
+                let checked = self.pieces(archive, &job.pieces, hand.frames.plain());
                 lap(&self.meter.workers, &mut clock);
                 return checked;
             }
@@ -333,7 +324,7 @@ impl ContentCheck<'_> {
         let lost = || {
             job.pieces
                 .iter()
-                .filter(|wanted| !is_out || !wanted.is_saved(&hand.plain))
+                .filter(|wanted| !is_out || !wanted.is_saved(hand.frames.plain()))
         };
         let segment = full(archive, segment);
         if self.bad.frame(&segment, frame, is_out) {

@@ -1,19 +1,19 @@
 //! The frames of a segment, from its seek table.
 
-use fullbore_format::segment::FrameSpan;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     page::FrameAt,
     root::FORMAT,
-    segment::{
-        Label, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service, ZSTD_HEADER_BYTES,
-        parse_seek_table, seek_table_len, skippable_len,
-    },
+    segment::{FrameSpan, Label, Service, ZSTD_HEADER_BYTES, skippable_len},
+    segment_reader::lz4_content_bytes,
     sizes,
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_repository::{
-    archive::{Archive, object::ObjectName},
+    archive::{
+        Archive,
+        object::{ObjectName, segment_reader},
+    },
     inventory::SegmentPlace,
 };
 
@@ -96,7 +96,8 @@ pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Res
     let damaged =
         |why: &str| Error::corrupt(format!("segment {name} is damaged")).because(why.to_owned());
     let len = check_length(archive, segment)?;
-    let table = table(archive, &object)?.filter(|table| fits(table, segment));
+    let frames = segment_reader(archive.store(), &object, len);
+    let table = frames.frames()?.filter(|table| fits(table, segment));
     let table = match table {
         Some(table) => table,
         None if !segment.ended => return Ok(SegmentFrames::Within(len)),
@@ -105,9 +106,9 @@ pub(crate) fn read(archive: &Archive, segment: &SegmentPlace, data: bool) -> Res
     // The label follows the first frame, or the filler in place of the header of a stream.
     let mut label = None;
     for (offset, ..) in table.iter().skip(1).take(2) {
-        label = label.or(label_at(archive, &object, *offset)?);
+        label = label.or(frames.service(*offset, |service| service == Service::Label)?);
     }
-    if !label.is_some_and(|label| is_label_of(archive, segment, &label)) {
+    if !label.is_some_and(|(_, label)| is_label_of(archive, segment, &label)) {
         return Err(damaged("its label belongs to another segment"));
     }
     if data {
@@ -126,22 +127,6 @@ fn missing(error: Error, name: String) -> Error {
     }
 }
 
-/// Returns the payload of the label at `offset`; `None` if there is another frame.
-fn label_at(archive: &Archive, object: &ObjectName, offset: u64) -> Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    archive
-        .store()
-        .read_at(object, offset, SERVICE_HEADER_BYTES, &mut bytes)?;
-    let Some((Service::Label, len)) = Service::parse(&bytes) else {
-        return Ok(None);
-    };
-    let payload = offset + SERVICE_HEADER_BYTES as u64;
-    archive
-        .store()
-        .read_at(object, payload, len as usize, &mut bytes)?;
-    Ok(Some(bytes))
-}
-
 /// The repository in the label is not compared: a backup that was copied to another repository
 /// keeps its labels.
 fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> bool {
@@ -153,51 +138,12 @@ fn is_label_of(archive: &Archive, segment: &SegmentPlace, payload: &[u8]) -> boo
     Label::parse(payload).is_ok_and(is_it)
 }
 
-/// All frames of a segment.
-pub(crate) type FrameTable = Vec<FrameSpan>;
-
 /// Returns whether the table has as many plain bytes as the root.
-fn fits(table: &FrameTable, segment: &SegmentPlace) -> bool {
+fn fits(table: &[FrameSpan], segment: &SegmentPlace) -> bool {
     let Some(plain_bytes) = segment.plain_bytes else {
         return true;
     };
     sizes::sum(table.iter().map(|(_, _, plain)| u64::from(*plain))) == plain_bytes
-}
-
-/// Reads the seek table at the end of `object`.
-fn table(archive: &Archive, object: &ObjectName) -> Result<Option<FrameTable>> {
-    let len = archive.store().len(object)?;
-    let mut bytes = Vec::new();
-    let Some(footer) = len.checked_sub(SEEK_FOOTER_BYTES as u64) else {
-        return Ok(None);
-    };
-    archive
-        .store()
-        .read_at(object, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
-    let Some(table_len) = seek_table_len(&bytes, len) else {
-        return Ok(None);
-    };
-    archive
-        .store()
-        .read_at(object, len - table_len, table_len as usize, &mut bytes)?;
-    let Some(sizes) = parse_seek_table(&bytes) else {
-        return Ok(None);
-    };
-    let mut offset = 0;
-    let mut place = |(stored, plain)| {
-        let at = offset;
-        offset += u64::from(stored);
-        (at, stored, plain)
-    };
-    let mut table: FrameTable = sizes.into_iter().map(&mut place).collect();
-    // A reserved place that was not needed is an entry of zero bytes.
-    table.retain(|(_, stored, _)| *stored > 0);
-    // Skippable frames begin with their length: that of the table itself must be right too. Of the
-    // flags near its end only one has a meaning, and fullbore does not set it.
-    let flags = bytes.get(bytes.len() - SEEK_FOOTER_BYTES + 4);
-    let whole =
-        offset == len - table_len && skippable_len(&bytes) == Some(table_len) && flags == Some(&0);
-    Ok(whole.then_some(table))
 }
 
 /// Returns whether the frame at this place has this size; `None` if not.
@@ -225,20 +171,10 @@ fn probe(
                 && *plain == 0
                 && (*offset < summed || Service::parse(&header).is_some())
         }
-        (None, Codec::Lz4) => lz4_content_size(&header) == u64::from(*plain),
+        (None, Codec::Lz4) => lz4_content_bytes(&header).unwrap_or(0) == u64::from(*plain),
         (None, _) => {
             zstd_safe::get_frame_content_size(&header).ok().flatten() == Some(u64::from(*plain))
         }
     };
     right.then_some(Ok(()))
-}
-
-/// Returns the content size in the header of an lz4 frame; 0 if it is not written.
-fn lz4_content_size(header: &[u8]) -> u64 {
-    let has_size = header.get(4).is_some_and(|flags| flags & 8 != 0);
-    let size = header
-        .get(6..14)
-        .and_then(|size| size.try_into().ok())
-        .map_or(0, u64::from_le_bytes);
-    if has_size { size } else { 0 }
 }

@@ -3,7 +3,6 @@
 //! This happens with `--digest none`, and with a relation of which only the changed pages were
 //! read. The frames with the content of the file are fetched and decoded.
 
-use super::data::DataWorker;
 use fullbore_format::{
     entry::ByteRun,
     error::{Error, Result, quoted},
@@ -12,6 +11,7 @@ use fullbore_format::{
 use fullbore_platform::read::each_piece;
 use fullbore_repository::archive::{
     Archive,
+    frame_reader::{FrameReader, extent_content},
     schedule::{is_saved, misfit},
 };
 use std::{fs::File, io};
@@ -23,7 +23,7 @@ const KEPT_FRAMES: usize = 4;
 /// The decoder and the frames of one thread.
 #[derive(Default)]
 pub(crate) struct StoredContent {
-    hand: DataWorker,
+    reader: FrameReader,
     /// Decoded frames, the one used last at the end.
     frames: Vec<((SegmentId, u64), Vec<u8>)>,
     /// Whether to use the content of a frame with a wrong checksum, too.
@@ -91,9 +91,12 @@ impl StoredContent {
         let kept = match self.frames.iter().position(|(kept, _)| *kept == key) {
             Some(at) => self.frames.remove(at),
             None => {
-                let wrong = self.hand.salvage(archive, &key.0, &extent.frame)?;
+                let wrong = self
+                    .reader
+                    .fetch(archive, &key.0, &extent.frame)?
+                    .salvage()?;
                 wrong.filter(|_| !self.salvage).map_or(Ok(()), Err)?;
-                (key, std::mem::take(&mut self.hand.plain))
+                (key, self.reader.take_plain())
             }
         };
         if self.frames.len() == KEPT_FRAMES {
@@ -101,10 +104,7 @@ impl StoredContent {
         }
         self.frames.push(kept);
         let plain = self.frames.last().map_or(&[][..], |(_, plain)| plain);
-        let content = plain
-            .get(extent.inner as usize..)
-            .and_then(|rest| rest.get(..extent.len as usize));
-        content
+        extent_content(extent, plain)
             .ok_or_else(|| Error::corrupt("the manifest refers to bytes beyond the end of a frame"))
     }
 }

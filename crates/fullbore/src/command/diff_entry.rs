@@ -2,7 +2,8 @@
 
 use fullbore_format::{
     digest::Digest,
-    entry::{self, Entry, EntryKind},
+    entry::{Entry, EntryKind},
+    entry_difference::difference,
     error::Result,
     page::{BLOCK_DIGEST_BYTES, PageItem},
     root::Root,
@@ -51,20 +52,20 @@ pub(super) fn differing_properties(a: &Parts, b: &Parts) -> Vec<&'static str> {
     let b = last(b);
     let was = &a.entry;
     let is = &b.entry;
-    let kind = std::mem::discriminant(&was.kind) != std::mem::discriminant(&is.kind);
+    let found = difference(was, is);
     let captured = a.state.is_stored() != b.state.is_stored();
     [
-        (kind, "kind"),
+        (found.kind, "kind"),
         (captured, "captured"),
-        (!kind && !is.is_file() && was.kind != is.kind, "target"),
-        (!kind && is.is_file() && !same_content(a, b), "content"),
-        (was.mode != is.mode, "mode"),
-        (was.owner != is.owner, "owner"),
+        (found.target, "target"),
         (
-            was.mtime != is.mtime && is.kind != EntryKind::Directory,
-            "mtime",
+            !found.kind && is.is_file() && !same_content(a, b),
+            "content",
         ),
-        (!entry::same_xattrs(&was.xattrs, &is.xattrs), "attributes"),
+        (found.mode, "mode"),
+        (found.owner, "owner"),
+        (found.mtime && is.kind != EntryKind::Directory, "mtime"),
+        (found.attributes, "attributes"),
     ]
     .into_iter()
     .filter_map(|(differs, what)| differs.then_some(what))

@@ -75,6 +75,10 @@ impl Objects for Told {
         self.0.abilities()
     }
 
+    fn answers_late(&self) -> bool {
+        true
+    }
+
     fn describe(&self, key: &str) -> String {
         self.0.describe(key)
     }

@@ -2,7 +2,7 @@
 
 use crate::runs;
 use crate::runs::{Ran, command, fed, fullbore, shell, temp};
-use fullbore_format::segment::{SEEK_FOOTER_BYTES, Service, parse_seek_table, seek_table_len};
+use fullbore_format::{segment::Service, segment_reader::segment_in_memory};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{
     fs,
@@ -64,21 +64,13 @@ fn archive(dir: &Path, suffix: &str) -> Vec<u8> {
 
 /// Where the frames are that the seek table knows, and their plain bytes; and what is behind them.
 fn frames(archive: &[u8]) -> (Vec<(Range<usize>, u32)>, Range<usize>) {
-    let footer = &archive[archive.len() - SEEK_FOOTER_BYTES..];
-    let table = archive.len() - seek_table_len(footer, archive.len() as u64).unwrap() as usize;
-    let mut at = 0;
-    let frame = |(stored, plain): (u32, u32)| {
-        at += stored as usize;
-        (at - stored as usize..at, plain)
-    };
-    (
-        parse_seek_table(&archive[table..])
-            .unwrap()
-            .into_iter()
-            .map(frame)
-            .collect(),
-        table..archive.len(),
-    )
+    let found = segment_in_memory(archive).frames().unwrap().unwrap();
+    let frames: Vec<_> = found
+        .into_iter()
+        .map(|(at, stored, plain)| (at as usize..at as usize + stored as usize, plain))
+        .collect();
+    let table = frames.last().map_or(0, |(range, _)| range.end);
+    (frames, table..archive.len())
 }
 
 fn without(archive: &[u8], range: &Range<usize>) -> Vec<u8> {

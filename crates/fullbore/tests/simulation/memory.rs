@@ -430,6 +430,10 @@ impl Objects for Actor {
         }
     }
 
+    fn answers_late(&self) -> bool {
+        true
+    }
+
     fn describe(&self, key: &str) -> String {
         format!("{key:?}")
     }

@@ -248,6 +248,10 @@ impl Objects for Careless {
     fn abilities(&self) -> StorageAbilities {
         self.0.abilities()
     }
+
+    fn answers_late(&self) -> bool {
+        true
+    }
     fn describe(&self, key: &str) -> String {
         self.0.describe(key)
     }

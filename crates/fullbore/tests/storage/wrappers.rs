@@ -205,6 +205,8 @@ fn a_wrapped_directory_is_still_known_as_local() {
     let wrapped = Recording::new(Arc::new(Faulty::new(local)));
     assert_eq!(wrapped.as_local().unwrap().root(), dir.path());
     assert!(wrapped.abilities().has_locks);
+    assert!(!wrapped.answers_late());
     assert!(MemoryObjects::new().as_local().is_none());
+    assert!(MemoryObjects::new().answers_late());
     assert!(!MemoryObjects::new().abilities().has_locks);
 }

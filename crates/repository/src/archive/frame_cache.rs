@@ -1,11 +1,10 @@
 //! Decoded frames, kept for a short time: consecutive small files share a frame.
 
-use super::Archive;
+use super::{Archive, frame_reader::FrameReader};
 use fullbore_format::{
     error::{Error, Result},
     page::{FrameAt, SegmentId},
 };
-use fullbore_pipeline::stage::codec::Decompressor;
 use fullbore_platform::queue::Locked;
 use std::{
     collections::VecDeque,
@@ -18,14 +17,11 @@ const KEPT_BYTES: usize = 16 << 20;
 /// A frame of any backup: its segment, and its offset in the segment.
 pub type FrameKey = (SegmentId, u64);
 
-/// The decoder and buffer of one thread.
-type FrameDecoder = (Decompressor, Vec<u8>);
-
 /// Fetches and decodes frames of an archive, for any number of threads. Two threads that need the
 /// same frame at the same moment both decode it.
 pub struct FrameCache {
     archive: Arc<Archive>,
-    hands: Mutex<Vec<FrameDecoder>>,
+    readers: Mutex<Vec<FrameReader>>,
     kept: Mutex<VecDeque<(FrameKey, Arc<Vec<u8>>)>>,
 }
 
@@ -34,7 +30,7 @@ impl FrameCache {
     pub fn new(archive: Arc<Archive>) -> Self {
         Self {
             archive,
-            hands: Mutex::default(),
+            readers: Mutex::default(),
             kept: Mutex::default(),
         }
     }
@@ -77,13 +73,10 @@ impl FrameCache {
 
     /// Returns the plain bytes, and the checksum error if the checksum is the only fault.
     fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<(Vec<u8>, Option<Error>)> {
-        let hand = self.hands.locked().pop();
-        let (mut decompressor, mut stored) =
-            hand.unwrap_or_else(|| (self.archive.codec.decompressor(), Vec::new()));
-        let mut plain = Vec::new();
-        self.archive.fetch(segment, frame, &mut stored)?;
-        let wrong = decompressor.salvage(&stored, frame.plain_len as usize, &mut plain)?;
-        self.hands.locked().push((decompressor, stored));
+        let mut reader = self.readers.locked().pop().unwrap_or_default();
+        let wrong = reader.fetch(&self.archive, segment, frame)?.salvage()?;
+        let plain = reader.take_plain();
+        self.readers.locked().push(reader);
         Ok((plain, wrong))
     }
 

@@ -9,6 +9,7 @@
 pub mod block_digests;
 pub mod extents;
 pub mod frame_cache;
+pub mod frame_reader;
 pub mod held_bytes;
 pub mod missing;
 pub mod object;
@@ -290,7 +291,12 @@ impl Archive {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the segment is missing or too short, [`ErrorKind::Gone`], or the system's
     /// error.
-    pub fn fetch(&self, segment: &SegmentId, frame: &FrameAt, out: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn fetch(
+        &self,
+        segment: &SegmentId,
+        frame: &FrameAt,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         if frame.stored_len.max(frame.plain_len) > MAX_FRAME_BYTES {
             return Err(Error::corrupt("a frame is larger than the limit"));
         }
@@ -304,7 +310,7 @@ impl Archive {
     ///
     /// # Errors
     /// As [`Archive::fetch`].
-    pub fn fetch_held(
+    pub(crate) fn fetch_held(
         &self,
         segment: &SegmentId,
         frame: &FrameAt,

@@ -13,10 +13,8 @@ use fullbore_format::{
     layout,
     page::SegmentId,
     root::is_void,
-    segment::{
-        EMPTY_ZSTD, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES, Service,
-        seek_table_len, skippable_len,
-    },
+    segment::Locator,
+    segment_reader::SegmentReader,
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_storage::{
@@ -383,13 +381,14 @@ impl OneFileObjects {
     /// system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = ArchiveFile::open(path)?;
-        match locate(&file, path)? {
+        let root = archive_reader(&file, path)?.locator()?;
+        match root {
             Some(root) => Ok(Some(Self {
                 path: path.to_owned(),
                 file,
                 root,
             })),
-            None if !is_ours(&file, path)? => Ok(None),
+            None if !archive_reader(&file, path)?.begins_with_label()? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
                 .because("its end does not contain the place of its root")
                 .hint("`fullbore restore - < FILE` restores the readable part of its stream")),
@@ -400,7 +399,7 @@ impl OneFileObjects {
     /// read does not count.
     pub fn is_ours(path: &Path) -> bool {
         ArchiveFile::open(path)
-            .and_then(|file| is_ours(&file, path))
+            .and_then(|file| archive_reader(&file, path)?.begins_with_label())
             .unwrap_or(false)
     }
 
@@ -455,84 +454,24 @@ impl ObjectReader for OneFileObjects {
     }
 }
 
-/// Finds the root: the locator is before the seek table, or at the very end if there is no seek
-/// table.
-fn locate(file: &ArchiveFile, path: &Path) -> Result<Option<Locator>> {
-    let len = file_len(file, path)?;
-    let mut bytes = Vec::new();
-    let footer = len.checked_sub(SEEK_FOOTER_BYTES as u64);
-    let mut table_len = 0;
-    if let Some(footer) = footer {
-        read_exactly(file, path, footer, SEEK_FOOTER_BYTES, &mut bytes)?;
-        table_len = seek_table_len(&bytes, len).unwrap_or(0);
-    }
-    let Some(at) = len.checked_sub(table_len + LOCATOR_BYTES) else {
-        return Ok(None);
-    };
-    read_exactly(file, path, at, LOCATOR_BYTES as usize, &mut bytes)?;
-    let within = |root: &Locator| {
-        root.offset
-            .checked_add(root.len)
-            .is_some_and(|end| end <= len)
-    };
-    Ok(Locator::parse(&bytes).filter(within))
+/// Returns a reader of the frames of a segment of this size.
+pub fn segment_reader<'a>(
+    store: &'a dyn ObjectReader,
+    object: &'a ObjectName,
+    bytes: u64,
+) -> SegmentReader<impl Fn(u64, usize, &mut Vec<u8>) -> Result<()> + 'a> {
+    SegmentReader::new(bytes, move |offset, len, out: &mut Vec<u8>| {
+        store.read_at(object, offset, len, out)
+    })
 }
 
-/// Returns whether the file begins with a frame and a label. That frame is empty in zstd and has
-/// data in lz4; a filler may follow it.
-fn is_ours(file: &ArchiveFile, path: &Path) -> Result<bool> {
-    let start = head(file, path, 0)?;
-    let mut at = if start.starts_with(&EMPTY_ZSTD) {
-        EMPTY_ZSTD.len() as u64
-    } else {
-        lz4_frame_len(file, path, &start)?
-    };
-    if let (Some(filler), None) = (
-        skippable_len(&head(file, path, at)?),
-        Service::parse(&head(file, path, at)?),
-    ) {
-        at += filler;
-    }
-    Ok(
-        Service::parse(&head(file, path, at)?)
-            .is_some_and(|(service, _)| service == Service::Label),
-    )
-}
-
-/// Most blocks in the first frame of lz4: 64 MiB in blocks of 4 MiB, and one more.
-const MAX_LZ4_BLOCKS: usize = 17;
-
-/// Returns the length of the lz4 frame at the start of a file; 0 if there is none. Frames of
-/// fullbore have a checksum of the content and none of blocks.
-fn lz4_frame_len(file: &ArchiveFile, path: &Path, start: &[u8]) -> Result<u64> {
-    const START: [u8; 4] = 0x184D_2204u32.to_le_bytes();
-    let mut at = if start[4] & 8 == 0 { 7 } else { 15 }; // with or without the size of the content
-    for _ in 0..if start.starts_with(&START) {
-        MAX_LZ4_BLOCKS
-    } else {
-        0
-    } {
-        let [a, b, c, d, ..] = head(file, path, at)?;
-        let size = u32::from_le_bytes([a, b, c, d]) & 0x7fff_ffff; // the highest bit says "stored"
-        at += 4 + u64::from(size);
-        if size == 0 {
-            return Ok(at + 4);
-        }
-    }
-    Ok(0)
-}
-
-/// Returns a few bytes at `at`, filled with zeros at the end of the file.
-fn head(file: &ArchiveFile, path: &Path, at: u64) -> Result<[u8; SERVICE_HEADER_BYTES]> {
-    let (mut bytes, there) = (
-        Vec::new(),
-        file_len(file, path)?
-            .saturating_sub(at)
-            .min(SERVICE_HEADER_BYTES as u64),
-    );
-    read_exactly(file, path, at, there as usize, &mut bytes)?;
-    bytes.resize(SERVICE_HEADER_BYTES, 0);
-    Ok(std::array::from_fn(|i| bytes[i]))
+fn archive_reader<'a>(
+    file: &'a ArchiveFile,
+    path: &'a Path,
+) -> Result<SegmentReader<impl Fn(u64, usize, &mut Vec<u8>) -> Result<()> + 'a>> {
+    let bytes = file_len(file, path)?;
+    let read_at = move |offset, len, out: &mut Vec<u8>| read_exactly(file, path, offset, len, out);
+    Ok(SegmentReader::new(bytes, read_at))
 }
 
 fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {

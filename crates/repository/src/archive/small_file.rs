@@ -2,6 +2,7 @@
 
 use super::{
     Archive,
+    frame_reader::{FrameReader, extent_content},
     schedule::{ContentEnd, check_whole},
 };
 use fullbore_format::{
@@ -29,18 +30,13 @@ pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    let (mut decompressor, mut stored, mut plain) =
-        (archive.codec.decompressor(), Vec::new(), Vec::new());
+    let mut frames = FrameReader::default();
     let mut content = Vec::new();
     for item in &items {
         for extent in &item.extents {
             let frame = &extent.frame;
-            archive.fetch(item.segment(frame), frame, &mut stored)?;
-            decompressor.decompress(&stored, frame.plain_len as usize, &mut plain)?;
-            let found = plain
-                .get(extent.inner as usize..)
-                .and_then(|rest| rest.get(..extent.len as usize));
-            content.extend(found.unwrap_or_default());
+            let plain = frames.read(archive, item.segment(frame), frame)?;
+            content.extend(extent_content(extent, plain).unwrap_or_default());
         }
     }
     match items.last().map(|item| check_whole(item, &content)) {

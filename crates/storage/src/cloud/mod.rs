@@ -408,6 +408,10 @@ impl Objects for CloudObjects {
         }
     }
 
+    fn answers_late(&self) -> bool {
+        true
+    }
+
     fn describe(&self, key: &str) -> String {
         if key.is_empty() {
             return format!("{:?}", self.address.to_string());

@@ -456,6 +456,10 @@ impl Objects for LocalObjects {
         }
     }
 
+    fn answers_late(&self) -> bool {
+        false
+    }
+
     fn describe(&self, key: &str) -> String {
         if key.is_empty() {
             quoted(self.root.as_os_str().as_bytes())

@@ -410,6 +410,10 @@ impl Objects for SealedObjects {
         }
     }
 
+    fn answers_late(&self) -> bool {
+        self.inner.answers_late()
+    }
+
     fn describe(&self, key: &str) -> String {
         self.inner.describe(key)
     }

@@ -236,6 +236,10 @@ impl Objects for WireObjects {
         *abilities.get_or_init(|| self.told_abilities())
     }
 
+    fn answers_late(&self) -> bool {
+        true
+    }
+
     fn describe(&self, key: &str) -> String {
         if key.is_empty() {
             format!("{:?}", self.name)

@@ -105,7 +105,7 @@ impl List {
         let mut table = BackupTable::new(self);
         read_repository(&**repository)?;
         // One look serves for all that is listed.
-        let is_far = repository.as_local().is_none();
+        let is_far = repository.answers_late();
         let list_files = || backup_files(&**repository);
         let read_memory = || VerifyMemory::read(&**repository);
         let (files, memory) = run_both(is_far, list_files, read_memory);

@@ -13,7 +13,6 @@ use fullbore_format::{
 };
 use fullbore_pipeline::{
     read_ahead::{ReadAhead, WindowFiles, WindowLimits},
-    stage::codec::Decompressor,
     workers::{self, WorkerLimit},
 };
 use fullbore_platform::{
@@ -21,7 +20,10 @@ use fullbore_platform::{
     metrics::{cpu::ThreadClock, meter::lap},
     queue::Locked,
 };
-use fullbore_repository::archive::schedule::{self};
+use fullbore_repository::archive::{
+    frame_reader::{FrameReader, extent_content},
+    schedule,
+};
 use fullbore_tree::write::{in_place::Patch, writer::TargetWriter};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -94,21 +96,14 @@ struct WantedPiece {
 impl WantedPiece {
     /// Returns the bytes of the piece from the decoded frame.
     fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
-        let from = self.extent.inner as usize;
-        let len = self.extent.len as usize;
-        plain
-            .get(from..)
-            .and_then(|rest| rest.get(..len))
-            .unwrap_or_default()
+        extent_content(&self.extent, plain).unwrap_or_default()
     }
 }
 
-/// Writer, decoder and buffers of one worker.
+/// Writer, frames and buffer of one worker.
 struct DeltaWorker {
     writer: TargetWriter,
-    decompressor: Decompressor,
-    stored: Vec<u8>,
-    plain: Vec<u8>,
+    frames: FrameReader,
     buffer: Vec<u8>,
 }
 
@@ -173,13 +168,9 @@ impl<'a> DeltaBatch<'a> {
     }
 
     fn new_worker(&self) -> DeltaWorker {
-        let decompressor = self.run.archive.codec.decompressor();
-        let [stored, plain] = Default::default();
         DeltaWorker {
             writer: TargetWriter::new(&self.run.tree),
-            decompressor,
-            stored,
-            plain,
+            frames: FrameReader::default(),
             buffer: vec![0; 1 << 20],
         }
     }

@@ -9,8 +9,10 @@ use fullbore_format::{
 use fullbore_platform::metrics::{cpu::ThreadClock, meter::lap};
 use fullbore_repository::archive::{
     block_digests::judged,
+    frame_reader::StoredFrame,
     schedule::{ContentEnd, check_whole, is_saved},
 };
+use fullbore_tree::write::writer::TargetWriter;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl DeltaBatch<'_> {
@@ -25,34 +27,31 @@ impl DeltaBatch<'_> {
         };
         let (segment, frame) = frame_of(first);
         let mut clock = ThreadClock::now();
-        let fetched = self.run.archive.fetch(&segment, &frame, &mut worker.stored);
+        let DeltaWorker { writer, frames, .. } = worker;
+        let fetched = frames.fetch(&self.run.archive, &segment, &frame);
         self.run
             .meter
             .stored_bytes
             .fetch_add(u64::from(frame.stored_len), Relaxed);
         lap(&self.run.meter.source, &mut clock);
-        let decompressor = &mut worker.decompressor;
-        let decoded = fetched.and_then(|()| {
-            decompressor.salvage(&worker.stored, frame.plain_len as usize, &mut worker.plain)
-        });
+        let decoded = fetched.and_then(StoredFrame::salvage);
+        let plain = frames.plain();
         let wants = match decoded {
             Ok(None) => wants,
             Ok(Some(error)) => {
                 let (saved, lost) = wants
                     .into_iter()
-                    .partition(|want| self.is_saved(want, &worker.plain));
-                self.report_lost(worker, &(segment, frame), lost, error)?;
+                    .partition(|want| self.is_saved(want, plain));
+                self.report_lost(writer, &(segment, frame), lost, error)?;
                 saved
             }
-            Err(error) => return self.report_lost(worker, &(segment, frame), wants, error),
+            Err(error) => return self.report_lost(writer, &(segment, frame), wants, error),
         };
-        let plain = std::mem::take(&mut worker.plain);
         lap(&self.run.meter.workers, &mut clock);
         let written = wants
             .iter()
-            .try_for_each(|want| self.write_piece(worker, want, &plain));
+            .try_for_each(|want| self.write_piece(writer, want, plain));
         lap(&self.run.meter.sink, &mut clock);
-        worker.plain = plain;
         written
     }
 
@@ -77,7 +76,7 @@ impl DeltaBatch<'_> {
     /// Reports a damaged frame and the files that need it.
     fn report_lost(
         &self,
-        worker: &mut DeltaWorker,
+        writer: &mut TargetWriter,
         at: &(SegmentId, FrameAt),
         wants: Vec<WantedPiece>,
         error: Error,
@@ -95,18 +94,18 @@ impl DeltaBatch<'_> {
             .add(frame_damage(&self.run.archive, at, error, files))?;
         wants
             .iter()
-            .try_for_each(|want| self.mark_lost(worker, want))
+            .try_for_each(|want| self.mark_lost(writer, want))
     }
 
     fn write_piece(
         &self,
-        worker: &mut DeltaWorker,
+        writer: &mut TargetWriter,
         want: &WantedPiece,
         plain: &[u8],
     ) -> Result<()> {
         let content = want.content(plain);
         match &want.target {
-            None => self.replace_file(worker, want, content),
+            None => self.replace_file(writer, want, content),
             Some(_) if self.run.refused.contains(&want.item.entry.path) => Ok(()),
             Some(target) if self.is_refuted(want, content) => {
                 if target.damaged.swap(true, Relaxed) {
@@ -117,24 +116,24 @@ impl DeltaBatch<'_> {
                     "a block does not match its digest in the manifest",
                 )
             }
-            Some(target) => self.write_blocks(worker, want, target, content),
+            Some(target) => self.write_blocks(writer, want, target, content),
         }
     }
 
     /// Writes a file of a single piece anew.
     fn replace_file(
         &self,
-        worker: &mut DeltaWorker,
+        writer: &mut TargetWriter,
         want: &WantedPiece,
         content: &[u8],
     ) -> Result<()> {
         let entry = &want.item.entry;
         if let ContentEnd::Damaged(why) = check_whole(&want.item, content) {
             self.run.report.file(&want.item, &why)?;
-            return self.mark_lost(worker, want);
+            return self.mark_lost(writer, want);
         }
         self.delta.written.fetch_add(content.len() as u64, Relaxed);
-        let made = worker.writer.file(entry, content);
+        let made = writer.file(entry, content);
         if self.run.unless_refused(&entry.path, made)?.is_some() {
             self.count_file(true)?;
         }
@@ -158,7 +157,7 @@ impl DeltaBatch<'_> {
     /// Writes the differing blocks of a piece in place.
     fn write_blocks(
         &self,
-        worker: &mut DeltaWorker,
+        writer: &mut TargetWriter,
         want: &WantedPiece,
         target: &PatchTarget,
         content: &[u8],
@@ -170,7 +169,7 @@ impl DeltaBatch<'_> {
             };
             self.delta.written.fetch_add(bytes.len() as u64, Relaxed);
             let at = want.offset + block.start as u64;
-            let written = target.patch.write(&worker.writer, entry, at, bytes);
+            let written = target.patch.write(writer, entry, at, bytes);
             if self.run.unless_refused(&entry.path, written)?.is_none() {
                 break;
             }
@@ -179,11 +178,11 @@ impl DeltaBatch<'_> {
     }
 
     /// Marks the file of a lost piece as damaged.
-    fn mark_lost(&self, worker: &mut DeltaWorker, want: &WantedPiece) -> Result<()> {
+    fn mark_lost(&self, writer: &mut TargetWriter, want: &WantedPiece) -> Result<()> {
         let path = &want.item.entry.path;
         match &want.target {
             Some(target) => target.damaged.store(true, Relaxed),
-            None if worker.writer.tree.is_there(path)? => self.give_up(path, false)?,
+            None if writer.tree.is_there(path)? => self.give_up(path, false)?,
             None => {}
         }
         Ok(())
