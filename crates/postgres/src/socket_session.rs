@@ -57,7 +57,7 @@ impl SocketSession {
             let mut config = Config::new();
             config
                 .host_path(directory)
-                .user(*role)
+                .user(role)
                 .dbname(database)
                 .application_name("fullbore drill")
                 .options(&quiet_options(major));

@@ -126,6 +126,13 @@ impl Drill {
             .all(archive, meter, &mut outcome_parts(&mut outcome))
             .err();
         let removed = scratch.remove();
+        // Options that do not fit the backup say nothing about the backup.
+        if let Some(error) = outcome
+            .failure
+            .take_if(|error| error.kind == ErrorKind::Usage)
+        {
+            return Err(error);
+        }
         outcome.failure = outcome.failure.or_else(|| removed.err());
         outcome.record.time = Timestamp::now().to_string();
         outcome.record.error = outcome.failure.as_ref().map(Error::line);

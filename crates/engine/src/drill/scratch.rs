@@ -49,7 +49,11 @@ pub(super) struct Scratch {
 pub fn end_drill() {
     let running = RUNNING.lock().ok().and_then(|mut running| running.take());
     if let Some(top) = running {
-        let _ = remove(&top, SHORT_STOP);
+        let begun = Instant::now();
+        // A restore that still writes makes new files beside the removal.
+        while remove(&top, SHORT_STOP).is_err() && begun.elapsed() < SHORT_STOP {
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

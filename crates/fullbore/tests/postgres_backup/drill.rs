@@ -218,6 +218,9 @@ fn a_query_that_fails_fails_the_drill() {
         .drill(&["--query", "SELECT 1 / 0"])
         .ends_with(1)
         .has_one_error("division by zero");
+    // Options that cannot be are no result of a drill.
+    cluster.drill(&["--target-xid", "7"]).ends_with(2);
+    assert_eq!(cluster.stored().len(), 1);
     cluster
         .drill(&["--database", "nosuch"])
         .ends_with(1)
