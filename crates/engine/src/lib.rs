@@ -1,10 +1,11 @@
 //! The engines of fullbore: what its verbs do, without their command line.
 //!
-//! Belongs here: the order of the steps of a backup, a restore, a copy, a verification and a repair. Does not belong here: how a
+//! Belongs here: the order of the steps of a backup, a restore, a restore drill, a copy, a verification and a repair. Does not belong here: how a
 //! command says it, and what a room below does alone.
 
 pub mod backup;
 pub mod copy;
+pub mod drill;
 pub mod plan;
 pub mod repair;
 pub mod report;

@@ -44,11 +44,12 @@ pub const NOTES: &str = "notes.json";
 pub const KEYS: &str = "keys";
 /// Directory of the lists of backups of hosts that may only add some.
 pub const HOSTS: &str = "hosts";
+/// Directory of what belongs to PostgreSQL systems, each below its identifier.
+pub const WAL: &str = "wal";
+/// Directory of the results of restore drills of a system.
+pub const DRILLS: &str = "drills";
 /// Directory of the objects by which a storage is tried.
 pub const PROBES: &str = "probes";
-
-/// Directory of archived WAL.
-pub const WAL: &str = "wal";
 
 /// The directories of a repository. A storage that is shared with others lists no other ones.
 pub const ROOMS: [&str; 7] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES, WAL];
@@ -75,6 +76,13 @@ pub struct Repository {
 
 /// What segments are called behind their numbers.
 const SUFFIXES: [&str; 2] = ["tar.zst", "tar.lz4"];
+
+/// Returns the directory of the results of drills of a system; `None` if the identifier is no number.
+pub fn drills_of(system_identifier: &str) -> Option<String> {
+    let is_number = system_identifier.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number && !system_identifier.is_empty() && system_identifier.len() <= 20)
+        .then(|| format!("{WAL}/{system_identifier}/{DRILLS}"))
+}
 
 /// Returns the name of a segment, for example `s01-000001.tar.zst`.
 pub fn segment(stream: u32, number: u32, suffix: &str) -> String {
@@ -215,6 +223,15 @@ mod tests {
         .chain(near)
         {
             assert_eq!(segment_numbers(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn results_of_drills_are_stored_only_below_a_number() {
+        let dir = drills_of("7412345678901234567");
+        assert_eq!(dir.as_deref(), Some("wal/7412345678901234567/drills"));
+        for bad in ["", "..", "1/2", "a", "123456789012345678901"] {
+            assert_eq!(drills_of(bad), None, "{bad}");
         }
     }
 

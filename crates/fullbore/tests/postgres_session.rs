@@ -1,5 +1,7 @@
 //! Sessions with real servers: how they are reached, what they say, and how their loss is noticed.
 
+mod replication;
+
 use fullbore_format::error::{Error, ErrorKind};
 use fullbore_postgres::{
     conninfo::{Environment, Params},

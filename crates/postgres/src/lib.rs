@@ -20,12 +20,14 @@ pub mod new_init_forks;
 pub mod page_checksum;
 pub mod page_stage;
 pub mod relation;
+pub mod replication;
 pub mod request;
 pub mod restore;
 mod same_server;
 #[cfg(any(test, feature = "sample-wal"))]
 pub mod sample_wal;
 pub mod session;
+pub mod socket_session;
 pub mod source;
 pub mod stopped;
 pub mod summary_anchor;

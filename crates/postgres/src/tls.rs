@@ -49,6 +49,14 @@ const BUNDLES: [&str; 5] = [
 /// If a file of certificates or keys cannot be read or others may read the key;
 /// [`ErrorKind::Usage`] if the mode verifies and there is no root certificate.
 pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
+    client_config(tls).map(MakeRustlsConnect::new)
+}
+
+/// Returns the configuration of the side that connects.
+///
+/// # Errors
+/// As [`connector`].
+pub(crate) fn client_config(tls: &Tls) -> Result<ClientConfig> {
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
     let trusted = trusted_roots(tls)?;
     let verifier = Verifier {
@@ -68,7 +76,25 @@ pub fn connector(tls: &Tls) -> Result<MakeRustlsConnect> {
             .map_err(|error| client_certificate_error(cert, key, error))?,
     };
     config.alpn_protocols = vec![b"postgresql".to_vec()];
-    Ok(MakeRustlsConnect::new(config))
+    Ok(config)
+}
+
+/// Returns the hash of a server's certificate to which a password is bound (`tls-server-end-point`, RFC 5929): by the
+/// hash of its signature, but SHA-256 for older ones. `None` if its signature has no known hash.
+pub(crate) fn certificate_hash(der: &[u8]) -> Option<Vec<u8>> {
+    use sha2::{Digest, Sha256, Sha384, Sha512};
+    let certificate = Certificate::from_der(der).ok()?;
+    match certificate.signature_algorithm.oid.to_string().as_str() {
+        // MD5, SHA-1 and SHA-256 with RSA; SHA-1 and SHA-256 with ECDSA.
+        "1.2.840.113549.1.1.4"
+        | "1.2.840.113549.1.1.5"
+        | "1.2.840.113549.1.1.11"
+        | "1.2.840.10045.4.1"
+        | "1.2.840.10045.4.3.2" => Some(Sha256::digest(der).to_vec()),
+        "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" => Some(Sha384::digest(der).to_vec()),
+        "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" => Some(Sha512::digest(der).to_vec()),
+        _ => None,
+    }
 }
 
 /// Returns the certificates that may sign the server's; `None` if the certificate is not checked.

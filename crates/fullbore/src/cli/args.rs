@@ -6,10 +6,11 @@ use super::{
     storage::StorageArgs,
     verbs::{
         backup::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs, copy::CopyTreeArgs,
-        diff::DiffArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs, init::InitArgs,
-        key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
-        restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
-        stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs, wal::WalArgs,
+        diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs,
+        init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs,
+        repair::RepairArgs, restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs,
+        show::ShowArgs, stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs,
+        wal::WalArgs,
     },
 };
 use clap::{Parser, Subcommand};
@@ -58,6 +59,10 @@ pub(super) enum Command {
     Cat(CatArgs),
     /// Check backups: their structure, every byte, or one against a tree on disk
     Verify(VerifyArgs),
+    /// Restore a cluster into a scratch directory, start a server there, run a query, and remove it
+    ///
+    /// The result is stored in the repository. The server listens on a socket of its own only, and archives nothing.
+    Drill(Box<DrillArgs>),
     /// Write a stored backup as a full one, in one file or in another repository
     Export(ExportArgs),
     /// Print how two backups differ

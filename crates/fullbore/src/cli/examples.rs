@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 27] = [
+const EXAMPLES: [(&str, CommandExamples); 28] = [
     (
         "backup",
         [
@@ -53,6 +53,23 @@ const EXAMPLES: [(&str, CommandExamples); 27] = [
             (
                 "Make a directory equal to the backup, and write only what differs",
                 "fullbore restore /mnt/disk/data --to /srv/data --delta --delete",
+            ),
+        ],
+    ),
+    (
+        "drill",
+        [
+            (
+                "Show that the latest backup of a cluster restores, recovers and answers",
+                "fullbore drill /mnt/disk/pg --query 'select count(*) from pg_class'",
+            ),
+            (
+                "The same to a point in time",
+                "fullbore drill /mnt/disk/pg --target-time '2026-11-21 05:45:01+00'",
+            ),
+            (
+                "On a disk with room, with numbers for Prometheus",
+                "fullbore drill /mnt/disk/pg --dir /mnt/scratch --metrics /var/lib/node_exporter/drill.prom",
             ),
         ],
     ),

@@ -111,9 +111,10 @@ fn list_section(name: &str, list: &[(&str, &str)], out: &mut dyn Write) -> Resul
 }
 
 /// Commands that a reader of the page of a command may want.
-const RELATED: [(&str, &[&str]); 9] = [
+const RELATED: [(&str, &[&str]); 10] = [
     ("backup", &["init", "restore", "list", "run"]),
     ("restore", &["backup", "list", "find", "verify"]),
+    ("drill", &["restore", "verify", "backup"]),
     ("forget", &["prune", "pin", "run"]),
     ("prune", &["forget", "run"]),
     ("verify", &["repair", "run"]),

@@ -28,12 +28,28 @@ const STEP_CODE: &str = "fullbore_step_exit_code";
 const STEP_SECONDS: &str = "fullbore_step_duration_seconds";
 
 /// Names, and the text that explains each.
-const METRICS: [(&str, &str); 13] = [
+const METRICS: [(&str, &str); 17] = [
     ("fullbore_backup_bytes", "Bytes of files in the last backup"),
     ("fullbore_backup_files", "Files in the last backup"),
     (
         "fullbore_backup_stored_bytes",
         "Bytes that the last backup added to its destination",
+    ),
+    (
+        "fullbore_drill_last_success_timestamp_seconds",
+        "Time at which the last drill that passed ended",
+    ),
+    (
+        "fullbore_drill_query_seconds",
+        "Seconds of the query in the last drill that passed",
+    ),
+    (
+        "fullbore_drill_replay_seconds",
+        "Seconds from the start of the server until it accepted queries in the last drill that passed",
+    ),
+    (
+        "fullbore_drill_restore_seconds",
+        "Seconds of the restore in the last drill that passed",
     ),
     (
         "fullbore_last_run_duration_seconds",
@@ -86,6 +102,8 @@ pub(super) struct RunNumbers {
     pub(super) backup: Option<Value>,
     /// The result of the verification, as `--json` prints it.
     pub(super) verify: Option<Value>,
+    /// The result of a drill that passed, as `--json` prints it.
+    pub(super) drill: Option<Value>,
     /// When the newest backup of each source began, if the repository could be read.
     pub(super) newest: Option<NewestBackups>,
 }
@@ -183,6 +201,12 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
     if let Some(backup) = &run.backup {
         for name in ["bytes", "files", "stored_bytes"] {
             set(&format!("fullbore_backup_{name}"), number(&backup[name]));
+        }
+    }
+    if let Some(drill) = &run.drill {
+        set("fullbore_drill_last_success_timestamp_seconds", now as f64);
+        for name in ["query_seconds", "replay_seconds", "restore_seconds"] {
+            set(&format!("fullbore_drill_{name}"), number(&drill[name]));
         }
     }
     if let Some(sampled) = run.verify.as_ref().map(|verify| &verify["sampled"]) {
@@ -295,6 +319,30 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("step=\"backup\""), "{text}");
+    }
+
+    #[test]
+    fn a_drill_that_failed_keeps_the_time_of_the_last_that_passed() {
+        let passed = RunNumbers {
+            drill: Some(
+                json!({"restore_seconds": 2.5, "replay_seconds": 1.5, "query_seconds": 0.25}),
+            ),
+            ..RunNumbers::default()
+        };
+        let first = updated(Numbers::new(), &passed, "drill", 1000);
+        let failed = RunNumbers {
+            exit_code: 1,
+            ..RunNumbers::default()
+        };
+        let text = render(&updated(first, &failed, "drill", 2000));
+        for line in [
+            "fullbore_drill_last_success_timestamp_seconds{profile=\"drill\"} 1000",
+            "fullbore_drill_restore_seconds{profile=\"drill\"} 2.5",
+            "fullbore_drill_replay_seconds{profile=\"drill\"} 1.5",
+            "fullbore_last_run_exit_code{profile=\"drill\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn run(command: Command, is_quiet: bool) -> Result<u8> {
         Command::Stats(args) => verbs::stats::run(args),
         Command::Cat(args) => verbs::cat::run(args),
         Command::Verify(args) => verbs::verify::run(args),
+        Command::Drill(args) => verbs::drill::run(*args),
         Command::Export(args) => verbs::export::run(args),
         Command::Diff(args) => verbs::diff::run(args),
         Command::Find(args) => verbs::find::run(args),

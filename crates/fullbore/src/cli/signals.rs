@@ -4,7 +4,7 @@
 //! signal, so that its parent sees it.
 
 use super::{args::Command, child, output::aside, progress::A_MOMENT, report};
-use fullbore_engine::{plan::SinkSpec, sink::local_file::remove_partials};
+use fullbore_engine::{drill::end_drill, plan::SinkSpec, sink::local_file::remove_partials};
 use fullbore_format::error::{Error, ErrorKind};
 use fullbore_pipeline::sink::commit_flag::is_named;
 use fullbore_platform as platform;
@@ -45,6 +45,7 @@ pub(super) fn watch(command: &Command) {
             let tell = move || {
                 end_commands();
                 remove_partials();
+                end_drill();
                 restore_dir_access();
                 // Read after the wait for commits in progress.
                 let (lost, hint) = if is_named() {
@@ -89,6 +90,10 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
         Command::Backup(_) | Command::Export(_) | Command::Copy(_) => {
             (": nothing was committed", "")
         }
+        Command::Drill(_) => (
+            ": the drill says nothing about the backup",
+            "what is left of it is removed by the next drill",
+        ),
         Command::Restore(args) if args.plan || args.dry_run => ("", ""),
         Command::Restore(args) if args.from == "-" => (": the target is not complete", ""),
         Command::Restore(_) => (

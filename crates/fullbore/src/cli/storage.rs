@@ -160,6 +160,7 @@ impl CacheUse {
             | Command::Find(_)
             | Command::Diff(_)
             | Command::Restore(_)
+            | Command::Drill(_)
             | Command::Export(_) => Self::Documents,
             Command::Backup(_) => Self::Bases,
             _ => Self::Nothing,

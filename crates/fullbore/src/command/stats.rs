@@ -1,6 +1,6 @@
 //! Prints how many backups a repository holds, and what they take.
 
-use fullbore_engine::wal::system_reports;
+use fullbore_engine::{drill::record::DrillRecord, wal::system_reports};
 use fullbore_format::{
     error::Result,
     page::SegmentId,
@@ -60,6 +60,9 @@ struct RepositoryStats {
     verified_share: f64,
     /// When data was checked last, in seconds since 1970.
     last_verified: Option<u64>,
+    /// The newest restore drill of each PostgreSQL cluster that has backups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drills: Vec<DrillRecord>,
     /// Bytes of stored data around damage that the last verification of them found.
     damaged_bytes: u64,
     /// Bytes of archived WAL.
@@ -93,6 +96,7 @@ impl Stats {
         };
         let mut code = 0;
         let mut sources = BTreeSet::new();
+        let mut systems = BTreeSet::new();
         let mut segments = BTreeMap::new();
         let mut needs = Vec::new();
         let mut known = Documents::new();
@@ -110,6 +114,8 @@ impl Stats {
             stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
             sources.insert(source_text(&root.source));
             add_segments(&root, &mut segments);
+            let system = root.postgres.as_ref();
+            systems.extend(system.map(|cluster| cluster.system_identifier.clone()));
             let document = Document::of_listed(&root);
             known.extend(document.ok().map(|document| (id.clone(), document)));
             if stats.oldest.is_none() {
@@ -124,6 +130,8 @@ impl Stats {
             stats.held_bytes = Some(pruned.held().bytes);
         }
         let checked = CheckedShare::read(&*objects, &segments, PART_BYTES);
+        let newest = |system: &String| DrillRecord::newest(&*objects, system).ok().flatten();
+        stats.drills = systems.iter().filter_map(newest).collect();
         stats.verified_share = checked.share;
         stats.last_verified = checked.last;
         stats.damaged_bytes = checked.damaged_bytes;
@@ -195,6 +203,12 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
     lines.push(("verified", verified));
     lines.extend(wal(stats).map(|wal| ("wal", wal)));
     lines.extend(damage(stats).map(|damage| ("damaged", damage)));
+    lines.extend(
+        stats
+            .drills
+            .iter()
+            .map(|drill| ("drill", drill_line(drill))),
+    );
     lines
         .iter()
         .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
@@ -211,6 +225,19 @@ fn wal(stats: &RepositoryStats) -> Option<String> {
     };
     let systems = text::counted(stats.wal_newest.len() as u64, "system");
     (stats.wal_bytes > 0).then(|| format!("{} of {systems}, {gaps}", text::bytes(stats.wal_bytes)))
+}
+
+/// The newest drill of a cluster, on one line.
+fn drill_line(drill: &DrillRecord) -> String {
+    let time = local_second(&drill.time);
+    match &drill.error {
+        None => format!(
+            "passed {time}, {} until queries, backup {}",
+            text::size::seconds(drill.seconds_to_queries()),
+            drill.backup
+        ),
+        Some(why) => format!("failed {time}, backup {}: {why}", drill.backup),
+    }
 }
 
 /// Returns what verifications found, if that was damage.

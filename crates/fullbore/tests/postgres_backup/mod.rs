@@ -7,6 +7,7 @@ mod branch;
 mod broken_pages;
 pub(crate) mod cluster;
 mod delta;
+mod drill;
 mod export;
 mod files;
 mod followed;

@@ -51,6 +51,14 @@ fn quoted_value(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''"))
 }
 
+/// Returns the text of a configuration file with these settings. The server reads each value as it is given.
+pub fn render(settings: &[(String, String)]) -> String {
+    let lines = settings
+        .iter()
+        .map(|(name, value)| format!("{name} = {}\n", quoted_value(value)));
+    lines.collect()
+}
+
 /// Returns the text of `postgresql.auto.conf` with more settings. Targets of an earlier recovery
 /// become comments (rule 32).
 pub fn amend(old: &[u8], settings: &[(String, String)], backup: &str) -> Vec<u8> {
@@ -65,9 +73,7 @@ pub fn amend(old: &[u8], settings: &[(String, String)], backup: &str) -> Vec<u8>
         text.push(b'\n');
     }
     text.extend(format!("# set by the restore of backup {backup}\n").bytes());
-    for (name, value) in settings {
-        text.extend(format!("{name} = {}\n", quoted_value(value)).bytes());
-    }
+    text.extend(render(settings).bytes());
     text
 }
 

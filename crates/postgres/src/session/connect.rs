@@ -130,7 +130,7 @@ fn open_session(params: &Params, host: &Host) -> Result<Session> {
 }
 
 /// Returns the encryption modes to try, in order. A socket is never encrypted, as with libpq.
-fn ssl_modes(params: &Params, host: &Host) -> &'static [config::SslMode] {
+pub(crate) fn ssl_modes(params: &Params, host: &Host) -> &'static [config::SslMode] {
     use config::SslMode::{Disable, Prefer, Require};
     match (&host.place, params.tls.mode) {
         (SettingPlace::Socket(_), _) | (_, SslMode::Disable) => &[Disable],
@@ -300,7 +300,7 @@ fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
 }
 
 /// Returns an error of the server, with its detail and hint, or of the connection.
-pub(super) fn server_error(what: &str, error: &postgres::Error) -> Error {
+pub(crate) fn server_error(what: &str, error: &postgres::Error) -> Error {
     let failed = Error::new(error_kind(error), what).because(reason(error));
     let Some(refusal) = error.as_db_error() else {
         return failed;
@@ -331,7 +331,12 @@ fn error_kind(error: &postgres::Error) -> ErrorKind {
             ErrorKind::Unreachable
         };
     };
-    match code.code() {
+    kind_of_state(code.code())
+}
+
+/// Returns the kind of an error of the server by its SQLSTATE.
+pub(crate) fn kind_of_state(code: &str) -> ErrorKind {
+    match code {
         "28000" | "28P01" | "42501" => ErrorKind::Permission,
         "53100" => ErrorKind::Full,
         // The server is starting, stopping, or has too many connections.

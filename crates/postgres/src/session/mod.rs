@@ -5,7 +5,7 @@
 //! WAL. Reading the files is done elsewhere.
 
 mod catalog;
-mod connect;
+pub(crate) mod connect;
 mod facts;
 mod keepalive;
 mod pooler;

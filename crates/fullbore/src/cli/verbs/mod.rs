@@ -11,6 +11,7 @@ pub(super) mod copy;
 pub(super) mod copy_backup;
 mod copy_log;
 pub(super) mod diff;
+pub(super) mod drill;
 pub(super) mod export;
 mod far;
 pub(super) mod find;

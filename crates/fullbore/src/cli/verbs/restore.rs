@@ -250,7 +250,7 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
 }
 
 /// Returns the program and the options with which a server reaches the repository later: of the user that restores.
-fn fetch_words() -> Vec<OsString> {
+pub(in crate::cli) fn fetch_words() -> Vec<OsString> {
     let program = env::current_exe().unwrap_or_else(|_| "fullbore".into());
     let mut words = vec![program.into_os_string()];
     words.extend(storage::words_of_process());

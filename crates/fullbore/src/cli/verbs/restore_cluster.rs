@@ -55,7 +55,7 @@ pub(in crate::cli) struct ClusterArgs {
 #[derive(Debug, Clone, Args)]
 #[group(id = "recovery_target", multiple = false)]
 #[command(next_help_heading = "PostgreSQL")]
-struct TargetArgs {
+pub(super) struct TargetArgs {
     /// Recover to this time, with its offset from UTC: "2026-11-21 05:45:01+00"; from the last backup that ended before it, unless one is named
     #[arg(long, value_name = "TIME")]
     target_time: Option<String>,
@@ -96,7 +96,8 @@ impl ClusterArgs {
 }
 
 impl TargetArgs {
-    fn target(self) -> Option<RecoveryTarget> {
+    /// Returns the target, if one was given.
+    pub(super) fn target(self) -> Option<RecoveryTarget> {
         let immediate = self.target_immediate.then_some(RecoveryTarget::Immediate);
         let named = self
             .target_name

@@ -292,6 +292,7 @@ impl ProfileRun {
                 .collect(),
             backup: result("backup"),
             verify: result("verify"),
+            drill: None,
             newest,
         }
     }
