@@ -8,14 +8,14 @@ use std::ffi::OsString;
 /// `fullbore prune`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next.\n\
+    after_help = "Backups and other prunes may run at the same time. If a prune is interrupted, the next one continues it.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 a root is damaged or lost (nothing was freed)"
 )]
 pub(in crate::cli) struct PruneArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
     repository: OsString,
-    /// Only say what would be freed
+    /// Only print what would be freed
     #[arg(long, short = 'n')]
     dry_run: bool,
     #[arg(from_global)]
