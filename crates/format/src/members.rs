@@ -62,7 +62,7 @@ impl Members {
     /// Reads the plain bytes of a list, which messages call `name`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
+    /// `ErrorKind::Corrupt`.
     pub fn parse(plain: &[u8], name: &str) -> Result<Self> {
         open_sealed(plain, name)
     }

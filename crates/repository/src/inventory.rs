@@ -48,7 +48,7 @@ pub struct SegmentPlace {
     pub plain_bytes: Option<u64>,
     /// See [`Segment::parts`]; empty if unknown.
     pub parts: String,
-    /// See [`Known::is_ended`].
+    /// See `Known::is_ended`.
     pub ended: bool,
 }
 
@@ -368,7 +368,7 @@ pub type NoRoots = Vec<(String, Error)>;
 /// Opens all backups with an intact root, and returns the others with the reason.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](fullbore_format::error::ErrorKind::NotFound) if there is no backup; errors that are not damage to a root.
+/// [`ErrorKind::NotFound`] if there is no backup; errors that are not damage to a root.
 pub fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
     for (id, found) in open_all(objects)? {

@@ -122,7 +122,7 @@ pub fn entries(
 /// Returns the root of an archive that comes as a stream.
 ///
 /// # Errors
-/// Those of the stream; [`ErrorKind::Unsupported`](fullbore_format::error::ErrorKind::Unsupported) if it has no root.
+/// Those of the stream; [`ErrorKind::Unsupported`] if it has no root.
 pub fn root(input: impl Read + Send + 'static) -> Result<Root> {
     let meter = Meter::default();
     let mut members = TarMembers::of(input, SelfCheck::default(), &meter);

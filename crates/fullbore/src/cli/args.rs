@@ -25,8 +25,8 @@ use std::path::PathBuf;
     version,
     max_term_width = 100,
     arg_required_else_help = true,
-    after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but not all could be captured, 4 damage was found; \
-                  the help of each command says what they mean there"
+    after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but not everything could be read, 4 damage was found. \
+                  The help of each command gives their meaning there."
 )]
 pub(super) struct Cli {
     /// What to do.
@@ -43,57 +43,64 @@ pub(super) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Back up files and directories, a PostgreSQL cluster, or standard input
+    /// Back up files, directories, a PostgreSQL cluster or standard input
     Backup(BackupArgs),
-    /// Make an empty repository, unless it is there
+    /// Create an empty repository, unless it exists
     Init(InitArgs),
     /// Restore a backup or parts of it
     Restore(RestoreArgs),
-    /// List the backups of a repository, or the entries of one
+    /// List the backups of a repository, or the entries of a backup
     List(ListArgs),
-    /// Show what a backup is: source, statistics, segments, what was not captured
+    /// Show source, statistics, segments and skipped entries of a backup
     Show(ShowArgs),
-    /// Print how many backups a repository holds, and what they take
+    /// Print how many backups a repository holds, and their sizes
     Stats(StatsArgs),
-    /// Write a file of a backup to standard output; a directory as a tar
+    /// Write a file of a backup to standard output, or a directory as tar
     Cat(CatArgs),
-    /// Check backups: their structure, every byte, or one against a tree on disk
+    /// Check the structure or all bytes of backups, or compare with a tree
     Verify(VerifyArgs),
-    /// Restore a cluster into a scratch directory, start a server there, run a query, and remove it
+    /// Restore a cluster for a trial, start it, run a query, and remove it
     ///
-    /// The result is stored in the repository. The server listens on a socket of its own only, and archives nothing.
+    /// The cluster is restored into a scratch directory. Its server listens on a socket of its own
+    /// only, and archives nothing. The result is stored in the repository.
     Drill(Box<DrillArgs>),
-    /// Write a stored backup as a full one, in one file or in another repository
+    /// Write a stored backup as a full one, to a file or a repository
     Export(ExportArgs),
     /// Print how two backups differ
     Diff(DiffArgs),
-    /// Print which backups hold a path, and when it changed
+    /// Print which backups contain a path, and when it changed
     Find(FindArgs),
-    /// Copy a directory to a directory, also from or to another host, or a backup to another repository
+    /// Copy a directory to a directory, or backups to another repository
     ///
-    /// The content of SRC becomes the content of DST, which is made if it is missing, with all metadata. Only differences cross.
+    /// Either directory can be on another host. The content of SRC becomes the content of DST, with
+    /// all metadata. DST is created if it is missing. Only differences are transferred.
     Copy(Box<CopyTreeArgs>),
-    /// Forget backups, by rules of what to keep or by name
+    /// Forget backups by name, or by rules of what to keep
     Forget(ForgetArgs),
-    /// Free what only forgotten and interrupted backups need
+    /// Free the space of forgotten and interrupted backups
     Prune(PruneArgs),
-    /// Set, take away or print the tags of a backup
+    /// Set, remove or print the tags of a backup
     Tag(TagArgs),
-    /// Never forget a backup, whatever the rules say
+    /// Keep a backup, whatever the rules of forget say
     Pin(PinArgs),
-    /// Let a pinned backup be forgotten again
+    /// Let the rules forget a pinned backup again
     Unpin(PinArgs),
     /// List or change the keys of an encrypted repository
     Key(KeyArgs),
-    /// Rebuild lost roots and manifests, and drop data that cannot be restored. Without --yes it lists the steps, or asks on a terminal
+    /// Rebuild lost roots and manifests, and drop data beyond repair
     ///
-    /// Manifests are rebuilt from the copies of their pages in the segments;
-    /// roots from labels, seek tables and pages. Segments are never changed.
+    /// Without --yes, the steps are only listed. On a terminal, repair then asks whether to do
+    /// them.
+    ///
+    /// Manifests are rebuilt from the copies of their pages in the segments. Roots are rebuilt from
+    /// labels, seek tables and pages. Segments are never changed.
     Repair(RepairArgs),
-    /// Offer repositories of this host to another one; ssh:// locations start it there
+    /// Offer repositories of this host to other hosts
+    ///
+    /// A location such as ssh://HOST/PATH starts this command on the other host.
     #[command(after_help = PLAIN_EXIT_CODES)]
     Serve(ServeArgs),
-    /// Back up, forget, prune and verify a share, as a profile says
+    /// Run backup, forget, prune and verify, as a profile says
     Run(RunProfileArgs),
     /// Archive the WAL of a PostgreSQL server, and fetch it for a recovery
     Wal(WalArgs),
@@ -101,7 +108,7 @@ pub(super) enum Command {
     Config(ConfigArgs),
     /// Print systemd units that run a profile every night
     Systemd(SystemdArgs),
-    /// Measure this machine, and what the pipeline reaches of it
+    /// Measure this machine, and how much of its speed a backup reaches
     Bench(BenchArgs),
     /// Print the completions of a shell
     #[command(after_help = PLAIN_EXIT_CODES)]

@@ -20,13 +20,22 @@ use std::{ffi::OsStr, io::Read, os::unix::ffi::OsStrExt, path::Path};
 #[derive(Debug, Args, Clone, Default)]
 #[command(next_help_heading = "Storage")]
 pub(super) struct EncryptArgs {
-    /// Encrypt a new repository or an archive to age1…, "ssh-ed25519 AAAA…", or the recipients in @FILE; can be repeated
+    /// Encrypt to age1…, an ssh-ed25519 key or @FILE (repeatable)
+    ///
+    /// A new repository or an archive is encrypted to this recipient: age1…, "ssh-ed25519 AAAA…",
+    /// or the recipients in @FILE.
     #[arg(long, value_name = "RECIPIENT", conflicts_with_all = ["passphrase", "no_encryption"])]
     encrypt_to: Vec<String>,
-    /// Encrypt a new repository or an archive with a passphrase: of --passphrase-file, FULLBORE_PASSPHRASE or the terminal
+    /// Encrypt a new repository or an archive with a passphrase
+    ///
+    /// The passphrase is read from --passphrase-file, from FULLBORE_PASSPHRASE or from the
+    /// terminal.
     #[arg(long, conflicts_with = "no_encryption")]
     passphrase: bool,
-    /// Do not encrypt a new repository. In an object store, or beside a key, this option or one of the other two is needed
+    /// Do not encrypt a new repository
+    ///
+    /// In an object store, or if a key is given, a new repository needs one of --encrypt-to,
+    /// --passphrase and --no-encryption.
     #[arg(long)]
     pub(super) no_encryption: bool,
 }

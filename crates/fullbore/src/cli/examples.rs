@@ -109,7 +109,7 @@ const EXAMPLES: [(&str, CommandExamples); 28] = [
                 "fullbore verify /mnt/disk/data",
             ),
             (
-                "Read for half an hour, what was checked longest ago first",
+                "Check for half an hour, the data that was checked longest ago first",
                 "fullbore verify /mnt/disk/data --for 30m",
             ),
             (

@@ -111,10 +111,6 @@ const GLOBAL_LINE: &str =
     "Every command takes -r REPO, -P PROFILE, --key FILE, -q, -v, --json: see --help.";
 /// Options of some commands that `-h` names on one line only.
 const SELECT_LINE: &str = "Options that select backups: --host NAME, --path PATH, --tag TAG.";
-/// Columns of the overview.
-const COLUMNS: usize = 80;
-/// Columns of a name of a command in the overview.
-const NAME_COLUMNS: usize = 12;
 /// Options that `-h` of every command leaves out.
 const LONG_EVERYWHERE: [&str; 10] = [
     "json",
@@ -190,11 +186,7 @@ pub(super) fn overview(program: &Command) -> String {
         let command = program.find_subcommand(name);
         let about = command.and_then(Command::get_about);
         let about = about.map(ToString::to_string).unwrap_or_default();
-        let mut first = about.split([';', ':']).next().unwrap_or_default();
-        while first.len() + NAME_COLUMNS > COLUMNS {
-            first = first.rsplit_once(',').map_or("", |(begin, _)| begin);
-        }
-        let _ = writeln!(text, "  {name:<9} {first}");
+        let _ = writeln!(text, "  {name:<7}  {about}");
     }
     let others = program.get_subcommands().map(Command::get_name);
     let others: Vec<&str> = others.filter(|name| !FIRST.contains(name)).collect();
@@ -250,6 +242,7 @@ fn long_end(examples: &[(&str, &str)], after: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::builder::StyledStr;
 
     /// Lines of a terminal of a usual size, which is not the smallest.
     const SCREEN_LINES: usize = 50;
@@ -278,6 +271,54 @@ mod tests {
         "completions",
         "man",
     ];
+
+    /// Most characters in a short line of help: with the name of an option, a terminal of 100 columns has room for it.
+    const SHORT_LINE: usize = 70;
+
+    /// Adds the short line of help of a command, its arguments and their values, and of all commands below it.
+    fn add_short_lines(command: &Command, lines: &mut Vec<(String, String)>) {
+        let name = command.get_name();
+        lines.push((name.to_owned(), text(command.get_about())));
+        for arg in command.get_arguments() {
+            let option = format!("{name} {}", arg.get_id());
+            for value in arg.get_possible_values() {
+                let help = value.get_help();
+                lines.extend(help.map(|help| (option.clone(), help.to_string())));
+            }
+            lines.push((option, text(arg.get_help())));
+        }
+        for inner in command.get_subcommands() {
+            add_short_lines(inner, lines);
+        }
+    }
+
+    fn text(help: Option<&StyledStr>) -> String {
+        help.map(ToString::to_string).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_help_of_each_argument_begins_with_a_short_line() {
+        let mut program = program();
+        program.build();
+        let mut lines = Vec::new();
+        for command in program.get_subcommands() {
+            add_short_lines(command, &mut lines);
+        }
+        let count = |is_wrong: fn(&str) -> bool| {
+            let wrong = lines.iter().filter(|(_, line)| is_wrong(line));
+            let wrong: Vec<_> = wrong.collect();
+            assert!(
+                wrong.is_empty(),
+                "{} of {}: {wrong:#?}",
+                wrong.len(),
+                lines.len()
+            );
+        };
+        count(str::is_empty);
+        count(|line| line.chars().count() > SHORT_LINE);
+        count(|line| line.contains([';', '\n']));
+        count(|line| line.ends_with('.'));
+    }
 
     #[test]
     fn the_short_help_of_each_command_fits_a_screen() {

@@ -13,7 +13,7 @@ pub(super) const EXIT_CODES: &str =
 pub(super) const PLAIN_EXIT_CODES: &str = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments";
 
 /// Exit codes of a command that writes a stored backup somewhere else.
-pub(super) const WRITES: &str = "EXIT CODES: 0 done, with all that the backup has, though that may lack something, 1 failed (nothing was committed), \
+pub(super) const WRITES: &str = "EXIT CODES: 0 done (the result is as complete as the backup), 1 failed (nothing was committed), \
                       2 wrong arguments, 4 damage was found";
 
 /// Exit code of a backup that lacks entries that could not be read.
@@ -25,7 +25,9 @@ pub(super) const FRAME_BYTES: u32 = 1 << 20;
 /// Options of every command.
 #[derive(Debug, Args, Clone)]
 pub(super) struct GlobalArgs {
-    /// The repository, in the place of REPO or --to [default: FULLBORE_REPOSITORY]
+    /// The repository instead of REPO or --to
+    ///
+    /// The default is FULLBORE_REPOSITORY.
     #[arg(
         id = "stand_in",
         long = "repository",
@@ -35,19 +37,25 @@ pub(super) struct GlobalArgs {
         display_order = 890
     )]
     pub(super) repository: Option<OsString>,
-    /// One JSON object a line: progress, then the result
+    /// Print JSON, one object a line: progress, then the result
     #[arg(long, global = true, display_order = 891)]
     pub(super) json: bool,
     /// Print errors only
     #[arg(long, short, global = true, display_order = 892)]
     pub(super) quiet: bool,
-    /// Print more: each file of a backup, all facts of a list, the frames of damage
+    /// Print more, such as each file of a backup or all facts of a list
+    ///
+    /// If there is damage, the damaged frames are printed too.
     #[arg(long, short, global = true, display_order = 893)]
     pub(super) verbose: bool,
-    /// Colours: auto means on a terminal, unless NO_COLOR is set
+    /// Print in colours: auto, always or never
+    ///
+    /// auto means on a terminal, unless NO_COLOR is set.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, global = true, display_order = 894, hide_possible_values = true)]
     pub(super) color: ColorChoice,
-    /// Use plain system calls only: no io_uring, no page cache advice, no preallocation
+    /// Use plain system calls only
+    ///
+    /// There is then no io_uring, no page cache advice and no preallocation.
     #[arg(long, global = true, display_order = 900)]
     pub(super) no_tricks: bool,
 }
@@ -66,7 +74,9 @@ pub(super) struct OutputArgs {
 /// Options of all commands that move bytes.
 #[derive(Debug, Args, Clone)]
 pub(super) struct RunArgs {
-    /// Write a page about the run: throughput, and what the limit was, over time; it replaces an earlier one, but no other file
+    /// Write an HTML page about the throughput of the run, and its limits
+    ///
+    /// The page of an earlier run is replaced, but no other file.
     #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(super) report: Option<PathBuf>,
 }

@@ -132,8 +132,8 @@ pub(super) fn base_damage(damage: &[String]) -> Option<String> {
     };
     (!damage.is_empty()).then(|| {
         format!(
-            "WARNING: earlier backups are damaged, or cannot be read: {few}{more}; this one is not, as it stores again what it needs of that; \
-             `fullbore verify` tells what is lost"
+            "WARNING: earlier backups are damaged or cannot be read: {few}{more}. This backup is sound: it stored again what it needs of them. \
+             Run `fullbore verify` to see what is lost"
         )
     })
 }

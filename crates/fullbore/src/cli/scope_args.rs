@@ -10,39 +10,49 @@ use std::{ffi::OsString, path::PathBuf};
 /// Which files are backed up.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct ScopeArgs {
-    /// Files and directories; one directory alone: its contents are the root of the backup. Or
-    /// postgres://… for a running cluster
+    /// Files and directories, or postgres://… for a running cluster
+    ///
+    /// The contents of a single directory are the root of the backup.
     #[arg(value_name = "PATH", required_unless_present_any = ["stdin_name", "connect"], value_hint = ValueHint::AnyPath)]
     pub(in crate::cli) paths: Vec<PathBuf>,
-    /// Leave out what matches this pattern, as in .gitignore; can be repeated
+    /// Exclude paths that match this pattern, as in .gitignore
     ///
-    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH.
-    /// Another one that begins with / is at the root of the backup, as `fullbore list` prints
-    /// paths. One that matched nothing is named at the end. `!` before a pattern takes back what
-    /// it matches, but nothing in a directory that is left out itself.
+    /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Any
+    /// other pattern that begins with / starts at the root of the backup, as `fullbore list` prints
+    /// paths. The backup names patterns that matched nothing. A pattern that begins with ! includes
+    /// again what it matches, but nothing in a directory that is excluded itself. Can be repeated.
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     pub(in crate::cli) exclude: Vec<OsString>,
-    /// Leave out what matches a pattern in this file; those of --exclude come after them, as
-    /// --exclude '!NAME'; can be repeated
+    /// Exclude paths that match a pattern in this file (repeatable)
+    ///
+    /// Patterns of --exclude come after those of the file, so --exclude '!NAME' can include a name
+    /// again.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) exclude_from: Vec<PathBuf>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG, but not of a PATH itself
+    /// Exclude the contents of directories with a CACHEDIR.TAG
+    ///
+    /// A PATH itself is never excluded.
     #[arg(long)]
     pub(in crate::cli) exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name, but not of a PATH itself
+    /// Exclude the contents of directories that hold this name
+    ///
+    /// A PATH itself is never excluded.
     #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
     pub(in crate::cli) exclude_if_present: Vec<OsString>,
-    /// Back up only the names in this file, one a line, relative to PATH, and not what is below
-    /// them; - for standard input
+    /// Back up only the names in this file, or in - (standard input)
+    ///
+    /// The file has one name a line, relative to PATH. Entries below these names are not backed up.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) files_from: Option<PathBuf>,
-    /// The names of --files-from end in NUL
+    /// Names of --files-from end in NUL instead of a new line
     #[arg(long, requires = "files_from")]
     pub(in crate::cli) null: bool,
-    /// Do not go into other file systems
+    /// Do not enter other file systems
     #[arg(long, short = 'x')]
     pub(in crate::cli) one_file_system: bool,
-    /// Store each PATH under its whole path; one below another is stored once
+    /// Store each PATH under its whole path
+    ///
+    /// If one PATH is below another, it is stored once.
     #[arg(long)]
     pub(in crate::cli) full_paths: bool,
 }

@@ -23,13 +23,16 @@ pub(super) const HEADING: &str = "Which backups";
 /// Options that select backups: where no id is given, the latest of them is meant.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SelectArgs {
-    /// Backups of this host
+    /// Select backups of this host
     #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     host: Option<String>,
-    /// Backups of this path, as it was backed up: of a cluster its data directory, or stdin:NAME; can be repeated
+    /// Select backups of this source path (repeatable)
+    ///
+    /// The path is the one that was backed up: for a cluster its data directory, for a stream
+    /// stdin:NAME.
     #[arg(long, help_heading = HEADING, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     path: Vec<OsString>,
-    /// Backups with the tag KEY, or KEY=VALUE; can be repeated
+    /// Select backups with the tag KEY or KEY=VALUE (repeatable)
     #[arg(long, short = 't', help_heading = HEADING, value_name = "TAG", value_parser = wanted)]
     tag: Vec<TagRule>,
 }

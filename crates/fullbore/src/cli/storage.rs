@@ -24,19 +24,22 @@ use std::{
 #[derive(Debug, Args, Clone, Default)]
 #[command(next_help_heading = "Storage")]
 pub(super) struct StorageArgs {
-    /// Read an encrypted repository with this key: an age identity or an ssh-ed25519 key; can be repeated
+    /// Open an encrypted repository with this key (repeatable)
+    ///
+    /// A key is an age identity or an ssh-ed25519 key.
     #[arg(long, value_name = "FILE", global = true, display_order = 910)]
     key: Vec<PathBuf>,
-    /// Read an encrypted repository with the passphrase in this file
+    /// Open an encrypted repository with the passphrase in this file
     #[arg(long, value_name = "FILE", global = true, display_order = 911)]
     passphrase_file: Option<PathBuf>,
-    /// Use an encrypted repository only if its keys have this fingerprint, which `init` and `key list` print; can be repeated
+    /// Accept only repository keys with this fingerprint (repeatable)
     ///
-    /// This host remembers the fingerprint of each repository, and refuses other keys by itself. Give it where nothing is remembered,
-    /// or to accept other keys.
+    /// `init` and `key list` print the fingerprint. This host remembers the fingerprint of each
+    /// encrypted repository, and refuses other keys without this option. Give it where nothing is
+    /// remembered yet, or to accept other keys.
     #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint, global = true, display_order = 911, hide_short_help = true)]
     expect_keys: Vec<String>,
-    /// A setting of object stores, such as endpoint=URL or region=NAME; can be repeated
+    /// A setting of object stores, such as endpoint=URL (repeatable)
     #[arg(
         long,
         value_name = "KEY=VALUE",
@@ -45,16 +48,21 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     storage: Vec<String>,
-    /// Connections to another host that carry data, or requests to an object store at the same time [default: auto]
+    /// Parallel connections to a host, or requests to an object store
+    ///
+    /// Only connections that carry data count. The default is auto.
     #[arg(long, value_name = "N|auto", value_parser = connections, global = true, display_order = 913, hide_short_help = true)]
     connections: Option<Connections>,
-    /// Bytes a second sent to an object store or another host, at most
+    /// Send at most this many bytes a second to other hosts and stores
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 914, hide_short_help = true)]
     limit_upload: Option<NonZeroU64>,
-    /// Bytes a second received from an object store or another host, at most
+    /// Receive at most this many bytes a second from hosts and stores
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 915, hide_short_help = true)]
     limit_download: Option<NonZeroU64>,
-    /// Keep what was read of roots and manifests in object stores in this directory [default: fullbore in the XDG cache directory]
+    /// Keep a cache of object stores in this directory
+    ///
+    /// The cache holds the roots and manifests that were read. The default is fullbore in the XDG
+    /// cache directory.
     #[arg(
         long,
         value_name = "DIR",
@@ -63,7 +71,7 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     cache_dir: Option<PathBuf>,
-    /// Keep nothing of object stores on this host
+    /// Keep no cache of object stores
     #[arg(
         long,
         global = true,
@@ -72,7 +80,9 @@ pub(super) struct StorageArgs {
         conflicts_with = "cache_dir"
     )]
     no_cache: bool,
-    /// The command that reaches other hosts, split at spaces [default: FULLBORE_SSH, or ssh]
+    /// The command that reaches other hosts [default: FULLBORE_SSH or ssh]
+    ///
+    /// The command is split at spaces.
     #[arg(
         long,
         value_name = "COMMAND",
@@ -90,7 +100,9 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     far_program: Option<String>,
-    /// Copy this program into the cache of the user on other hosts, unless it is there, and use it
+    /// Copy this program to other hosts, and use it there
+    ///
+    /// It is copied into the cache of the user, unless it is there.
     #[arg(
         long,
         global = true,
@@ -99,7 +111,9 @@ pub(super) struct StorageArgs {
         conflicts_with = "far_program"
     )]
     install_far: bool,
-    /// The certificate of this host, for fullbore:// and `serve --listen`: PEM
+    /// The certificate of this host for fullbore://, in PEM
+    ///
+    /// `serve --listen` uses it too.
     #[arg(
         long,
         value_name = "FILE",
@@ -117,7 +131,7 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     tls_key: Option<PathBuf>,
-    /// The authorities that must have signed the certificate of the other side
+    /// The authorities that sign certificates of the other side, in PEM
     #[arg(
         long,
         value_name = "FILE",

@@ -51,13 +51,13 @@ pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
 
 /// How files are digested.
 pub(super) const DIGESTS: [Named<Algorithm>; 3] = [
-    ("blake3", Algorithm::Blake3, "BLAKE3, what b3sum prints"),
-    ("crc32c", Algorithm::Crc32c, "CRC-32C, finds accidents only"),
+    ("blake3", Algorithm::Blake3, "BLAKE3, as b3sum prints it"),
     (
-        "none",
-        Algorithm::None,
-        "No digest of files; a restore then sees damage to frames of zstd and lz4 only, which have checksums, and --delta writes all files anew",
+        "crc32c",
+        Algorithm::Crc32c,
+        "CRC-32C, which detects accidental damage only",
     ),
+    ("none", Algorithm::None, "No digest of files"),
 ];
 
 /// The proofs that a file has not changed.
@@ -65,11 +65,23 @@ pub(super) const COMPARES: [Named<Compare>; 4] = [
     (
         "inode",
         Compare::Inode,
-        "Size, time of content, time of the inode, inode number",
+        "Its size, modification time, inode time and inode number are equal",
     ),
-    ("mtime", Compare::Mtime, "Size and time of content"),
-    ("size", Compare::Size, "Size; not of a cluster"),
-    ("content", Compare::Content, "Nothing: all files are read"),
+    (
+        "mtime",
+        Compare::Mtime,
+        "Its size and modification time are equal",
+    ),
+    (
+        "size",
+        Compare::Size,
+        "Its size is equal (not possible for a cluster)",
+    ),
+    (
+        "content",
+        Compare::Content,
+        "Its content is equal: all files are read",
+    ),
 ];
 
 /// Places of the WAL that a backup needs.
@@ -77,14 +89,14 @@ pub(super) const WALS: [Named<Wal>; 3] = [
     (
         "included",
         Wal::Included,
-        "In the backup: it starts on its own",
+        "In the backup, which can then start without an archive",
     ),
     (
         "archived",
         Wal::Archived,
-        "In the archive; the backup ends when it is there",
+        "In the server's archive, for which the backup waits",
     ),
-    ("none", Wal::None, "Nothing is looked at"),
+    ("none", Wal::None, "Elsewhere, which is not checked"),
 ];
 
 /// Kinds of recovery.
@@ -114,16 +126,16 @@ pub(super) const TARGET_ACTIONS: [Named<TargetAction>; 3] = [
 pub(super) enum CheckpointArg {
     /// At once
     Fast,
-    /// Over half the time between two checkpoints
+    /// Slowly, over half the time between two checkpoints
     Spread,
 }
 
 /// How large files are cut, as an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Chunking {
-    /// Blocks of --block-size: what databases and virtual machines write
+    /// Blocks of --block-size, for databases and virtual machines
     Fixed,
-    /// Chunks of some 32 KiB that end where the content says: dumps, archives, mailboxes
+    /// Chunks of about 32 KiB cut by content, for dumps and mailboxes
     Content,
 }
 

@@ -35,7 +35,7 @@ pub enum BenchSubject {
     Compress,
     /// Writing and syncing a file
     Write,
-    /// All of it, against each of its parts
+    /// A whole backup, compared with each of its parts
     Pipeline,
 }
 

@@ -38,7 +38,7 @@ impl FrameCache {
     /// Returns the decoded bytes of a frame even if its checksum is wrong.
     ///
     /// # Errors
-    /// As [`Frames::plain`].
+    /// As `Frames::plain`.
     pub fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
         Ok(self.decode(segment, frame)?.0)
     }

@@ -35,7 +35,7 @@ impl FrameReader {
     /// both.
     ///
     /// # Errors
-    /// As [`Archive::fetch`].
+    /// As `Archive::fetch`.
     pub fn fetch(
         &mut self,
         archive: &Archive,
@@ -50,7 +50,7 @@ impl FrameReader {
     /// frame.
     ///
     /// # Errors
-    /// As [`Archive::fetch`].
+    /// As `Archive::fetch`.
     pub fn fetch_held(
         &mut self,
         archive: &Archive,
@@ -73,7 +73,7 @@ impl FrameReader {
     /// Fetches and decodes a frame, and returns its plain bytes.
     ///
     /// # Errors
-    /// As [`Archive::fetch`] and [`StoredFrame::decode`].
+    /// As `Archive::fetch` and [`StoredFrame::decode`].
     pub fn read(
         &mut self,
         archive: &Archive,

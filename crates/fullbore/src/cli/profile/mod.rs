@@ -31,7 +31,9 @@ use std::{
 /// The options that name a profile. They are taken before clap parses the words; clap knows them for the help.
 #[derive(Debug, Args, Clone)]
 pub(super) struct ProfileArgs {
-    /// Take the options of this profile: /etc/fullbore/NAME.toml, or NAME.toml in ~/.config/fullbore
+    /// Take options from the profile NAME
+    ///
+    /// The profile is /etc/fullbore/NAME.toml, or NAME.toml in ~/.config/fullbore.
     #[arg(
         long,
         short = 'P',
@@ -40,7 +42,7 @@ pub(super) struct ProfileArgs {
         display_order = 898
     )]
     profile: Option<String>,
-    /// Take the options of the profile in this file
+    /// Take options from the profile in this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, global = true, display_order = 899, hide_short_help = true)]
     config: Option<PathBuf>,
 }

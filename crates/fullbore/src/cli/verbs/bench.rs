@@ -20,13 +20,18 @@ pub(in crate::cli) struct BenchArgs {
     /// What to measure
     #[arg(value_enum)]
     what: BenchSubject,
-    /// Read from here (read, pipeline), or write here (write) [default: the current directory]
+    /// Where read, write and pipeline work [default: here]
+    ///
+    /// read and pipeline read this file or directory. write writes into this directory. The default
+    /// is the current directory.
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     path: Option<PathBuf>,
-    /// Codec for compress and pipeline
+    /// The codec of compress and pipeline
     #[arg(long, value_name = "CODEC", default_value = "zstd:1")]
     compress: Codec,
-    /// Threads [default: the processors this process may use]
+    /// Threads [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
     #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     /// Bytes to move

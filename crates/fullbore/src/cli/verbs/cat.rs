@@ -20,7 +20,9 @@ const MEMORY_BYTES: u64 = 128 << 20;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct CatArgs {
-    /// A repository or an archive; @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository or archive, with @ID, @latest, @2026-11-25 or @2d
+    ///
+    /// @BACKUP chooses one backup of a repository: an id, latest, latest~1, 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::AnyPath)]
     from: OsString,
     #[command(flatten)]

@@ -26,7 +26,7 @@ pub(in crate::cli) struct ConfigArgs {
 /// The actions of `fullbore config`.
 #[derive(Debug, Subcommand)]
 enum ConfigAction {
-    /// Check a profile, or all there are, and print the commands that they stand for
+    /// Check one profile or all, and print the commands they stand for
     #[command(after_help = PLAIN_EXIT_CODES)]
     Check {
         /// The profile [default: all in /etc/fullbore and ~/.config/fullbore]

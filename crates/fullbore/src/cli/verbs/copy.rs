@@ -54,54 +54,71 @@ use std::{
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but something could not be read or written, 4 damage was found"
 )]
 pub(in crate::cli) struct CopyTreeArgs {
-    /// A directory, whose content is copied; ssh://HOST/PATH is one on another host. Or a repository, and @ID for one of its backups
+    /// A directory, ssh://HOST/PATH, or a repository
+    ///
+    /// The content of the directory is copied. Of a repository, all backups are copied, or one with
+    /// @ID.
     #[arg(value_name = "SRC", value_hint = ValueHint::DirPath)]
     from: OsString,
-    /// The directory whose content it becomes, made if it is missing; or ssh://HOST/PATH. Or another repository
+    /// The directory to write, ssh://HOST/PATH, or a repository
+    ///
+    /// The directory is created if it is missing.
     #[arg(value_name = "DST", value_hint = ValueHint::DirPath)]
     to: OsString,
-    /// Delete files in DST that SRC lacks; they are named before the first is deleted
+    /// Delete files in DST that SRC lacks
+    ///
+    /// The files are printed before the first is deleted.
     #[arg(long)]
     delete: bool,
-    /// Delete at most N files and directories of DST; more end the copy before its first change. The default is half of them
+    /// Delete at most N files and directories [default: half of them]
+    ///
+    /// If there are more to delete, the copy ends before its first change.
     #[arg(long, value_name = "N", requires = "delete")]
     max_delete: Option<u64>,
     /// Delete everything in DST if SRC is empty
     #[arg(long, requires = "delete")]
     allow_empty: bool,
-    /// Delete also what an exclude leaves out of the copy, but not other file systems
+    /// Also delete files in DST that are excluded from the copy
+    ///
+    /// Other file systems are not deleted.
     #[arg(long, requires = "delete")]
     delete_excluded: bool,
-    /// Only say what would be copied and deleted
+    /// Only print what would be copied and deleted
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Compare content, also of files whose size and time are equal
+    /// Compare contents, even if size and time are equal
     #[arg(long, short = 'c')]
     checksum: bool,
-    /// Leave out what matches this pattern, as in .gitignore, in SRC and in DST; can be repeated
+    /// Exclude paths that match this pattern, as in .gitignore
+    ///
+    /// The pattern holds for SRC and for DST. Can be repeated.
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     exclude: Vec<OsString>,
-    /// Leave out what matches a pattern in this file of this host; those of --exclude come after them; can be repeated
+    /// Exclude paths that match a pattern in this file (repeatable)
+    ///
+    /// The file is on this host. Its patterns come before those of --exclude.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     exclude_from: Vec<PathBuf>,
-    /// Take back what matches this pattern from --exclude, but nothing in a directory that is left out itself; can be repeated
+    /// Include paths that match this pattern in spite of --exclude
     ///
-    /// To keep one name of a directory, leave out the other names: --exclude '/dir/*' --include /dir/name.
+    /// A directory that is excluded itself stays excluded with all that is in it. To keep one name
+    /// of a directory, exclude the other names: --exclude '/dir/*' --include /dir/name. Can be
+    /// repeated.
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     include: Vec<OsString>,
-    /// Leave out the contents of directories with a CACHEDIR.TAG
+    /// Exclude the contents of directories with a CACHEDIR.TAG
     #[arg(long)]
     exclude_caches: bool,
-    /// Leave out the contents of directories that hold this name
+    /// Exclude the contents of directories that hold this name
     #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
     exclude_if_present: Vec<OsString>,
-    /// Do not go into other file systems
+    /// Do not enter other file systems
     #[arg(long, short = 'x')]
     one_file_system: bool,
-    /// Set owners by number, also where the names exist
+    /// Set owners by number, even where their names are known
     #[arg(long)]
     numeric_owner: bool,
-    /// Compress content on its way to or from another host: zstd[:LEVEL] or none
+    /// Compress content for another host: zstd[:LEVEL] or none
     #[arg(long, value_name = "CODEC", default_value = "none")]
     compress: Codec,
     #[command(flatten)]

@@ -33,10 +33,12 @@ use std::{
 pub(super) struct RepositoryCopyArgs {
     #[command(flatten)]
     select: SelectArgs,
-    /// Fail if the repository it goes to is not there
+    /// Fail if the repository at DST does not exist
     #[arg(long)]
     no_create: bool,
-    /// Objects that are copied at the same time [default: the processors this process may use]
+    /// Objects copied at the same time [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
     #[arg(long, value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     #[command(flatten)]

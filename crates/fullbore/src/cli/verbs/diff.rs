@@ -22,22 +22,26 @@ use std::{
 /// `fullbore diff`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Bytes are those of the content that is new; of what was changed, those that differ, in whole blocks.\n\
+    after_help = "Bytes are those of new contents. Of a changed file, only the blocks that differ count.\n\
                   EXIT CODES: 0 done, whether they differ or not, 1 failed, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct DiffArgs {
-    /// A repository; REPO@A B compares A with B, REPO@B alone the backup before B with it
+    /// A repository, or REPO@A B to compare A with B
+    ///
+    /// REPO@B alone compares B with the backup before it.
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// A backup: an id, the beginning of one, latest, or a time [default: the one before B of the same source]
+    /// The first backup [default: the one before B of the same source]
+    ///
+    /// A backup is an id, the beginning of an id, latest, or a time.
     #[arg(value_name = "A")]
     a: Option<OsString>,
-    /// Another one [default: latest]
+    /// The second backup [default: latest]
     #[arg(value_name = "B")]
     b: Option<OsString>,
-    /// Only these, and what is below them
+    /// Compare only these paths, and everything below them
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     #[arg(from_global)]

@@ -34,7 +34,9 @@ use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Instant};
     after_help = "EXIT CODES: 0 the cluster was restored, recovered and answered, 1 failed, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct DrillArgs {
-    /// A repository or an archive with backups of a cluster; @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository or an archive with backups of a cluster
+    ///
+    /// @BACKUP chooses a backup: an id, latest, latest~1, 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
@@ -53,16 +55,25 @@ pub(in crate::cli) struct DrillArgs {
     /// End right before the target
     #[arg(long, help_heading = "PostgreSQL")]
     target_exclusive: bool,
-    /// How the server fetches WAL, unless its configuration in the backup says it; without a target it recovers to the end of the archive
+    /// Command with which the server fetches WAL
+    ///
+    /// The default is that of the configuration in the backup, or of a repository that has the WAL.
+    /// Without a target the server recovers to the end of the archive.
     #[arg(long, value_name = "CMD", help_heading = "PostgreSQL")]
     restore_command: Option<String>,
-    /// The directory of the server's programs [default: that of the version of the backup, where distributions install it, or in PATH]
+    /// The directory of the server's programs
+    ///
+    /// The default is that of the version of the backup, where distributions install it, or in PATH.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "PostgreSQL")]
     bindir: Option<PathBuf>,
-    /// Restore below this directory, with room for the cluster; all of it is removed [default: TMPDIR, or /var/tmp]
+    /// Restore below this directory
+    ///
+    /// It needs room for the cluster, and all of it is removed. The default is TMPDIR, or /var/tmp.
     #[arg(long, value_name = "SCRATCH", value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
-    /// Write numbers of the drill to this file, for node_exporter; it replaces those of an earlier drill, but no other file
+    /// Write numbers of the drill to this file, for node_exporter
+    ///
+    /// They replace those of an earlier drill, but no other file.
     #[arg(long, value_name = "FILE.prom", value_parser = metrics_path, value_hint = ValueHint::FilePath)]
     metrics: Option<PathBuf>,
     /// Threads that compute [default: the processors this process may use]

@@ -28,30 +28,39 @@ use std::{ffi::OsString, num::NonZeroUsize, sync::Arc};
 #[derive(Debug, Args)]
 #[command(after_help = WRITES)]
 pub(in crate::cli) struct ExportArgs {
-    /// A repository or an archive; @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository or archive, with @ID, @latest, @2026-11-25 or @2d
+    ///
+    /// @BACKUP chooses one backup of a repository: an id, latest, latest~1, 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// FILE.tar.zst, FILE.tar.lz4, FILE.tar.gz, FILE.tar, - (standard output) or a directory (a repository, made on first use)
+    /// A repository, an archive file or - (standard output)
+    ///
+    /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst,
+    /// FILE.tar.lz4, FILE.tar.gz or FILE.tar.
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
     to: OsString,
-    /// Fail if the repository it goes to is not there
+    /// Fail if the repository at DEST does not exist
     #[arg(long)]
     no_create: bool,
-    /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream [default: as DEST ends, else as it was]
+    /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream
+    ///
+    /// The default is the codec that the ending of DEST names, or else that of the backup.
     #[arg(long, value_name = "CODEC")]
     compress: Option<Codec>,
-    /// Leave out what is damaged, and list it
+    /// Leave out damaged entries, and list them
     #[arg(long)]
     keep_going: bool,
-    /// Threads that compute [default: the processors this process may use]
+    /// Threads that compute [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
     #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
-    /// All buffers together
+    /// Size of all buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     memory: u64,
-    /// Stored bytes after which a repository begins a new segment
+    /// Begin a new segment of a repository after this many stored bytes
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
     segment_size: u64,
     #[command(flatten)]

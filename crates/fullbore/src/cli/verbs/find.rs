@@ -18,12 +18,15 @@ use std::ffi::OsString;
     after_help = "EXIT CODES: 0 found, 1 not found or failed, 2 wrong arguments, 4 a backup is damaged"
 )]
 pub(in crate::cli) struct FindArgs {
-    /// A repository; @BACKUP searches one backup only
+    /// A repository, or one of its backups with @BACKUP
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// As in .gitignore: '*.conf' anywhere, 'etc/*.conf' or '/passwd' from the root of the backup
+    /// Pattern as in .gitignore, such as '*.conf', 'etc/*.conf' or '/passwd'
+    ///
+    /// '*.conf' matches in any directory. 'etc/*.conf' and '/passwd' match from the root of the
+    /// backup.
     #[arg(value_name = "PATTERN", value_parser = any_bytes(pattern))]
     pattern: OsString,
     #[arg(from_global)]

@@ -23,27 +23,31 @@ use std::{
 /// `fullbore forget`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A backup stays if any rule keeps it, or if it is pinned; also the last complete one, if all that stay lack something, \
-                  and the last one with content, if all that stay have none. \
-                  `fullbore prune` or --prune frees what is forgotten.\n\
-                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were left alone"
+    after_help = "A backup is kept if a rule keeps it, or if it is pinned. If all kept backups are incomplete, the last complete one \
+                  is kept too. If all kept backups are empty, the last one with content is kept too. \
+                  `fullbore prune` or --prune frees the space of forgotten backups.\n\
+                  EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were skipped"
 )]
 pub(in crate::cli) struct ForgetArgs {
-    /// A repository; REPO@BACKUP forgets this backup
+    /// A repository, with @BACKUP to forget this backup
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
-    /// Forget these, whatever the rules say: an id, latest, or a day or time at which exactly one began
+    /// Forget these backups, whatever the rules say
+    ///
+    /// BACKUP is an id, latest, or a day or time at which exactly one backup began.
     #[arg(value_name = "BACKUP", conflicts_with = "Keep")]
     ids: Vec<String>,
     #[command(flatten)]
     keep: Keep,
-    /// The rules hold for each source by itself, or for all backups together
+    /// Backups among which each rule counts
     #[arg(long, value_enum, default_value_t = Group::Source)]
     group_by: Group,
-    /// List these forgotten backups again, as long as `fullbore prune` has not freed their data; can be repeated
+    /// List this forgotten backup again (repeatable)
+    ///
+    /// This is possible until `fullbore prune` has freed its data.
     #[arg(long, value_name = "ID", conflicts_with_all = ["ids", "Keep", "prune", "dry_run"])]
     undo: Vec<String>,
-    /// Also forget the last backup of a source, without a question
+    /// Also forget the last backup of a source, without asking
     #[arg(long, short)]
     yes: bool,
     /// Free the space at once, as `fullbore prune` does
@@ -51,7 +55,7 @@ pub(in crate::cli) struct ForgetArgs {
     prune: bool,
     #[command(flatten)]
     wal: WalKeepArgs,
-    /// Only say what would be forgotten, and how much it would free
+    /// Only print what would be forgotten, and how much it would free
     #[arg(long, short = 'n')]
     dry_run: bool,
     #[arg(from_global)]
@@ -67,25 +71,27 @@ struct Keep {
     /// Keep the last N backups
     #[arg(long, value_name = "N")]
     keep_last: Option<u32>,
-    /// Keep the newest of each of the last N hours that have a backup
+    /// Keep the newest backup of each of the last N hours that have one
     #[arg(long, value_name = "N")]
     keep_hourly: Option<u32>,
-    /// … of the last N days
+    /// Keep the newest backup of each of the last N days that have one
     #[arg(long, value_name = "N")]
     keep_daily: Option<u32>,
-    /// … of the last N weeks
+    /// Keep the newest backup of each of the last N weeks that have one
     #[arg(long, value_name = "N")]
     keep_weekly: Option<u32>,
-    /// … of the last N months
+    /// Keep the newest backup of each of the last N months that have one
     #[arg(long, value_name = "N")]
     keep_monthly: Option<u32>,
-    /// … of the last N years
+    /// Keep the newest backup of each of the last N years that have one
     #[arg(long, value_name = "N")]
     keep_yearly: Option<u32>,
-    /// Keep what is no older than this before the newest: 30d, 2y5m7d3h (years, months, weeks, days, hours)
+    /// Keep backups that are at most this much older than the newest
+    ///
+    /// A duration such as 30d or 2y5m7d3h has years, months, weeks, days and hours.
     #[arg(long, value_name = "DURATION", value_parser = span)]
     keep_within: Option<Span>,
-    /// Keep what has this tag; can be repeated
+    /// Keep backups with this tag (repeatable)
     #[arg(long, value_name = "TAG", value_parser = wanted)]
     keep_tag: Vec<retention::TagRule>,
 }
@@ -104,9 +110,9 @@ fn check_rules(keep: &Keep) -> Result<()> {
 /// The backups among which each rule counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Group {
-    /// The backups of each host and paths by themselves
+    /// For each host and its paths
     Source,
-    /// All of them together
+    /// For all backups together
     None,
 }
 

@@ -21,7 +21,7 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = PLAIN_EXIT_CODES)]
 pub(in crate::cli) struct InitArgs {
-    /// The directory of the repository; the directory above it has to be there
+    /// The directory of the repository, inside an existing directory
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
     repository: OsString,
     #[command(flatten)]

@@ -44,21 +44,25 @@ enum KeyVerb {
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// age1…, "ssh-ed25519 AAAA…" or @FILE with one [default: a new passphrase]
+        /// age1…, "ssh-ed25519 AAAA…" or @FILE [default: a new passphrase]
+        ///
+        /// @FILE is a file with one recipient.
         #[arg(long = "for", value_name = "RECIPIENT")]
         recipient: Option<String>,
-        /// The file with the new passphrase [default: it is asked for]
+        /// The file with the new passphrase [default: ask on the terminal]
         #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
         new_passphrase_file: Option<PathBuf>,
     },
-    /// Add a key with which a host adds backups, and cannot read one
+    /// Add a key with which a host adds backups, but cannot read any
     Put {
         #[command(flatten)]
         at: KeyRepository,
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// age1…, "ssh-ed25519 AAAA…" or @FILE with one, of the host
+        /// The key of the host: age1…, "ssh-ed25519 AAAA…" or @FILE
+        ///
+        /// @FILE is a file with one recipient.
         #[arg(long = "for", value_name = "RECIPIENT")]
         recipient: String,
     },
@@ -69,24 +73,29 @@ enum KeyVerb {
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// The key is one that was made by `key put`; needed if another key has the same name
+        /// Remove a key that `key put` added
+        ///
+        /// The option is needed if another key has the same name.
         #[arg(long)]
         put: bool,
     },
-    /// Write lost keys anew from a copy of the repository's key, given by --key
+    /// Write lost keys again, from a copy of the repository's key
     ///
-    /// A copy is what `age -d -i KEY REPO/keys/NAME.age` prints. The repository has to be without keys: if only some key files were lost,
-    /// `fullbore key add` with --key and the copy adds them again.
+    /// The option --key gives the copy, which is the output of `age -d -i KEY REPO/keys/NAME.age`.
+    /// The repository must have no keys. If only some key files are lost, `fullbore key add` with
+    /// --key and the copy adds them again.
     Restore {
         #[command(flatten)]
         at: KeyRepository,
         /// The name of the new key
         #[arg(long, value_name = "NAME", default_value = "owner")]
         name: String,
-        /// age1…, "ssh-ed25519 AAAA…" or @FILE with one [default: a new passphrase]
+        /// age1…, "ssh-ed25519 AAAA…" or @FILE [default: a new passphrase]
+        ///
+        /// @FILE is a file with one recipient.
         #[arg(long = "for", value_name = "RECIPIENT")]
         recipient: Option<String>,
-        /// The file with the new passphrase [default: it is asked for]
+        /// The file with the new passphrase [default: ask on the terminal]
         #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
         new_passphrase_file: Option<PathBuf>,
     },
@@ -98,7 +107,7 @@ enum KeyVerb {
         #[arg(long)]
         yes: bool,
     },
-    /// Let a backup count that a removed or old key sealed
+    /// Trust a backup that was sealed with a removed or old key
     Accept {
         #[command(flatten)]
         at: KeyRepository,

@@ -16,20 +16,24 @@ use std::{ffi::OsString, path::PathBuf};
 /// `fullbore list`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "WHEN is when a backup began, in local time; ids have UTC. SIZE is its content, ADDED what it stored beyond the \
-                  backups before it. Each backup is complete by itself.\n\
+    after_help = "WHEN is the begin of a backup in local time, while ids are in UTC. SIZE is the size of its content. ADDED is the part \
+                  that earlier backups did not have. Each backup can be restored completely.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct ListArgs {
-    /// A repository, an archive, any tar or - (standard input); @BACKUP lists the entries of a backup: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository, archive, tar or -, with @ID, @latest, @2026-11-25 or @2d
+    ///
+    /// Without @BACKUP, the backups of a repository are listed. @BACKUP lists the entries of one:
+    /// an id, latest, latest~1, 2026-11-25 or 2d. Of an archive, any tar or - (standard input) the
+    /// entries are listed.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// Only these; of a directory what is directly in it
+    /// List only these paths, and the direct entries of directories
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// All facts: begin and end of backups, PostgreSQL, options
+    /// Print all facts: begin and end of backups, PostgreSQL, options
     #[arg(long, short)]
     long: bool,
     /// List everything below the directories given as PATH
@@ -38,7 +42,7 @@ pub(in crate::cli) struct ListArgs {
     /// Indent the names of entries below their directory
     #[arg(long, conflicts_with = "json")]
     tree: bool,
-    /// Round sizes of entries: 1.23 MB
+    /// Round the sizes of entries, such as 1.23 MB
     #[arg(long, short = 'H')]
     human_readable: bool,
     #[arg(from_global)]

@@ -12,7 +12,9 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct PinArgs {
-    /// A repository; @BACKUP chooses one: an id, latest, or a day on which exactly one began
+    /// A repository, with @BACKUP for one of its backups
+    ///
+    /// BACKUP is an id, latest, or a day on which exactly one backup began.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[arg(from_global)]

@@ -12,14 +12,14 @@ use std::{ffi::OsString, time::Duration};
 /// `fullbore prune`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Backups may run meanwhile, and other prunes. One that is interrupted is gone on with by the next.\n\
+    after_help = "Backups and other prunes may run at the same time. If a prune is interrupted, the next one continues it.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 a root is damaged or lost (nothing was freed)"
 )]
 pub(in crate::cli) struct PruneArgs {
     /// The repository
     #[arg(value_name = "REPO", value_hint = ValueHint::DirPath)]
     repository: OsString,
-    /// Only say what would be freed
+    /// Only print what would be freed
     #[arg(long, short = 'n')]
     dry_run: bool,
     #[command(flatten)]
@@ -33,7 +33,9 @@ pub(in crate::cli) struct PruneArgs {
 /// How long archived WAL is kept.
 #[derive(Debug, Args, Clone)]
 pub(in crate::cli) struct WalKeepArgs {
-    /// Keep archived WAL for recovery to any time within this: 14d [default: since the oldest backup]
+    /// Keep archived WAL for recovery to any time within this, such as 14d
+    ///
+    /// The default is the WAL since the oldest backup.
     #[arg(long, value_name = "TIME", value_parser = days)]
     keep_wal: Option<Duration>,
     /// Delete archived WAL so long after a prune found it unneeded

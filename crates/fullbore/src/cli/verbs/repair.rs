@@ -20,20 +20,22 @@ use std::{
 /// `fullbore repair`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "EXIT CODES: 0 nothing is to be done (any more), 1 failed, 2 wrong arguments, 4 something is to be done. Damage in a \
-                  segment stays where it is, and is named by `fullbore verify --data` as long as the segment is there, though no file needs it."
+    after_help = "EXIT CODES: 0 nothing is left to do, 1 failed, 2 wrong arguments, 4 steps are left to do. Damage in a segment \
+                  is not removed: `fullbore verify --data` reports it until the segment is deleted, even if no file needs it."
 )]
 pub(in crate::cli) struct RepairArgs {
     /// A repository
     #[arg(value_name = "REPO", value_hint = clap::ValueHint::DirPath)]
     repository: OsString,
-    /// Look at every byte, not only at the structure
+    /// Check every byte, not only the structure
     #[arg(long)]
     data: bool,
-    /// Do it; without this it is only said, or asked on a terminal
+    /// Do the steps, instead of listing them or asking on a terminal
     #[arg(long)]
     yes: bool,
-    /// Threads [default: the processors this process may use]
+    /// Threads [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
     #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<std::num::NonZeroUsize>,
     #[arg(from_global)]

@@ -41,34 +41,51 @@ use std::{
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
 )]
 pub(in crate::cli) struct RestoreArgs {
-    /// A repository, an archive, any tar or - (standard input); @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository, archive, tar or -, with @ID, @latest, @2026-11-25 or @2d
+    ///
+    /// A tar of any program is restored, also from - (standard input). @BACKUP chooses one backup
+    /// of a repository: an id, latest, latest~1, 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]")]
     pub(in crate::cli) from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// The directory to restore into: absent or empty, unless --overwrite, --delta or --mirror
+    /// The directory to restore into
+    ///
+    /// It must be absent or empty, unless --overwrite, --delta or --mirror is given.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan")]
     pub(in crate::cli) to: Option<PathBuf>,
-    /// Only these, and what is below them
+    /// Restore only these paths, and everything below them
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Only entries that this pattern matches, as in .gitignore, and what is below them; can be repeated
+    /// Restore only entries that match this pattern, as in .gitignore
+    ///
+    /// Everything below a matching directory is restored too. Can be repeated.
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
     include: Vec<OsString>,
-    /// Leave out what this pattern matches, as in .gitignore, and what is below it, also of --include; can be repeated
+    /// Exclude entries that match this pattern, as in .gitignore
+    ///
+    /// Everything below a matching directory is excluded too. An exclude wins over --include. Can
+    /// be repeated.
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
     exclude: Vec<OsString>,
-    /// Only list what would be created (+), changed (~) and deleted (-); nothing is written
+    /// Only list what would be created (+), changed (~) and deleted (-)
     ///
-    /// Entries are compared by kind, size, time, mode, owner (for root), attributes and the targets of links. Content is not read.
+    /// Nothing is written. Entries are compared by kind, size, time, mode, owner (for root),
+    /// attributes and the targets of links. Content is not read.
     #[arg(long, short = 'n', conflicts_with = "plan", requires = "to")]
     pub(in crate::cli) dry_run: bool,
-    /// Only say what it will cost: bytes to fetch, segments to open, expected time, as if nothing were there; nothing is written
+    /// Only print the cost: bytes to fetch, segments to open, time
+    ///
+    /// The plan assumes an empty target. Nothing is written.
     #[arg(long)]
     pub(in crate::cli) plan: bool,
-    /// Restore into a directory that holds something; files in the way are replaced, but newer ones only with --overwrite=all
+    /// Restore into a directory that is not empty, and replace files
     ///
-    /// A file is newer if its modification time is later than in the backup. The restore says how many it kept. After an interrupted restore, use --overwrite=all: a file that is written in part is newer. For a cluster and for a stream, all files are replaced.
+    /// Newer files are replaced only with --overwrite=all. A file is newer if its modification time
+    /// is later than in the backup. The restore prints how many newer files it kept.
+    ///
+    /// After an interrupted restore, use --overwrite=all: a file that is written in part is newer.
+    /// For a cluster and for a stream, all files are replaced.
     #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true, default_missing_value = "older", value_parser = overwrite)]
     pub(super) overwrite: Option<Overwrite>,
     #[command(flatten)]
@@ -76,13 +93,15 @@ pub(in crate::cli) struct RestoreArgs {
     /// Restore what is not damaged, and list the rest
     #[arg(long)]
     keep_going: bool,
-    /// Owners by number, even where their names are known
+    /// Set owners by number, even where their names are known
     #[arg(long)]
     numeric_owner: bool,
-    /// Threads that compute [default: the processors this process may use]
+    /// Threads that compute [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
     #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
-    /// All buffers together
+    /// Size of all buffers together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     memory: u64,
     #[command(flatten)]
@@ -105,19 +124,28 @@ fn overwrite(word: &str) -> Result<Overwrite, String> {
 /// How to restore into a tree that is there.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DeltaArgs {
-    /// Restore into what is there: compare its content, and write in place only what differs. If it is interrupted, a file may be old in part
+    /// Compare with existing files, and write only what differs
+    ///
+    /// Files are changed in place. If the restore is interrupted, a file may be part old and part
+    /// new.
     #[arg(long, requires = "to", conflicts_with = "overwrite")]
     delta: bool,
-    /// Delete files that are not in the backup (below the PATHs), except those that it excluded. They are listed first, by --plan too. The repository itself and mount points that are not in the backup are never deleted
+    /// Delete files that are not in the backup
+    ///
+    /// Below PATHs, if any are given. Files that the backup excluded are kept. The files to delete
+    /// are listed first, by --plan too. The repository itself and mount points that are not in the
+    /// backup are never deleted.
     #[arg(long, requires = "delta", conflicts_with = "overwrite")]
     pub(in crate::cli) delete: bool,
-    /// Make the target the same as the backup: --delta --delete
+    /// Make the target equal to the backup, as --delta --delete do
     #[arg(long, requires = "to", conflicts_with_all = ["overwrite", "delta"])]
     mirror: bool,
-    /// Delete at most N files and directories; more end the restore before its first change. The default is half of those that are there
+    /// Delete at most N files and directories [default: half of them]
+    ///
+    /// If there are more to delete, the restore ends before its first change.
     #[arg(long, value_name = "N")]
     max_delete: Option<u64>,
-    /// Delete also what the backup excluded
+    /// Also delete files that the backup excluded
     #[arg(long)]
     delete_excluded: bool,
 }

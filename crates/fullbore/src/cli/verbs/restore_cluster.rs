@@ -17,19 +17,29 @@ use std::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "PostgreSQL")]
 pub(in crate::cli) struct ClusterArgs {
-    /// Restore a tablespace (its location, name or oid) elsewhere; can be repeated
+    /// Restore a tablespace elsewhere (repeatable)
+    ///
+    /// OLD is the location, the name or the oid of the tablespace.
     #[arg(long, value_name = "OLD=NEW", value_parser = clap::builder::OsStringValueParser::new().try_map(moved))]
     tablespace: Vec<(Vec<u8>, PathBuf)>,
-    /// Restore all other tablespaces into this directory, each below its name, or its oid in a backup that was made with --offline
+    /// Restore all other tablespaces into this directory
+    ///
+    /// Each is restored below its name, or below its oid if the backup was made with --offline.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     tablespaces_under: Option<PathBuf>,
-    /// Put the WAL into this directory; pg_wal is a link to it
+    /// Put the WAL into this directory, and link pg_wal to it
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     waldir: Option<PathBuf>,
-    /// Restore only this database, postgres and the templates; the others are to be dropped; can be repeated
+    /// Restore only this database, postgres and the templates (repeatable)
+    ///
+    /// The other databases have to be dropped after the start.
     #[arg(long, value_name = "NAME")]
     database: Vec<String>,
-    /// How the server recovers: none (to the end of the WAL in the backup), point (to a target, or all of the archive) or standby [default: none, or point if a target, a timeline or --restore-command is given]
+    /// How the server recovers: none, point or standby
+    ///
+    /// none recovers to the end of the WAL in the backup. point recovers to a target, or to the end
+    /// of the archive. standby recovers endlessly. The default is point if a target, a timeline or
+    /// --restore-command is given, and none otherwise.
     #[arg(long, value_parser = one_of(&RECOVERIES), value_name = "HOW", hide_possible_values = true)]
     recovery: Option<Mode>,
     #[command(flatten)]
@@ -37,16 +47,21 @@ pub(in crate::cli) struct ClusterArgs {
     /// Recover on this timeline: current, latest or a number
     #[arg(long, value_name = "TIMELINE")]
     target_timeline: Option<String>,
-    /// End right before the target
+    /// Stop right before the target
     #[arg(long)]
     target_exclusive: bool,
     /// At the target: pause, promote or shutdown
     #[arg(long, value_parser = one_of(&TARGET_ACTIONS), value_name = "ACTION", hide_possible_values = true)]
     target_action: Option<TargetAction>,
-    /// How the server fetches WAL, unless its configuration in the backup says it; without a target it recovers to the end of the archive
+    /// The command with which the server fetches WAL
+    ///
+    /// The default is that of the configuration in the backup. Without a target, the server
+    /// recovers to the end of the archive.
     #[arg(long, value_name = "CMD")]
     restore_command: Option<String>,
-    /// Add a setting to postgresql.auto.conf, its value as it is, without quotes around it; can be repeated
+    /// Add this setting to postgresql.auto.conf (repeatable)
+    ///
+    /// The value is given as it is, without quotes around it.
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
 }
@@ -56,10 +71,15 @@ pub(in crate::cli) struct ClusterArgs {
 #[group(id = "recovery_target", multiple = false)]
 #[command(next_help_heading = "PostgreSQL")]
 pub(super) struct TargetArgs {
-    /// Recover to this time, with its offset from UTC: "2026-11-21 05:45:01+00"; from the last backup that ended before it, unless one is named
+    /// Recover to this time, such as "2026-11-21 05:45:01+00"
+    ///
+    /// Give the offset from UTC. Unless a backup is named, the last one that ended before this time
+    /// is restored.
     #[arg(long, value_name = "TIME")]
     target_time: Option<String>,
-    /// Recover to this place in the WAL, from the last backup that ended before it
+    /// Recover to this WAL location
+    ///
+    /// Unless a backup is named, the last one that ended before this location is restored.
     #[arg(long, value_name = "LSN")]
     target_lsn: Option<String>,
     /// Recover to this restore point
@@ -68,7 +88,7 @@ pub(super) struct TargetArgs {
     /// Recover to this transaction
     #[arg(long, value_name = "XID")]
     target_xid: Option<String>,
-    /// Recover until the cluster is consistent, and no further
+    /// Stop as soon as the cluster is consistent
     #[arg(long)]
     target_immediate: bool,
 }

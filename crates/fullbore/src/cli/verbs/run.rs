@@ -28,8 +28,8 @@ use std::{
 /// `fullbore run`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Steps are backup, forget, prune and verify. Without rules of what to keep, forget and prune are left out. \
-                  After a failed backup nothing is forgotten. \
+    after_help = "The steps are backup, forget, prune and verify. Without rules of what to keep, forget and prune are skipped. \
+                  After a failed backup, nothing is forgotten. \
                   verify reads 5% of the data, unless the profile says how much.\n\
                   EXIT CODES: 0 done, 1 a step or a hook failed, 2 wrong arguments, 3 done but something could not be read, 4 damage was found"
 )]
@@ -37,7 +37,9 @@ pub(in crate::cli) struct RunProfileArgs {
     /// The profile
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Write numbers of the run to this file, for node_exporter; it replaces those of an earlier run, but no other file
+    /// Write numbers of the run to this file, for node_exporter
+    ///
+    /// The file of an earlier run is replaced, but no other file.
     #[arg(long, value_name = "FILE.prom", value_parser = metrics_path, value_hint = ValueHint::FilePath)]
     metrics: Option<PathBuf>,
     #[command(flatten)]

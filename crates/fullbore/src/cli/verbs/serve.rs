@@ -13,23 +13,25 @@ use std::{net::SocketAddr, num::NonZeroU64, path::PathBuf};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("way").required(true).args(["stdio", "listen"]))]
 pub(in crate::cli) struct ServeArgs {
-    /// Talk over standard input and output, with the fullbore that started ssh
+    /// Use standard input and output, for the fullbore that started ssh
     #[arg(long, conflicts_with = "listen")]
     // a variable that stands for the other one does not count then
     stdio: bool,
-    /// Wait here for hosts with a certificate of --tls-ca
+    /// Wait at this address for hosts with a certificate of --tls-ca
     ///
     /// They use fullbore://HOST:PORT. SIGTERM ends the server.
     #[arg(long, value_name = "ADDR:PORT", requires_all = ["allow", "tls_cert", "tls_key", "tls_ca"])]
     pub(in crate::cli) listen: Option<SocketAddr>,
-    /// Offer one location only: read:, append: or write:LOCATION; or source:PATH
+    /// Offer only read:, append: or write:LOCATION, or source:PATH
     ///
-    /// read:LOCATION lets the other host read there, append:LOCATION also add backups, and write:LOCATION do everything. source:PATH can be repeated. The other host may then back up what is at or below these paths (backup --run-on dest), and do nothing else.
+    /// read:LOCATION lets the other host read there. append:LOCATION also lets it add backups.
+    /// write:LOCATION lets it do everything. source:PATH lets it back up files at or below this
+    /// path (backup --run-on dest), and do nothing else. source:PATH can be repeated.
     #[arg(long, value_name = "WHAT:LOCATION", value_parser = |word: &str| AllowedAccess::parse(word).map_err(|error| error.what))]
     allow: Vec<AllowedAccess>,
     /// Take backups of this host only, with append:
     ///
-    /// With --listen the name of the certificate is the host.
+    /// With --listen, the name of the certificate is the host.
     #[arg(long, value_name = "NAME", requires = "allow", conflicts_with = "listen", value_parser = host_name)]
     host: Option<String>,
     /// Limit the bytes of the backups of a host, with append:
@@ -38,15 +40,16 @@ pub(in crate::cli) struct ServeArgs {
     /// Limit the backups of a host in 24 hours, with append:
     #[arg(long, value_name = "N", requires = "allow", value_parser = clap::value_parser!(u32).range(1..))]
     max_per_day: Option<u32>,
-    /// Answer this certificate name only (repeatable)
+    /// Answer only hosts with this certificate name (repeatable)
     ///
-    /// The name is the common name of the certificate, or else its first DNS name. Without this option every certificate of --tls-ca is
-    /// answered.
+    /// The name is the common name of the certificate, or else its first DNS name. Without this
+    /// option, every certificate of --tls-ca is answered.
     #[arg(long, value_name = "NAME", requires = "listen")]
     tls_name: Vec<String>,
-    /// Refuse certificates that this PEM list revokes
+    /// Refuse certificates that this PEM revocation list names
     ///
-    /// The file has a list of each authority. It is read again when it has changed. So are the other files of TLS. A session that is open goes on.
+    /// The file holds one list for each authority. It is read again when it has changed, like the
+    /// other files of TLS. Open sessions continue.
     #[arg(long, value_name = "FILE", requires = "listen")]
     tls_crl: Option<PathBuf>,
 }

@@ -12,7 +12,10 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct ShowArgs {
-    /// A repository, an archive or - (standard input); @BACKUP chooses one: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository, archive or -, with @ID, @latest, @2026-11-25 or @2d
+    ///
+    /// - is standard input. @BACKUP chooses one backup of a repository: an id, latest, latest~1,
+    /// 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]

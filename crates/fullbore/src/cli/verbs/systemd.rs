@@ -27,7 +27,9 @@ pub(in crate::cli) struct SystemdArgs {
     /// The profile
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Write fullbore-NAME.service and fullbore-NAME.timer into this directory instead
+    /// Write the service and the timer into this directory instead
+    ///
+    /// The files are fullbore-NAME.service and fullbore-NAME.timer.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: Option<PathBuf>,
 }

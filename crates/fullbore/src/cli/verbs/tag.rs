@@ -17,13 +17,15 @@ use std::ffi::OsString;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(in crate::cli) struct TagArgs {
-    /// A repository; @BACKUP chooses one: an id, latest, or a day on which exactly one began
+    /// A repository, with @BACKUP for one of its backups
+    ///
+    /// BACKUP is an id, latest, or a day on which exactly one backup began.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
-    /// Set these: KEY or KEY=VALUE; without any, print the tags
+    /// Tags to set, KEY or KEY=VALUE [default: print the tags]
     #[arg(value_name = "TAG", value_parser = tag)]
     tags: Vec<(String, String)>,
-    /// Take this tag away; can be repeated
+    /// Remove this tag (repeatable)
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
     #[arg(from_global)]

@@ -43,7 +43,11 @@ use std::{
     after_help = "EXIT CODES: 0 sound, 1 failed or different, 2 wrong arguments, 4 damage was found"
 )]
 pub(in crate::cli) struct VerifyArgs {
-    /// A repository, of which all backups are checked, an archive, any tar or - (standard input), which are read to their end; @BACKUP checks one: an id, latest, latest~1, 2026-11-25 or 2d
+    /// A repository, archive, tar or -, with @ID, @latest, @2026-11-25 or @2d
+    ///
+    /// Without @BACKUP, all backups of a repository are checked. An archive, any other tar and -
+    /// (standard input) are read to their end. @BACKUP checks one backup: an id, latest, latest~1,
+    /// 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
     #[command(flatten)]
@@ -56,7 +60,9 @@ pub(in crate::cli) struct VerifyArgs {
     /// Compare with this tree, and list the differences
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     against: Option<PathBuf>,
-    /// Threads that compute [default: the processors this process may use]
+    /// Threads that compute [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
     #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -66,10 +72,14 @@ pub(in crate::cli) struct VerifyArgs {
 /// How much of the data is checked.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SampleArgs {
-    /// Check so much of the data, what was checked longest ago first: 5%
+    /// Check this share of the data, such as 5%
+    ///
+    /// Data that was checked longest ago comes first.
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with_all = ["data", "against", "host", "path", "tag"])]
     sample: Option<f64>,
-    /// Check data for so long, what was checked longest ago first: 30m, 2h
+    /// Check data for this time, such as 30m or 2h
+    ///
+    /// Data that was checked longest ago comes first.
     #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["data", "against", "sample", "host", "path", "tag"])]
     time: Option<Duration>,
 }

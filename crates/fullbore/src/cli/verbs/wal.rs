@@ -36,7 +36,7 @@ pub(in crate::cli) struct WalArgs {
 /// Which cluster the WAL is of.
 #[derive(Debug, Args, Clone, Default)]
 pub(in crate::cli) struct WalSystemArgs {
-    /// The system identifier, where the command does not run in a data directory
+    /// System identifier, where the command runs outside a data directory
     #[arg(long, value_name = "NUMBER")]
     pub(super) system: Option<u64>,
     /// Archive a copy of a cluster apart from its origin, under this name
@@ -50,7 +50,9 @@ pub(in crate::cli) struct WalStoreArgs {
     /// The level of zstd
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=19))]
     level: i32,
-    /// Segments that are compressed at the same time [default: a thread for each processor, 4 at most]
+    /// Segments that are compressed at the same time
+    ///
+    /// The default is a thread for each processor, and at most 4.
     #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
     pub(super) workers: Option<NonZeroUsize>,
 }
@@ -76,7 +78,9 @@ impl WalStoreArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(in crate::cli) enum WalVerb {
-    /// Store a file that the server has finished, and those that wait behind it: archive_command = 'fullbore wal push %p --to REPO'
+    /// Store a file that the server has finished, and those behind it
+    ///
+    /// archive_command = 'fullbore wal push %p --to REPO'
     Push {
         /// The file, which the server names with %p
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -98,7 +102,9 @@ pub(in crate::cli) enum WalVerb {
         #[arg(long)]
         no_serve: bool,
     },
-    /// Fetch a file for a recovery: restore_command = 'fullbore wal get %f %p --from REPO'
+    /// Fetch a file for a recovery
+    ///
+    /// restore_command = 'fullbore wal get %f %p --from REPO'
     Get {
         /// The name of the file, which the server gives as %f
         #[arg(value_name = "NAME")]
@@ -111,7 +117,9 @@ pub(in crate::cli) enum WalVerb {
         from: OsString,
         #[command(flatten)]
         system: WalSystemArgs,
-        /// The last segment that the restore saw: up to there, a missing one is an error
+        /// The last segment that the restore saw
+        ///
+        /// Up to there, a missing segment is an error.
         #[arg(long, value_name = "SEGMENT", value_parser = segment)]
         through: Option<SegmentName>,
         /// For a standby that also streams: a gap is not an error
@@ -124,7 +132,9 @@ pub(in crate::cli) enum WalVerb {
         #[arg(long, value_name = "TIME", value_parser = interval, default_value = "10m")]
         patience: Duration,
     },
-    /// Fetch the segments behind one, before the server asks: a fetch leaves this process behind
+    /// Fetch the segments behind one, before the server asks
+    ///
+    /// A fetch leaves this process behind.
     #[command(hide = true)]
     Ahead {
         /// The name of the segment
@@ -168,7 +178,7 @@ pub(in crate::cli) enum WalVerb {
         #[arg(from_global)]
         json: bool,
     },
-    /// Read all WAL and check it: damage, gaps, and two contents of one segment
+    /// Read all WAL and check it for damage, gaps and conflicts
     Check {
         /// The repository
         #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
