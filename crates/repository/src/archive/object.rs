@@ -381,14 +381,15 @@ impl OneFileObjects {
     /// system's error.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let file = ArchiveFile::open(path)?;
-        let root = archive_reader(&file, path)?.locator()?;
+        let bytes = file_len(&file, path)?;
+        let root = archive_reader(&file, path, bytes).locator()?;
         match root {
             Some(root) => Ok(Some(Self {
                 path: path.to_owned(),
                 file,
                 root,
             })),
-            None if !archive_reader(&file, path)?.begins_with_label()? => Ok(None),
+            None if !archive_reader(&file, path, bytes).begins_with_label()? => Ok(None),
             None => Err(Error::corrupt(format!("archive {path:?} is damaged"))
                 .because("its end does not contain the place of its root")
                 .hint("`fullbore restore - < FILE` restores the readable part of its stream")),
@@ -399,7 +400,10 @@ impl OneFileObjects {
     /// read does not count.
     pub fn is_ours(path: &Path) -> bool {
         ArchiveFile::open(path)
-            .and_then(|file| archive_reader(&file, path)?.begins_with_label())
+            .and_then(|file| {
+                let bytes = file_len(&file, path)?;
+                archive_reader(&file, path, bytes).begins_with_label()
+            })
             .unwrap_or(false)
     }
 
@@ -468,10 +472,11 @@ pub fn segment_reader<'a>(
 fn archive_reader<'a>(
     file: &'a ArchiveFile,
     path: &'a Path,
-) -> Result<SegmentReader<impl Fn(u64, usize, &mut Vec<u8>) -> Result<()> + 'a>> {
-    let bytes = file_len(file, path)?;
-    let read_at = move |offset, len, out: &mut Vec<u8>| read_exactly(file, path, offset, len, out);
-    Ok(SegmentReader::new(bytes, read_at))
+    bytes: u64,
+) -> SegmentReader<impl Fn(u64, usize, &mut Vec<u8>) -> Result<()> + 'a> {
+    SegmentReader::new(bytes, move |offset, len, out: &mut Vec<u8>| {
+        read_exactly(file, path, offset, len, out)
+    })
 }
 
 fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
