@@ -138,7 +138,7 @@ fn a_drill_passes_and_leaves_nothing() {
         assert!(stats.out.contains("drill      passed "), "{}", stats.out);
         let ran = cluster.drill(&["--query", SUMS]).ends_with(0);
         for line in [
-            "answer: 300\t45150",
+            "answer: 300 | 45150",
             "query: 1 row in ",
             "the drill passed: ",
         ] {

@@ -213,7 +213,7 @@ fn lines(outcome: &DrillOutcome) -> Vec<String> {
     }
     if record.query.is_some() {
         let rows = outcome.answer.rows.iter();
-        lines.extend(rows.map(|row| format!("answer: {row}")));
+        lines.extend(rows.map(|row| format!("answer: {}", row.replace('\t', " | "))));
         let count = counted(record.row_count, "row");
         let took = seconds(record.query_seconds);
         lines.push(format!("query: {count} in {took}"));
