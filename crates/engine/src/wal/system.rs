@@ -2,7 +2,7 @@
 
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    wal::{SegmentName, WalFileName, WalKey, system_dir},
+    wal::{SegmentName, WalFileName, WalKey},
 };
 use fullbore_platform::debug;
 use fullbore_postgres::{
@@ -11,7 +11,7 @@ use fullbore_postgres::{
 };
 use fullbore_repository::{
     open::repository_at,
-    wal::{StoredRun, WalArchive, WalListing},
+    wal::{StoredRun, WalArchive, WalListing, has_wal_of},
 };
 use fullbore_storage::Objects;
 use std::{collections::BTreeMap, ffi::OsString, sync::Arc};
@@ -125,7 +125,7 @@ impl RepositoryArchive {
 impl SegmentArchive for RepositoryArchive {
     fn has_wal_of(&self, system: &str) -> Result<bool> {
         let objects = repository_at(&self.repository)?;
-        Ok(!objects.list(&system_dir(system))?.is_empty())
+        has_wal_of(&*objects, system)
     }
 
     fn has(&self, system: &str, segment: &str) -> Result<bool> {

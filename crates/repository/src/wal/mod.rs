@@ -7,4 +7,4 @@ mod retention;
 mod stored;
 
 pub use retention::{PrunedWal, WalNeeds, WalRetention, prune_wal};
-pub use stored::{StoredRun, WalArchive, WalListing, list_systems};
+pub use stored::{StoredRun, WalArchive, WalListing, has_wal_of, list_systems};

@@ -108,6 +108,17 @@ pub fn list_systems(objects: &dyn Objects) -> Result<BTreeMap<String, WalListing
         .collect())
 }
 
+/// Returns whether a repository has WAL of a system. Results of drills are no WAL.
+///
+/// # Errors
+/// Those of listing.
+pub fn has_wal_of(objects: &dyn Objects, system: &str) -> Result<bool> {
+    let listed = objects.list(&system_dir(system))?;
+    Ok(listed
+        .iter()
+        .any(|object| WalKey::parse(&object.key).is_some()))
+}
+
 impl WalArchive {
     /// The WAL of `system` in a repository that was opened.
     pub fn new(objects: Arc<dyn Objects>, system: &str) -> Self {

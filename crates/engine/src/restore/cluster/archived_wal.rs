@@ -7,7 +7,7 @@ use crate::{restore::Restore, wal::SystemWal};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, Root},
-    wal::{SegmentName, check_system_name, system_dir},
+    wal::{SegmentName, check_system_name},
 };
 use fullbore_postgres::{
     lsn::Lsn,
@@ -20,7 +20,7 @@ use fullbore_postgres::{
 };
 use fullbore_repository::{
     open::place,
-    wal::{WalArchive, WalNeeds},
+    wal::{WalArchive, WalNeeds, has_wal_of},
 };
 use fullbore_storage::Location;
 use jiff::Timestamp;
@@ -71,10 +71,7 @@ pub(crate) fn look(
         return Ok(None);
     }
     let objects = location.objects()?;
-    if objects
-        .list(&system_dir(&cluster.system_identifier))?
-        .is_empty()
-    {
+    if !has_wal_of(&*objects, &cluster.system_identifier)? {
         return Ok(None);
     }
     let archive = WalArchive::new(objects, &cluster.system_identifier);
