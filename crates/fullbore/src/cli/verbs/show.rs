@@ -14,7 +14,7 @@ use std::ffi::OsString;
 pub(in crate::cli) struct ShowArgs {
     /// A repository, archive or -, with @ID, @latest, @2026-11-25 or @2d
     ///
-    /// - is standard input. @BACKUP chooses one backup of a repository: an id, latest, latest~1,
+    /// Standard input is read for -. @BACKUP chooses one backup of a repository: an id, latest, latest~1,
     /// 2026-11-25 or 2d.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
