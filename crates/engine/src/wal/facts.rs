@@ -103,7 +103,7 @@ impl SystemReport {
         Self {
             segment_bytes: wal.segment_bytes,
             segments: wal.listing.segments().len() as u64,
-            objects: (wal.listing.runs.len() + wal.listing.small.len()) as u64,
+            objects: wal.listing.objects(),
             bytes: wal.listing.bytes(),
             timelines: timelines.iter().map(report).collect(),
             gaps: tree.gaps(),

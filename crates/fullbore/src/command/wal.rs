@@ -2,7 +2,7 @@
 
 use fullbore_engine::wal::{SystemReport, TimelineReport, system_reports};
 use fullbore_format::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     text,
     wal::SegmentName,
 };
@@ -242,6 +242,13 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
             Ok(true)
         });
         faults.extend(checked.err().as_ref().map(fault_line));
+    }
+    for stored in &listing.pieces {
+        match archive.read_piece(&stored.piece) {
+            // A run has taken its place meanwhile.
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            read => faults.extend(read.err().as_ref().map(fault_line)),
+        }
     }
     segments
 }

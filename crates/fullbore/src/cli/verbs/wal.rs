@@ -1,5 +1,6 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
+use super::wal_receive::WalReceiveArgs;
 use crate::{
     cli::{
         output::{aside, printed, told},
@@ -170,6 +171,10 @@ pub(in crate::cli) enum WalVerb {
         #[arg(long, value_name = "TIME", value_parser = interval)]
         idle: Option<Duration>,
     },
+    /// Receive WAL as the server writes it, so that the last second is not lost
+    ///
+    /// It runs until a signal ends it, and connects again when the server was away. Started again, it goes on without a gap.
+    Receive(Box<WalReceiveArgs>),
     /// List the WAL of each system: timelines, segments, gaps
     List {
         /// The repository
@@ -281,6 +286,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             };
             serve.run().map(|_| 0)
         }
+        WalVerb::Receive(args) => super::wal_receive::run(*args, is_quiet),
         WalVerb::List { repository, json } => {
             let list = WalList { repository, json };
             printed(|out| list.run(out).map(|()| 0))
