@@ -111,16 +111,15 @@ impl<W: Write> SealingWriter<W> {
             Box::new(Catching { inner, caught }) as Box<dyn age::Recipient>
         });
         let encryptor = encryptor_for(&catching.collect::<Vec<_>>())?;
-        let bug = || Error::new(ErrorKind::Bug, "cannot write the header of an archive");
         let mut prefix = Vec::new();
         // The writer of age is dropped before it seals anything: its payload key is used here alone.
         drop(
             encryptor
                 .wrap_output(&mut prefix)
-                .map_err(|error| bug().because(error))?,
+                .map_err(|error| header_bug().because(error))?,
         );
-        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(bug)?;
-        let file_key = caught.take().ok_or_else(bug)?;
+        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(header_bug)?;
+        let file_key = caught.take().ok_or_else(header_bug)?;
         let sealer = ChunkSealer::with_salt(&file_key, salt, None)?;
         Ok(Self {
             payload: PayloadWriter::new(sealer, &prefix),
@@ -151,6 +150,10 @@ impl<W: Write> SealingWriter<W> {
         self.inner.flush()?;
         Ok(self.inner)
     }
+}
+
+fn header_bug() -> Error {
+    Error::new(ErrorKind::Bug, "cannot write the header of an archive")
 }
 
 /// An error of the system or of the sealer, as a writer returns it.

@@ -141,22 +141,23 @@ pub fn is_same_list(one: &[u8], other: &[u8], is_numeric: bool) -> bool {
     let (Some(one), Some(other)) = (parse(one), parse(other)) else {
         return false;
     };
-    let is_same_who = |a: &Who<'_>, b: &Who<'_>| {
-        let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
-        if by_name {
-            a.name == b.name
-        } else {
-            a.number == b.number
-        }
-    };
     let is_same = |a: &AclEntry<'_>, b: &AclEntry<'_>| {
         let holder = match (&a.who, &b.who) {
-            (Some(a), Some(b)) => is_same_who(a, b),
+            (Some(a), Some(b)) => is_same_who(a, b, is_numeric),
             (a, b) => a.is_none() && b.is_none(),
         };
         (a.tag, a.permissions) == (b.tag, b.permissions) && holder
     };
     one.len() == other.len() && one.iter().all(|a| other.iter().any(|b| is_same(a, b)))
+}
+
+fn is_same_who(a: &Who<'_>, b: &Who<'_>, is_numeric: bool) -> bool {
+    let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
+    if by_name {
+        a.name == b.name
+    } else {
+        a.number == b.number
+    }
 }
 
 /// Returns the rights of the owning group in a list: 0 to 7. A list that is not one grants none.
@@ -364,10 +365,13 @@ fn unescaped(name: &str) -> Option<String> {
 
 /// Returns the tag for a word or its first letter.
 fn tag(word: &str, named: bool) -> Option<u16> {
-    let is = |known: &str| known == word || known[..1] == *word;
     TAGS.iter()
-        .find(|(_, known, names)| is(known) && *names == named)
+        .find(|(_, known, names)| is_tag_word(word, known) && *names == named)
         .map(|(tag, ..)| *tag)
+}
+
+fn is_tag_word(word: &str, known: &str) -> bool {
+    known == word || known[..1] == *word
 }
 
 fn parse_permissions(text: &str) -> Option<u16> {

@@ -100,16 +100,20 @@ impl ClusterSource {
     pub(super) fn sources(self, split: bool) -> (Arc<Self>, Sources) {
         let cluster = Arc::new(self);
         let (unread, ended) = channel();
-        let part = |(index, tree): (usize, &Arc<SourceTree>)| {
-            let unread = Mutex::new(Some(unread.clone()));
-            Arc::new(ClusterPart {
-                cluster: cluster.clone(),
-                tree: tree.clone(),
-                is_first: index == 0,
-                unread,
-            }) as Arc<dyn Source>
-        };
-        let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
+        let mut sources: Sources = cluster
+            .trees
+            .iter()
+            .enumerate()
+            .map(|(index, tree)| {
+                let unread = Mutex::new(Some(unread.clone()));
+                Arc::new(ClusterPart {
+                    cluster: cluster.clone(),
+                    tree: tree.clone(),
+                    is_first: index == 0,
+                    unread,
+                }) as Arc<dyn Source>
+            })
+            .collect();
         match cluster.follow_start() {
             Some(start) if cluster.wal != Wal::Included => {
                 let watched = cluster.clone();
@@ -373,12 +377,13 @@ impl ClusterSource {
 
     /// Waits until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &HeldSession, last: &str) -> Result<()> {
-        let wait = || {
-            session.with(|session| {
-                archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
+        self.waits
+            .record(archiver::AWAITED, || {
+                session.with(|session| {
+                    archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
+                })
             })
-        };
-        self.waits.record(archiver::AWAITED, wait).map(drop)
+            .map(drop)
     }
 
     /// The tree of the data directory.

@@ -199,8 +199,11 @@ impl<'a> WalReader<'a> {
     /// Reads the page at `begin`, unless it is the page read last.
     fn load_page(&mut self, begin: u64) -> io::Result<()> {
         let number = begin / self.segments.bytes;
-        let is_open = |(_, _, page): &(u64, File, u64)| *page == begin;
-        if self.open.as_ref().is_some_and(is_open) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(_, _, page)| *page == begin)
+        {
             return Ok(());
         }
         if begin >= self.end {

@@ -301,8 +301,13 @@ fn divide(ids: Vec<String>, letters: &str) -> (Vec<String>, Vec<String>) {
         .rev()
         .partition(|id| source_letters(id) == letters);
     let mut met = HashSet::new();
-    let is_newest = |id: &String| met.insert(source_letters(id).to_owned());
-    (likely, others.into_iter().filter(is_newest).collect())
+    (
+        likely,
+        others
+            .into_iter()
+            .filter(|id| met.insert(source_letters(id).to_owned()))
+            .collect(),
+    )
 }
 
 /// Returns whether the options choose single names of the source.

@@ -317,11 +317,13 @@ pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Res
         .hint("give the beginning of an id, `latest`, or a time such as 2026-11-25 or 2d; `fullbore list` shows all of them"));
     }
     // The letters behind the time are enough, too.
-    let is_meant = |id: &&String| {
-        let letters = id.split_once('-').map_or("", |(_, letters)| letters);
-        id.starts_with(wanted) || letters.starts_with(wanted)
-    };
-    let found: Vec<&String> = ids.iter().filter(is_meant).collect();
+    let found: Vec<&String> = ids
+        .iter()
+        .filter(|id| {
+            let letters = id.split_once('-').map_or("", |(_, letters)| letters);
+            id.starts_with(wanted) || letters.starts_with(wanted)
+        })
+        .collect();
     match found[..] {
         [id] => Ok(id.clone()),
         [] => Err(none_found(objects, wanted, ids)?),
@@ -384,11 +386,10 @@ pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     if cut_off.is_empty() {
         return Ok(none.hint("only completed backups can be used; `fullbore backup` makes one"));
     }
-    let line = |id: &String| format!("{id:?} was interrupted and is incomplete");
     Ok(cut_off
         .iter()
         .take(LISTED)
-        .map(line)
+        .map(|id| format!("{id:?} was interrupted and is incomplete"))
         .fold(none, Error::detail)
         .hint(GOES_ON))
 }
@@ -518,11 +519,12 @@ pub fn cut_off(objects: &dyn Objects, files: &BTreeMap<String, BackupFiles>) -> 
     let mut ids = ids_of(files, BackupState::Partial);
     ids.retain(|id| is_dead(objects, id));
     // A damaged partial root is of no use; and a concurrent prune may have forgotten it.
-    let read = |id: &String| {
-        let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
-        Root::open(&bytes, layout::PARTIAL).ok()
-    };
-    ids.iter().filter_map(read).collect()
+    ids.iter()
+        .filter_map(|id| {
+            let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
+            Root::open(&bytes, layout::PARTIAL).ok()
+        })
+        .collect()
 }
 
 /// Returns the ids of interrupted backups that can be resumed, oldest first.
@@ -554,8 +556,9 @@ pub fn listed_roots(
         .map(<[String]>::to_vec)
         .collect();
     let objects = objects.clone();
-    let read = move |ids: Vec<String>| read_roots(&*objects, ids);
-    batches.into_iter().flat_map(read)
+    batches
+        .into_iter()
+        .flat_map(move |ids| read_roots(&*objects, ids))
 }
 
 /// Backups that were forgotten since the listing are left out.

@@ -229,8 +229,6 @@ impl PruneSurvey {
         });
         let mut kept = HashSet::new();
         // A base that became void before any object of it could be used mentions no objects.
-        let is_mute =
-            |document: &Document| document.state == BackupState::Void && document.facts.is_none();
         for (id, document) in counts
             .chain(bases)
             .filter(|(_, document)| !is_mute(document))
@@ -249,21 +247,19 @@ impl PruneSurvey {
             .iter()
             .map(|candidate| &candidate.id)
             .collect();
-        let may_go = |id: &&String| {
-            has_candidate.contains(id)
-                || self.forgotten.contains(*id)
-                || !self.documents.contains_key(*id)
-        };
         // A void backup that was pruned before has no objects left.
-        let has_rest = |id: &&String| {
-            self.files[*id].names().any(|name| name != ROOT)
-                || self.files[*id].state() != Some(BackupState::Void)
-        };
         let ids: Vec<String> = self
             .files
             .keys()
-            .filter(may_go)
-            .filter(has_rest)
+            .filter(|id| {
+                has_candidate.contains(id)
+                    || self.forgotten.contains(*id)
+                    || !self.documents.contains_key(*id)
+            })
+            .filter(|id| {
+                self.files[*id].names().any(|name| name != ROOT)
+                    || self.files[*id].state() != Some(BackupState::Void)
+            })
             .cloned()
             .collect();
         let mut claims = HeldLeases::new();
@@ -418,11 +414,10 @@ impl PruneSurvey {
     /// Returns the keys of candidates that are still there.
     fn left(&self, objects: &dyn Objects) -> Result<HashSet<String>> {
         let present = backup_files(objects)?;
-        let is_left = |candidate: &&PruneCandidate| {
+        let left = self.candidates.iter().filter(|candidate| {
             let files = present.get(&candidate.id);
             files.is_some_and(|files| files.has(&candidate.name))
-        };
-        let left = self.candidates.iter().filter(is_left);
+        });
         Ok(left.map(PruneCandidate::key).collect())
     }
 
@@ -502,6 +497,10 @@ impl PruneSurvey {
         }
         holders
     }
+}
+
+fn is_mute(document: &Document) -> bool {
+    document.state == BackupState::Void && document.facts.is_none()
 }
 
 /// Refuses to delete after the lease may have been lost: a copy may be restoring objects with these

@@ -330,8 +330,9 @@ impl Document {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged.
     pub fn facts(&self, id: &str) -> Result<&RootFacts> {
-        let damaged = || Error::corrupt(format!("{:?} is damaged", key(id, self.state.file())));
-        self.facts.as_deref().ok_or_else(damaged)
+        self.facts
+            .as_deref()
+            .ok_or_else(|| Error::corrupt(format!("{:?} is damaged", key(id, self.state.file()))))
     }
 }
 

@@ -36,11 +36,12 @@ pub fn write_header(entry: &Entry, out: &mut Vec<u8>) -> Result<()> {
 /// The name may still be split at the prefix, which PostgreSQL's tools do not read: they need names
 /// shorter than 100 bytes.
 pub fn is_plain_ustar(entry: &Entry) -> bool {
-    let plain_device = |device: Device| device.major.max(device.minor) <= octal_max(8) as u32;
     plan(entry).is_ok_and(|plan| {
         plan.name_place == FieldPlace::Ustar
             && plan.link_place == FieldPlace::Ustar
-            && plan.device.is_none_or(plain_device)
+            && plan
+                .device
+                .is_none_or(|device| device.major.max(device.minor) <= octal_max(8) as u32)
             && !needs_records(&plan)
     })
 }
@@ -306,17 +307,20 @@ fn needs_records(plan: &HeaderPlan) -> bool {
         xattrs,
         ..
     } = plan.entry;
-    let is_large = |id: u32| i64::from(id) > octal_max(8);
     plan.name_place == FieldPlace::Record
         || plan.link_place == FieldPlace::Record
         || plan.sparse.is_some()
         || !xattrs.is_empty()
         || plan.size > octal_max(12) as u64
-        || is_large(owner.uid)
-        || is_large(owner.gid)
+        || is_large_id(owner.uid)
+        || is_large_id(owner.gid)
         || needs_mtime(*mtime)
         || needs_owner(&owner.user)
         || needs_owner(&owner.group)
+}
+
+fn is_large_id(id: u32) -> bool {
+    i64::from(id) > octal_max(8)
 }
 
 fn needs_mtime(mtime: Time) -> bool {
@@ -455,14 +459,17 @@ fn record(out: &mut Vec<u8>, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
 /// Writes the total length of a record with `rest` other bytes to `digits` and returns the number
 /// of digits.
 fn prefix(rest: usize, digits: &mut [u8; 20]) -> usize {
-    let count = |n: usize| n.ilog10() as usize + 1;
-    let mut total = rest + count(rest);
-    if count(total) > count(rest) {
-        total = rest + count(total);
+    let mut total = rest + digit_count(rest);
+    if digit_count(total) > digit_count(rest) {
+        total = rest + digit_count(total);
     }
     let mut free = &mut digits[..];
     let _ = write!(free, "{total}");
     20 - free.len()
+}
+
+fn digit_count(n: usize) -> usize {
+    n.ilog10() as usize + 1
 }
 
 /// Writes seconds with as many decimals as needed. The sign applies to the whole number: -2 s and

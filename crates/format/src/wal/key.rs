@@ -80,8 +80,11 @@ pub fn history_dir(system: &str) -> String {
 
 impl WalDigest {
     fn parse(text: &str) -> Option<Self> {
-        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if text.len() != 32 || !text.bytes().all(is_hex) {
+        if text.len() != 32
+            || !text
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        {
             return None;
         }
         u128::from_str_radix(text, 16)

@@ -198,11 +198,11 @@ impl WalRunIndex {
         digester: &WalDigester,
         name: &str,
     ) -> Result<Self> {
-        let damaged =
-            |reason: &'static str| Error::corrupt(format!("{name} is damaged")).because(reason);
-        let index =
-            Self::parse(tail, object_bytes).ok_or_else(|| damaged("its index cannot be read"))?;
-        index.check(run, digester).map_err(damaged)?;
+        let index = Self::parse(tail, object_bytes)
+            .ok_or_else(|| damaged_run(name, "its index cannot be read"))?;
+        index
+            .check(run, digester)
+            .map_err(|value| damaged_run(name, value))?;
         Ok(index)
     }
 
@@ -250,6 +250,10 @@ impl WalRunIndex {
             false => Err("its key has the digest of other content"),
         }
     }
+}
+
+fn damaged_run(name: &str, reason: &'static str) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because(reason)
 }
 
 /// Returns the content of a segment from its frame, after checking its digest. Messages call it `name`.

@@ -150,11 +150,10 @@ impl Thin {
 
 impl Stage for Thin {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
-        let concerns = |part: &FrameEntry| match &part.what {
+        if !frame.parts.iter().any(|part| match &part.what {
             FrameContent::Piece { file, .. } => file.known.is_some(),
             _ => is_known(part),
-        };
-        if !frame.parts.iter().any(concerns) {
+        }) {
             return Ok(frame);
         }
         self.rest.clear();
@@ -196,10 +195,13 @@ fn chunk_places(
     } else {
         chunks.iter().map(|chunk| known.chunk(chunk)).collect()
     };
-    let stays = |(place, chunk): (Option<u64>, &ContentChunk)| {
-        place.filter(|place| !known.is_stored_again(*place, chunk.len.into()))
-    };
-    places.into_iter().zip(chunks).map(stays).collect()
+    places
+        .into_iter()
+        .zip(chunks)
+        .map(|(place, chunk)| {
+            place.filter(|place| !known.is_stored_again(*place, chunk.len.into()))
+        })
+        .collect()
 }
 
 fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<StoredRun> {

@@ -225,11 +225,10 @@ fn count_mismatch(hosts: usize, subject: &str, count: usize) -> Error {
 
 /// Returns the sockets that exist in the default directories, or else this machine by its name.
 fn default_places(port: u16, environment: &Environment) -> Vec<SettingPlace> {
-    let there = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
     let places: Vec<_> = environment
         .socket_directories
         .iter()
-        .filter(there)
+        .filter(|dir| dir.join(format!(".s.PGSQL.{port}")).exists())
         .cloned()
         .map(SettingPlace::Socket)
         .collect();

@@ -399,11 +399,9 @@ impl Session {
         let failing: Option<String> = row.get(1)?;
         // A history file sorts after the segments of its parent timeline; a partial segment is not
         // the segment.
-        let is_segment =
-            |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = newest
             .as_ref()
-            .filter(is_segment)
+            .filter(|name| !name.ends_with(".history") && !name.ends_with(".partial"))
             .is_some_and(|newest| **newest >= *last);
         Ok(ArchivedWal {
             done,

@@ -152,10 +152,11 @@ impl FileContent {
         let wanted = (offset..)
             .step_by(block as usize)
             .map(|position| self.known.block(position, block));
-        let differs = |(found, wanted): (_, Option<_>)| {
-            wanted.is_some_and(|wanted| !matches_block(wanted, found))
-        };
-        match found.iter().zip(wanted).position(differs) {
+        match found
+            .iter()
+            .zip(wanted)
+            .position(|(found, wanted)| wanted.is_some_and(|wanted| !matches_block(wanted, found)))
+        {
             Some(position) => Err(damaged(format!(
                 "the digest of block {} is different",
                 offset / block + position as u64 + 1

@@ -79,14 +79,16 @@ impl WalListing {
 
     /// Returns the timelines of which there is a history.
     pub fn histories(&self) -> BTreeSet<u32> {
-        let timeline = |(key, _): &(WalKey, u64)| match key {
-            WalKey::Small {
-                name: WalFileName::History(timeline),
-                ..
-            } => Some(*timeline),
-            _ => None,
-        };
-        self.small.iter().filter_map(timeline).collect()
+        self.small
+            .iter()
+            .filter_map(|(key, _)| match key {
+                WalKey::Small {
+                    name: WalFileName::History(timeline),
+                    ..
+                } => Some(*timeline),
+                _ => None,
+            })
+            .collect()
     }
 }
 
@@ -203,8 +205,9 @@ impl WalArchive {
         let keys = listed
             .iter()
             .filter_map(|object| WalKey::parse(&object.key));
-        let is_named = |key: &WalKey| matches!(key, WalKey::Small { name: of, .. } if *of == name);
-        Ok(keys.filter(is_named).collect())
+        Ok(keys
+            .filter(|key| matches!(key, WalKey::Small { name: of, .. } if *of == name))
+            .collect())
     }
 
     /// Returns the history of a timeline; `None` if it was not archived.

@@ -95,17 +95,16 @@ impl FarTree {
             file.failed.get_or_init(|| reason);
         }
         let data_bytes = words.data.len();
-        let piece = |part: PartWords| match part.kind {
-            PartKind::Piece => {
-                let file = file.clone();
-                part.entry(FrameContent::Piece { file, offset, last }, None, data_bytes)
-            }
-            _ => Err(wrong_words("a piece is something else")),
-        };
         let parts = words
             .parts
             .into_iter()
-            .map(piece)
+            .map(|part| match part.kind {
+                PartKind::Piece => {
+                    let file = file.clone();
+                    part.entry(FrameContent::Piece { file, offset, last }, None, data_bytes)
+                }
+                _ => Err(wrong_words("a piece is something else")),
+            })
             .collect::<Result<Vec<_>>>()?;
         buf.extend_from_slice(&words.data);
         Ok(Frame::new(buf, parts, words.ends_member))

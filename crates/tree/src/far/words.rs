@@ -156,7 +156,6 @@ impl EntryWords {
     }
 
     pub(super) fn entry(self) -> Result<Entry> {
-        let device = |major, minor| Device { major, minor };
         let kind = match self.kind {
             KindWords::File(size, _) if size > MAX_SIZE => {
                 return Err(wrong_words("a file is too large"));
@@ -198,6 +197,10 @@ impl EntryWords {
                 .collect(),
         })
     }
+}
+
+fn device(major: u32, minor: u32) -> Device {
+    Device { major, minor }
 }
 
 fn safe(path: Vec<u8>) -> Result<Vec<u8>> {

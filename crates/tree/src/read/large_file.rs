@@ -15,7 +15,7 @@ use fullbore_pipeline::{
     known::StoredRun,
 };
 use fullbore_platform as platform;
-use fullbore_platform::{dir::Stat, read};
+use fullbore_platform::read;
 use std::{
     io,
     os::fd::OwnedFd,
@@ -83,10 +83,9 @@ impl TreeInner {
                     .known
                     .as_ref()
                     .is_some_and(|known| known.changed.is_some());
-            let is_unusable = |now: Stat| {
+            if self.now(&fd).is_some_and(|now| {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
-            };
-            if self.now(&fd).is_some_and(is_unusable) {
+            }) {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
             self.append_header(&entry, &mut Vec::new())

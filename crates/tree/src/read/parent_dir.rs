@@ -40,10 +40,12 @@ impl TreeInner {
             return;
         }
         let (parent, _) = split(&first.entry.path);
-        let follows = |next: &&Scanned| {
-            is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
-        };
-        let together = next.iter().take_while(follows).take(uring::BATCH);
+        let together = next
+            .iter()
+            .take_while(|next| {
+                is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
+            })
+            .take(uring::BATCH);
         let paths: Vec<&[u8]> = together.map(|next| &next.entry.path[..]).collect();
         self.go_to(current, parent);
         let Some((dir, _)) = current

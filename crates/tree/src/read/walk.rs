@@ -364,9 +364,9 @@ impl TreeWalk {
     fn next_top<'a>(&mut self, tops: &'a [Top]) -> Option<&'a Top> {
         loop {
             let top = tops.get(self.tops)?;
-            let is_around =
-                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
-            let is_met = tops[..self.tops].iter().any(is_around);
+            let is_met = tops[..self.tops]
+                .iter()
+                .any(|outer| outer.role != TopRole::Above && is_within(&top.at, &outer.at));
             self.tops += 1;
             if !is_met {
                 return Some(top);

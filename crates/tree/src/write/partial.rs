@@ -90,7 +90,6 @@ impl TargetWriter {
     /// name and only users whom the entry admits can have it open. Returns its device and inode.
     fn take_over(&mut self, entry: &Entry, source: &[u8]) -> Result<Option<(u64, u64)>> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("rename", source, e);
         let (parent, old) = tree.places.split(source);
         let Ok(from_dir) = tree.open_dir(parent) else {
             return Ok(None);
@@ -98,7 +97,7 @@ impl TargetWriter {
         let Ok(file) = write::open_write(&from_dir, old) else {
             return Ok(None);
         };
-        let stat = dir::stat_fd(&file).map_err(failed)?;
+        let stat = dir::stat_fd(&file).map_err(|e| tree.error("rename", source, e))?;
         let is_alone = stat.kind == FileKind::File && stat.nlink == 1;
         if !is_alone || !self.may_keep_file(entry, &file, &stat)? {
             return Ok(None);

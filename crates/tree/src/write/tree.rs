@@ -166,11 +166,19 @@ impl TargetTree {
         let dir = self
             .open_parent(parent)
             .map_err(|e| self.error("create the directory of", path, e))?;
-        let create = |dir: BorrowedFd<'_>, name: &[u8]| {
+        self.create_or_replace(path, dir.as_fd(), name, |dir, name| {
             write::symlink_at(target.as_os_str().as_bytes(), dir, name)
-        };
-        self.create_or_replace(path, dir.as_fd(), name, create)
-            .map_err(|e| self.error("link", path, e))
+        })
+        .map_err(|e| self.error("link", path, e))
+    }
+
+    /// Returns how the system's errors become errors about the entry at `path`.
+    pub(super) fn failed<'a>(
+        &'a self,
+        doing: &'a str,
+        path: &'a [u8],
+    ) -> impl Fn(io::Error) -> Error + Copy + 'a {
+        move |error| self.error(doing, path, error)
     }
 
     /// Builds an error about the entry at `path`.

@@ -117,11 +117,11 @@ impl TargetWriter {
 
     /// Returns whether new objects in the current directory can inherit an access list.
     pub(crate) fn inherits_acl(&self) -> bool {
-        let passes_on = |parent: &Parent| {
-            let found = || self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir);
-            *parent.passes_on_default_acl.get_or_init(found)
-        };
-        self.parents.last().is_none_or(passes_on)
+        self.parents.last().is_none_or(|parent| {
+            *parent.passes_on_default_acl.get_or_init(|| {
+                self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir)
+            })
+        })
     }
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
@@ -199,9 +199,10 @@ impl TargetWriter {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             other => other.map(|()| true),
         };
-        let create = || tree.with_write_access(path, dir.as_fd(), create);
         if tree
-            .unless_name_taken(path, dir, name, create)
+            .unless_name_taken(path, dir, name, || {
+                tree.with_write_access(path, dir.as_fd(), create)
+            })
             .map_err(|e| tree.error("create", path, e))?
         {
             return Ok(true);
@@ -236,7 +237,7 @@ impl TargetWriter {
     /// The system's error, with the path; an error if another directory has its place.
     pub fn finish_directory(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let failed = tree.failed("set the metadata of", &entry.path);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let stat = dir::stat_fd(&dir).map_err(failed)?;
         if stat.uid != self.owner_ids(&entry.owner).0

@@ -136,16 +136,19 @@ impl Recovery {
     /// With a target, that standby leaves its primary there and opens (observed with 13, 15 and
     /// 18).
     pub(crate) fn temporary_settings(&self) -> impl Iterator<Item = &str> {
-        let is_temporary = |name: &str, value: &str| match name {
-            "recovery_target_timeline" => value != "latest",
-            RESTORE_COMMAND => value == "false",
-            _ => TARGETS.contains(&name) && !value.is_empty(),
-        };
         let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
         let settings = self.settings.iter().filter(move |_| is_for_a_point);
         settings
             .filter(move |(name, value)| is_temporary(name, value))
             .map(|(name, _)| name.as_str())
+    }
+}
+
+fn is_temporary(name: &str, value: &str) -> bool {
+    match name {
+        "recovery_target_timeline" => value != "latest",
+        RESTORE_COMMAND => value == "false",
+        _ => TARGETS.contains(&name) && !value.is_empty(),
     }
 }
 
