@@ -18,7 +18,7 @@ use fullbore_format::{
 };
 use fullbore_platform::{queue::run_each, write::is_in_the_way};
 use fullbore_storage::{
-    Found, Location, Objects,
+    Found, Location, Objects, Storages,
     foreign_words::{foreign_hint, looks_foreign},
     repository_around,
 };
@@ -52,8 +52,12 @@ pub enum OpenedFrom {
 /// [`ErrorKind::NotFound`], [`ErrorKind::Usage`] if several backups match or the repository has
 /// several sources,
 /// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`], or an error of the system.
-pub fn open(source: impl AsRef<OsStr>, filter: &BackupFilter) -> Result<Archive> {
-    match open_any(source.as_ref(), filter)? {
+pub fn open(
+    storages: &Storages,
+    source: impl AsRef<OsStr>,
+    filter: &BackupFilter,
+) -> Result<Archive> {
+    match open_any(storages, source.as_ref(), filter)? {
         OpenedFrom::Backup(archive) => Ok(*archive),
         OpenedFrom::Foreign(path) => {
             let message = format!("cannot read {path:?}: it is not an archive of fullbore");
@@ -68,7 +72,7 @@ pub fn open(source: impl AsRef<OsStr>, filter: &BackupFilter) -> Result<Archive>
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_any(source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
+pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
     if source == "-" {
         return Err(Error::new(ErrorKind::Usage, "this command needs random access and cannot read from standard input").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
@@ -78,19 +82,19 @@ pub fn open_any(source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
     let path = match location.as_local() {
         Some(path) if !is_directory(&location) => path.to_owned(),
         _ => {
-            let archive = open_in(&location.objects()?, backup, filter)?;
+            let archive = open_in(&storages.objects(&location)?, backup, filter)?;
             return Ok(OpenedFrom::Backup(Box::new(archive)));
         }
     };
     not_inside(&path)?;
-    let archive = Archive::open_file(&path)?;
+    let archive = Archive::open_file(storages, &path)?;
     match (archive, backup) {
         (Some(archive), Some(id)) if !archive.root.id.starts_with(id) && id != LATEST => {
-            let source = format!(
+            let message = format!(
                 "could not find backup {id:?} in {path:?}: the archive holds {:?}",
                 archive.root.id
             );
-            Err(Error::new(ErrorKind::NotFound, source))
+            Err(Error::new(ErrorKind::NotFound, message))
         }
         (Some(archive), _) => {
             filter.check(&archive.root)?;
@@ -144,7 +148,11 @@ fn is_directory(location: &Location) -> bool {
 ///
 /// # Errors
 /// As [`open`] and [`pick_exactly`]; [`ErrorKind::Usage`] if FROM is a file.
-pub fn locate(source: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>, String)> {
+pub fn locate(
+    storages: &Storages,
+    source: &OsStr,
+    filter: &BackupFilter,
+) -> Result<(Arc<dyn Objects>, String)> {
     let (location, backup) = place(source)?;
     if !is_directory(&location) {
         return Err(Error::new(
@@ -152,18 +160,10 @@ pub fn locate(source: &OsStr, filter: &BackupFilter) -> Result<(Arc<dyn Objects>
             format!("cannot use {location}: it is not a repository"),
         ));
     }
-    let objects = location.objects()?;
+    let objects = storages.objects(&location)?;
     read_repository(&*objects)?;
     let id = pick_exactly(&objects, backup, filter)?;
     Ok((objects, id))
-}
-
-/// Returns the repository that a word of the command line names.
-///
-/// # Errors
-/// As [`Location::objects`].
-pub fn repository_at(word: impl AsRef<OsStr>) -> Result<Arc<dyn Objects>> {
-    Location::parse(word.as_ref())?.objects()
 }
 
 /// Returns whether FROM is a repository without `@BACKUP`.

@@ -31,7 +31,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::queue::Locked;
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use held_bytes::HeldBytes;
 use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects, Sealing};
 pub use records::Records;
@@ -211,8 +211,8 @@ impl Archive {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged, or an error of the system.
-    pub fn open_file(path: &std::path::Path) -> Result<Option<Self>> {
-        OneFileObjects::open(path)?
+    pub fn open_file(storages: &Storages, path: &std::path::Path) -> Result<Option<Self>> {
+        OneFileObjects::open(storages, path)?
             .map(|store| Self::with_store(Box::new(store)))
             .transpose()
     }
@@ -648,14 +648,6 @@ impl Archive {
         }
         Ok(found)
     }
-}
-
-/// Returns whether the file at `path` is an archive that fullbore wrote, intact or damaged.
-pub fn is_archive(path: &std::path::Path) -> bool {
-    OneFileObjects::open(path).map_or_else(
-        |error| error.kind == ErrorKind::Corrupt,
-        |archive| archive.is_some(),
-    )
 }
 
 /// An error of an object that is missing counts as damage to the backup, not as a wrong name.

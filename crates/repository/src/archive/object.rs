@@ -18,7 +18,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_storage::{
-    LocalObjects, Objects, SealedObjects, access::archive_keys, asked_twice, failed_to_read,
+    LocalObjects, Objects, SealedObjects, Storages, asked_twice, failed_to_read,
 };
 use std::{
     fs::File,
@@ -357,8 +357,8 @@ enum ArchiveFile {
 }
 
 impl ArchiveFile {
-    /// Opens the file at `path`, with the keys of this process if it is encrypted.
-    fn open(path: &Path) -> Result<Self> {
+    /// Opens the file at `path`, with the keys of `storages` if it is encrypted.
+    fn open(storages: &Storages, path: &Path) -> Result<Self> {
         let file = open_file(path, |path| File::open(path))?;
         let clear = Self::Clear(file);
         let stored_bytes = file_len(&clear, path)?;
@@ -368,7 +368,7 @@ impl ArchiveFile {
         match clear {
             Self::Clear(file) if is_sealed(&head) => {
                 let name = format!("{path:?}");
-                let keys = archive_keys(&head, &name)?;
+                let keys = storages.archive_keys(&head, &name)?;
                 let sealed = SealedFile::open(file, stored_bytes, &keys, &name)?;
                 Ok(Self::Sealed(sealed.into()))
             }
@@ -383,8 +383,8 @@ impl OneFileObjects {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it begins like an archive of fullbore but does not end like one, or the
     /// system's error.
-    pub fn open(path: &Path) -> Result<Option<Self>> {
-        let file = ArchiveFile::open(path)?;
+    pub fn open(storages: &Storages, path: &Path) -> Result<Option<Self>> {
+        let file = ArchiveFile::open(storages, path)?;
         let bytes = file_len(&file, path)?;
         let root = archive_reader(&file, path, bytes).locator()?;
         match root {
@@ -402,8 +402,8 @@ impl OneFileObjects {
 
     /// Returns whether fullbore wrote the file at `path`, damaged or not. A file that cannot be
     /// read does not count.
-    pub fn is_ours(path: &Path) -> bool {
-        ArchiveFile::open(path)
+    pub fn is_ours(storages: &Storages, path: &Path) -> bool {
+        ArchiveFile::open(storages, path)
             .and_then(|file| {
                 let bytes = file_len(&file, path)?;
                 archive_reader(&file, path, bytes).begins_with_label()
