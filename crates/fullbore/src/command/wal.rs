@@ -8,16 +8,18 @@ use fullbore_format::{
 };
 use fullbore_postgres::wal_archive::{WalGap, check_segment};
 use fullbore_repository::{
-    open::{list_backups, repository_at},
+    open::list_backups,
     wal::{WalArchive, WalListing, WalNeeds, list_systems},
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use serde_json::json;
 use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
 
 /// Lists the WAL of each system in a repository.
 #[derive(Debug, Clone)]
 pub struct WalList {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to print JSON, one object a line.
@@ -27,6 +29,8 @@ pub struct WalList {
 /// Checks all WAL of a repository.
 #[derive(Debug, Clone)]
 pub struct WalCheck {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to print JSON, one object a line.
@@ -48,7 +52,7 @@ impl WalList {
     /// # Errors
     /// The storage's, and those of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         let needs = needs_of_backups(&objects)?;
         let reports = system_reports(&objects, &needs)?;
         if reports.is_empty() && !self.json {
@@ -90,6 +94,7 @@ pub fn system_json(report: &SystemReport) -> serde_json::Value {
         "bytes": report.bytes,
         "timelines": report.timelines.iter().map(timeline).collect::<Vec<_>>(),
         "gaps": report.gaps.iter().map(gap).collect::<Vec<_>>(),
+        "accepted_gaps": report.accepted_gaps.iter().map(gap).collect::<Vec<_>>(),
         "cut_off": report.cut_off.iter().map(|(id, at)| json!({ "backup": id, "gap": gap(at) })).collect::<Vec<_>>(),
         "doubtful_timelines": report.doubtful_timelines,
     })
@@ -108,6 +113,10 @@ pub fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result<()> {
     )?;
     for timeline in &report.timelines {
         text::line(out, &timeline_line(timeline))?;
+    }
+    for gap in &report.accepted_gaps {
+        let line = format!("  gap: {} is missing, as was accepted", gap_text(gap));
+        text::line(out, &line)?;
     }
     for line in fault_lines(report) {
         text::line(out, &line)?;
@@ -137,12 +146,11 @@ fn timeline_line(timeline: &TimelineReport) -> String {
     )
 }
 
-/// Returns a line for each gap, and for each backup that a gap cuts off.
+/// Returns a line for each gap that was not accepted, and for each backup that a gap cuts off.
 pub fn fault_lines(report: &SystemReport) -> Vec<String> {
-    let gaps = report
-        .gaps
-        .iter()
-        .map(|gap| format!("  gap: {} is missing", gap_text(gap)));
+    let gaps = report.gaps.iter();
+    let gaps = gaps.filter(|gap| !report.accepted_gaps.contains(gap));
+    let gaps = gaps.map(|gap| format!("  gap: {} is missing", gap_text(gap)));
     let cut_off = report
         .cut_off
         .iter()
@@ -167,7 +175,7 @@ impl WalCheck {
     /// # Errors
     /// The storage's, and those of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         let (segments, faults) = wal_faults(&objects, true)?;
         self.print(segments, &faults, out)?;
         Ok(if faults.is_empty() { 0 } else { 4 })

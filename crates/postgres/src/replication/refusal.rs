@@ -14,16 +14,16 @@ const UNDEFINED_OBJECT: &str = "42704";
 const IN_USE: &str = "55006";
 
 /// Returns the server's error, with its detail and hint.
-pub(super) fn refusal(what: &str, body: &[u8]) -> Error {
+pub(super) fn refusal(message: &str, body: &[u8]) -> Error {
     let fields = fields_of(body);
     let field = |kind: u8| {
         let found = fields.iter().find(|(of, _)| *of == kind);
         found.map(|(_, text)| one_line(text))
     };
     let state = field(b'C').unwrap_or_default();
-    let message = field(b'M').unwrap_or_default();
-    let advice = advice(&state, &message);
-    let error = Error::new(kind_of_refusal(&state), what).because(message);
+    let reason = field(b'M').unwrap_or_default();
+    let advice = advice(&state, &reason);
+    let error = Error::new(kind_of_refusal(&state), message).because(reason);
     let error = field(b'D').into_iter().fold(error, Error::detail);
     match (advice, field(b'H')) {
         (Some(hint), _) => error.hint(hint),

@@ -18,6 +18,7 @@ use fullbore_format::{
     wal::SegmentName,
 };
 use fullbore_postgres::{conninfo::Params, lsn::Lsn};
+use fullbore_storage::Storages;
 use session::KnownServer;
 use std::{ffi::OsString, thread, time::Duration};
 
@@ -27,6 +28,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Receives the WAL of a server.
 #[derive(Debug, Clone)]
 pub struct WalReceive {
+    /// How storages are reached.
+    pub storages: Storages,
     /// How the server is reached. With synchronous replication it knows this receiver by the name of the application.
     pub server: Box<Params>,
     /// The repository.
@@ -92,12 +95,14 @@ impl WalReceive {
     /// segment is in the repository; [`ErrorKind::NotFound`] without the slot; those of the first connection.
     pub fn run(&self, tell: &mut dyn FnMut(ReceiveEvent<'_>)) -> Result<()> {
         let mut known = KnownServer::default();
+        let mut storages = self.storages.clone();
         loop {
-            match session::run(self, &mut known, tell) {
+            match session::run(self, &storages, &mut known, tell) {
                 Ok(()) => {}
                 Err(error) if error.kind == ErrorKind::Unreachable && known.is_known() => {
                     tell(ReceiveEvent::Lost(&error));
                     thread::sleep(PAUSE);
+                    storages = storages.reopened();
                 }
                 Err(error) => return Err(error),
             }

@@ -26,7 +26,7 @@ use fullbore_repository::{
     open::read_repository,
     wal::{AcceptedGap, WalArchive},
 };
-use fullbore_storage::Location;
+use fullbore_storage::Storages;
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 
@@ -82,6 +82,7 @@ struct ReceiveSession<'a> {
 /// As [`WalReceive::run`]; [`ErrorKind::Unreachable`] if the server or the storage is away.
 pub(super) fn run(
     plan: &WalReceive,
+    storages: &Storages,
     known: &mut KnownServer,
     tell: &mut dyn FnMut(ReceiveEvent<'_>),
 ) -> Result<()> {
@@ -89,7 +90,7 @@ pub(super) fn run(
     let identity = client.identify()?;
     known.check(&identity)?;
     let segment_bytes = client.segment_bytes()?;
-    let objects = Location::parse(&plan.to)?.objects()?;
+    let objects = storages.repository_at(&plan.to)?;
     read_repository(&*objects)?;
     let answers_late = objects.answers_late();
     let system: u64 = identity.system_identifier.parse().unwrap_or_default();

@@ -15,6 +15,7 @@ use fullbore_format::{
     wal::SegmentName,
 };
 use fullbore_platform::cores;
+use fullbore_storage::Storages;
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// The exit code of a fetch that failed: a server ends its recovery then, and does not open.
@@ -204,7 +205,7 @@ pub(super) fn segment(text: &str) -> Result<SegmentName, String> {
     SegmentName::parse(text).ok_or_else(|| "a WAL segment has 24 hexadecimal digits".to_owned())
 }
 
-pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
+pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) -> Result<u8> {
     match args.verb {
         WalVerb::Push {
             path,
@@ -216,6 +217,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             no_serve,
         } => {
             let push = WalPush {
+                storages: storages.clone(),
                 path,
                 to,
                 copy_name: system.copy_name,
@@ -242,6 +244,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             patience,
         } => {
             let get = WalGet {
+                storages: storages.clone(),
                 name,
                 path,
                 from,
@@ -261,6 +264,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             copy_name,
         } => {
             let ahead = WalAhead {
+                storages: storages.clone(),
                 name,
                 from,
                 system,
@@ -277,6 +281,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             idle,
         } => {
             let serve = WalServe {
+                storages: storages.clone(),
                 data,
                 to,
                 copy_name,
@@ -286,13 +291,21 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             };
             serve.run().map(|_| 0)
         }
-        WalVerb::Receive(args) => super::wal_receive::run(*args, is_quiet),
+        WalVerb::Receive(args) => super::wal_receive::run(*args, storages.clone(), is_quiet),
         WalVerb::List { repository, json } => {
-            let list = WalList { repository, json };
+            let list = WalList {
+                storages: storages.clone(),
+                repository,
+                json,
+            };
             printed(|out| list.run(out).map(|()| 0))
         }
         WalVerb::Check { repository, json } => {
-            let check = WalCheck { repository, json };
+            let check = WalCheck {
+                storages: storages.clone(),
+                repository,
+                json,
+            };
             told(|out| check.run(out))
         }
     }

@@ -11,6 +11,7 @@ use clap::{Args, ValueHint};
 use fullbore_engine::wal::{ReceiveEvent, WalReceive};
 use fullbore_format::error::{Error, Result};
 use fullbore_postgres::conninfo::{Environment, Params};
+use fullbore_storage::Storages;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// The name of the application where none was given.
@@ -56,7 +57,7 @@ pub(in crate::cli) struct WalReceiveArgs {
 }
 
 /// Receives until there is an error, or a signal.
-pub(in crate::cli) fn run(args: WalReceiveArgs, is_quiet: bool) -> Result<u8> {
+pub(in crate::cli) fn run(args: WalReceiveArgs, storages: Storages, is_quiet: bool) -> Result<u8> {
     let mut server = Params::new(&args.server, &Environment::of_process())?;
     for warning in &server.warnings {
         aside(format_args!("warning: {warning}"));
@@ -69,6 +70,7 @@ pub(in crate::cli) fn run(args: WalReceiveArgs, is_quiet: bool) -> Result<u8> {
         .map(|path| MetricsFile::new(path, None))
         .transpose()?;
     let receive = WalReceive {
+        storages,
         server: Box::new(server),
         to: args.to,
         slot: args.slot,
