@@ -115,7 +115,9 @@ impl SystemWal {
 
     /// Returns how many bytes of a segment its pieces have, from the beginning on.
     pub(super) fn tail_bytes(&self, segment: SegmentName) -> usize {
-        self.tails.get(&segment).map_or(0, |tail| tail.end() as usize)
+        self.tails
+            .get(&segment)
+            .map_or(0, |tail| tail.end() as usize)
     }
 
     /// Reads the pieces of a segment, with zeros behind them; `None` if there are none. Use it only for a segment that is whole,
@@ -129,7 +131,8 @@ impl SystemWal {
         };
         let mut content = self.archive.read_tail(tail)?;
         let bytes = read_segment_facts(&content).map(|facts| facts.segment_bytes);
-        let bytes = bytes.filter(|bytes| *bytes == self.segment_bytes && *bytes >= content.len() as u64);
+        let bytes =
+            bytes.filter(|bytes| *bytes == self.segment_bytes && *bytes >= content.len() as u64);
         if let Some(bytes) = bytes {
             content.resize(bytes as usize, 0);
         }

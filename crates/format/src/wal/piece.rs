@@ -105,7 +105,8 @@ impl WalPiece {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is damaged.
     pub fn unpack(&self, object: &[u8], digester: &WalDigester, name: &str) -> Result<Vec<u8>> {
-        let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
+        let damaged =
+            |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
         // The size comes from the key: no number in the object takes memory.
         let mut plain = Vec::with_capacity(self.plain_bytes());
         DCtx::create()
@@ -128,7 +129,10 @@ impl fmt::Display for WalPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dir = tail_dir(&self.system, self.segment.timeline);
         let (segment, from, to, digest) = (self.segment, self.from, self.to, self.digest);
-        write!(f, "{dir}/{segment}-{from:08x}-{to:08x}-{digest}{PIECE_SUFFIX}")
+        write!(
+            f,
+            "{dir}/{segment}-{from:08x}-{to:08x}-{digest}{PIECE_SUFFIX}"
+        )
     }
 }
 
@@ -209,13 +213,47 @@ mod tests {
         let object = piece_object(&made, &content, 1).unwrap();
         assert!(object.len() as u64 <= made.max_object_bytes());
         assert_eq!(made.unpack(&object, &digester, "x").unwrap(), content);
-        let moved = WalPiece { from: 41, to: made.to + 1, ..made.clone() };
+        let moved = WalPiece {
+            from: 41,
+            to: made.to + 1,
+            ..made.clone()
+        };
         moved.unpack(&object, &digester, "x").unwrap_err();
-        let longer = WalPiece { to: made.to + 512, ..made.clone() };
+        let longer = WalPiece {
+            to: made.to + 512,
+            ..made.clone()
+        };
         longer.unpack(&object, &digester, "x").unwrap_err();
-        made.unpack(&object[..object.len() - 1], &digester, "x").unwrap_err();
-        made.unpack(&object, &WalDigester::keyed(b"k"), "x").unwrap_err();
+        made.unpack(&object[..object.len() - 1], &digester, "x")
+            .unwrap_err();
+        made.unpack(&object, &WalDigester::keyed(b"k"), "x")
+            .unwrap_err();
         assert!(WalPiece::new("7", made.segment, 0, b"", &digester).is_none());
+    }
+
+    #[test]
+    fn each_changed_byte_of_a_key_or_an_object_is_found() {
+        let digester = WalDigester::plain();
+        let made = WalPiece::new("7", piece(0, 1).segment, 0, &[7; 600], &digester).unwrap();
+        let object = piece_object(&made, &[7; 600], 1).unwrap();
+        for at in 0..object.len() {
+            for bit in 0..8 {
+                let mut changed = object.clone();
+                changed[at] ^= 1 << bit;
+                let read = made.unpack(&changed, &digester, "x");
+                assert!(read.is_err() || read.is_ok_and(|read| read == [7; 600]));
+            }
+        }
+        let key = made.to_string();
+        for at in 0..key.len() {
+            for other in b"0aAfF-./x" {
+                let mut changed = key.clone().into_bytes();
+                changed[at] = *other;
+                let changed = String::from_utf8(changed).unwrap();
+                let read = WalKey::parse(&changed);
+                assert!(read.is_none_or(|read| read.to_string() == changed));
+            }
+        }
     }
 
     #[test]
@@ -223,8 +261,14 @@ mod tests {
         assert_eq!(chain(&[]), []);
         assert_eq!(chain(&[(5, 9)]), []);
         assert_eq!(chain(&[(0, 5), (5, 9), (10, 12)]), [(0, 5), (5, 9)]);
-        assert_eq!(chain(&[(0, 5), (0, 9), (5, 9), (9, 12), (3, 7)]), [(0, 9), (9, 12)]);
-        assert_eq!(chain(&[(0, 5), (4, 9), (3, 8), (8, 12), (2, 4)]), [(0, 5), (4, 9), (8, 12)]);
+        assert_eq!(
+            chain(&[(0, 5), (0, 9), (5, 9), (9, 12), (3, 7)]),
+            [(0, 9), (9, 12)]
+        );
+        assert_eq!(
+            chain(&[(0, 5), (4, 9), (3, 8), (8, 12), (2, 4)]),
+            [(0, 5), (4, 9), (8, 12)]
+        );
         assert_eq!(chain(&[(0, 4), (2, 6), (0, 6)]), [(0, 6)]);
     }
 }

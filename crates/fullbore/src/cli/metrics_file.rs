@@ -195,9 +195,7 @@ impl MetricsFile {
 
     fn replace(&self, numbers: &Numbers) {
         // The collector is another user, whatever the umask of this process.
-        let written = self
-            .output
-            .replace(render(numbers).as_bytes(), Some(0o644));
+        let written = self.output.replace(render(numbers).as_bytes(), Some(0o644));
         if let Err(error) = written {
             let why = reason(&error);
             aside(format_args!(

@@ -46,7 +46,10 @@ fn receive(url: &str, repository: &Path, slot: &str, more: &[&str]) -> Command {
 
 /// A receiver that ends by itself.
 fn received(url: &str, repository: &Path, slot: &str, more: &[&str]) -> Ran {
-    receive(url, repository, slot, more).output().unwrap().into()
+    receive(url, repository, slot, more)
+        .output()
+        .unwrap()
+        .into()
 }
 
 fn repository(dir: PathBuf) -> PathBuf {
@@ -84,10 +87,16 @@ fn kill_server(data: &Path) {
     let pid = pid.lines().next().unwrap().trim().to_owned();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let mut all = vec![pid];
-    all.extend(children.unwrap_or_default().split_whitespace().map(str::to_owned));
+    all.extend(
+        children
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned),
+    );
     Command::new("kill").arg("-9").args(&all).output().unwrap();
     wait_until("the processes end", || {
-        !all.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists())
+        !all.iter()
+            .any(|pid| Path::new(&format!("/proc/{pid}")).exists())
     });
 }
 
@@ -156,7 +165,12 @@ fn lose_and_recover(version: &Version, is_receiver_killed: bool) {
     let rows = restored.psql("SELECT n FROM t");
     let rows: BTreeSet<i64> = rows.lines().map(|n| n.parse().unwrap()).collect();
     let lost: Vec<_> = done.difference(&rows).collect();
-    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), done.len());
+    assert!(
+        lost.is_empty(),
+        "{} of {} are lost: {lost:?}",
+        lost.len(),
+        done.len()
+    );
     assert!(!done.is_empty());
     eprintln!("{} commits, none lost", done.len());
 }
@@ -185,7 +199,9 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut client = cluster.client();
-                client.batch_execute("CREATE TABLE load (n int, words text)").unwrap();
+                client
+                    .batch_execute("CREATE TABLE load (n int, words text)")
+                    .unwrap();
                 let sql = "INSERT INTO load SELECT n, md5(n::text) FROM generate_series(1, 3000) n";
                 while !is_over.load(Relaxed) {
                     client.batch_execute(sql).unwrap();
@@ -207,7 +223,8 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
         cluster.psql("SELECT pg_switch_wal()");
         let end = cluster.psql("SELECT pg_current_wal_insert_lsn()");
         let _receiver = Receiver::start(&url, &repository, "killed", &["--every", "50ms"]);
-        let caught_up = format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
+        let caught_up =
+            format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
         wait_until("the receiver has all", || cluster.psql(&caught_up) == "1");
         fullbore(args!["wal", "check", repository]).ends_with(0);
         let report = listed(&repository);
@@ -239,13 +256,20 @@ fn a_failover_is_followed_to_the_next_timeline() {
         let primary = version.start(&[], &["max_wal_senders = 5"]);
         let standby = primary.standby(&["max_wal_senders = 5"]);
         let repository = repository(primary.dir().join("repository"));
-        let line = args!["backup", primary.socket_url(), "--to", repository, "--quiet"];
+        let line = args![
+            "backup",
+            primary.socket_url(),
+            "--to",
+            repository,
+            "--quiet"
+        ];
         fullbore(line).ends_with(0);
         let sync = ["--create-slot", "--sync"];
         let receiver = Receiver::start(&primary.socket_url(), &repository, "r1", &sync);
         primary.psql("CREATE TABLE t AS SELECT generate_series(1, 1000) n");
         let end = primary.psql("SELECT pg_current_wal_flush_lsn()");
-        let caught_up = format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
+        let caught_up =
+            format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
         wait_until("both have it", || primary.psql(&caught_up) == "2");
         primary.kill();
         drop(receiver);
@@ -253,7 +277,8 @@ fn a_failover_is_followed_to_the_next_timeline() {
         let _receiver = Receiver::start(&standby.socket_url(), &repository, "r1", &sync);
         standby.psql("INSERT INTO t SELECT generate_series(1, 500)");
         let end = standby.psql("SELECT pg_current_wal_flush_lsn()");
-        let caught_up = format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
+        let caught_up =
+            format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
         wait_until("the receiver has it", || standby.psql(&caught_up) == "1");
         let report = listed(&repository);
         assert_eq!(report["gaps"], serde_json::json!([]), "{report}");
@@ -272,7 +297,11 @@ fn a_failover_is_followed_to_the_next_timeline() {
 #[test]
 fn wal_that_the_server_has_removed_is_a_gap_that_is_named_and_can_be_accepted() {
     for version in first_and_last() {
-        let lines = ["wal_keep_size = 0", "max_wal_size = 32MB", "min_wal_size = 32MB"];
+        let lines = [
+            "wal_keep_size = 0",
+            "max_wal_size = 32MB",
+            "min_wal_size = 32MB",
+        ];
         let cluster = Cluster::new(version, &lines);
         let url = cluster.url();
         let repository = repository(cluster.path("repository"));
@@ -285,7 +314,9 @@ fn wal_that_the_server_has_removed_is_a_gap_that_is_named_and_can_be_accepted() 
         cluster.psql("CREATE TABLE t AS SELECT 1 AS n; SELECT pg_switch_wal()");
         let is_stored = || {
             let found = fullbore(args!["wal", "list", repository, "--json"]).json();
-            found.first().is_some_and(|report| report["segments"].as_u64() > Some(0))
+            found
+                .first()
+                .is_some_and(|report| report["segments"].as_u64() > Some(0))
         };
         wait_until("a segment is stored", is_stored);
         drop(receiver);
@@ -294,15 +325,24 @@ fn wal_that_the_server_has_removed_is_a_gap_that_is_named_and_can_be_accepted() 
         });
         cluster.psql("SELECT pg_drop_replication_slot('r1')");
         for _ in 0..4 {
-            cluster.psql_each(&["INSERT INTO t SELECT 1", "SELECT pg_switch_wal()", "CHECKPOINT"]);
+            cluster.psql_each(&[
+                "INSERT INTO t SELECT 1",
+                "SELECT pg_switch_wal()",
+                "CHECKPOINT",
+            ]);
         }
         let refused = received(&url, &repository, "r1", &["--create-slot"]).ends_with(1);
         assert!(refused.err.contains("the gap has"), "{}", refused.err);
-        assert!(refused.err.contains("max_slot_wal_keep_size"), "{}", refused.err);
+        assert!(
+            refused.err.contains("max_slot_wal_keep_size"),
+            "{}",
+            refused.err
+        );
         let _receiver = Receiver::start(&url, &repository, "r1", &["--accept-gap"]);
         cluster.psql("INSERT INTO t SELECT 1");
         let end = cluster.psql("SELECT pg_current_wal_flush_lsn()");
-        let caught_up = format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
+        let caught_up =
+            format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
         wait_until("the receiver goes on", || cluster.psql(&caught_up) == "1");
         let report = listed(&repository);
         assert_eq!(report["accepted_gaps"], report["gaps"], "{report}");

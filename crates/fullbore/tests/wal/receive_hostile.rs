@@ -137,7 +137,9 @@ fn started(dir: &Path) -> Child {
     let repository = dir.join("repository");
     fullbore(args!["init", repository]).ends_with(0);
     let url = format!("postgres:///postgres?user=postgres&host={}", dir.display());
-    let line = args!["wal", "receive", url, "--to", repository, "--slot", "r1", "--sync"];
+    let line = args![
+        "wal", "receive", url, "--to", repository, "--slot", "r1", "--sync"
+    ];
     let mut receiver = command(line);
     receiver.stdout(Stdio::null()).stderr(Stdio::piped());
     receiver.spawn().unwrap()
@@ -162,14 +164,26 @@ fn a_server_that_lies_stores_nothing() {
     let cases: [(&str, MadeAnswers); 11] = [
         ("no number", with(&|made| made.system = "../x".into())),
         ("timeline 0", with(&|made| made.timeline = "0".into())),
-        ("no server reaches", with(&|made| made.lsn = "FFFFFFFF/FFFFFFFF".into())),
-        ("no server reaches", with(&|made| made.restart = "FFFFFFFF/FFFFFFFF".into())),
-        ("segment size", with(&|made| made.segment_size = "3MB".into())),
+        (
+            "no server reaches",
+            with(&|made| made.lsn = "FFFFFFFF/FFFFFFFF".into()),
+        ),
+        (
+            "no server reaches",
+            with(&|made| made.restart = "FFFFFFFF/FFFFFFFF".into()),
+        ),
+        (
+            "segment size",
+            with(&|made| made.segment_size = "3MB".into()),
+        ),
         ("history", with(&|made| made.timeline = "2".into())),
         ("WAL of", with(&|made| made.wal_start = 0)),
         ("WAL of", with(&|made| made.wal_start = u64::MAX - 9)),
         ("is of system", with(&|made| made.wal[24] ^= 1)),
-        ("segments have", with(&|made| made.wal[32..36].copy_from_slice(&(2 * MIB as u32).to_ne_bytes()))),
+        (
+            "segments have",
+            with(&|made| made.wal[32..36].copy_from_slice(&(2 * MIB as u32).to_ne_bytes())),
+        ),
         ("not of that place", with(&|made| made.wal[81928] ^= 1)),
     ];
     for (words, answers) in cases {
@@ -198,7 +212,11 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
             && objects.iter().any(|key| key.contains("-0007a120-"))
     };
     while !is_there(&objects(dir.path())) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", objects(dir.path()));
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            objects(dir.path())
+        );
         thread::sleep(Duration::from_millis(20));
     }
     receiver.kill().unwrap();
@@ -213,7 +231,10 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
     get("000000010000000000000002").ends_with(0);
     let mut tail = more[..500_000].to_vec();
     tail.resize(MIB as usize, 0);
-    assert!(fs::read(&to).unwrap() == tail, "the beginning of the segment, and zeros");
+    assert!(
+        fs::read(&to).unwrap() == tail,
+        "the beginning of the segment, and zeros"
+    );
     get("000000010000000000000003").ends_with(1);
     // zstd and tar read the pieces, too.
     let plain = runs::shell(
@@ -226,9 +247,21 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
     fs::create_dir_all(wal.join("archive_status")).unwrap();
     let later = wal.join("000000010000000000000004");
     fs::write(&later, segment(1, 4, 3)).unwrap();
-    let push = args!["wal", "push", later, "--to", repository, "--system", SYSTEM, "--no-serve"];
+    let push = args![
+        "wal",
+        "push",
+        later,
+        "--to",
+        repository,
+        "--system",
+        SYSTEM,
+        "--no-serve"
+    ];
     fullbore(push).ends_with(0);
     get("000000010000000000000002").ends_with(126);
     let listed = fullbore(args!["wal", "list", repository, "--json"]).json();
-    assert_eq!(listed[0]["gaps"][0]["from"], "000000010000000000000002", "{listed:?}");
+    assert_eq!(
+        listed[0]["gaps"][0]["from"], "000000010000000000000002",
+        "{listed:?}"
+    );
 }

@@ -269,13 +269,25 @@ fn pieces_of_an_unfinished_segment_are_taken_back_by_the_session_that_added_them
             assert!(matches!(put, Put::Done(_)));
         }
         let other = session(&inner, Allowed::Append, &web1());
-        refused(other.delete(&[piece.clone()]), ErrorKind::Permission, "only add");
-        refused(objects.delete(&[run.clone()]), ErrorKind::Permission, "only add");
+        refused(
+            other.delete(&[piece.clone()]),
+            ErrorKind::Permission,
+            "only add",
+        );
+        refused(
+            objects.delete(&[run.clone()]),
+            ErrorKind::Permission,
+            "only add",
+        );
         objects.delete(&[piece.clone()]).unwrap();
         assert_eq!(inner.get(&piece).unwrap(), None);
         // Another one of this name is not its own any more.
         put(&inner, &piece, b"other");
-        refused(objects.delete(&[piece.clone()]), ErrorKind::Permission, "only add");
+        refused(
+            objects.delete(&[piece.clone()]),
+            ErrorKind::Permission,
+            "only add",
+        );
         assert!(inner.get(&later).unwrap().is_some() && inner.get(&run).unwrap().is_some());
     }
 }

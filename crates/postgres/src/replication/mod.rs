@@ -304,7 +304,9 @@ fn place(text: &str) -> Result<Lsn> {
     let place: Lsn = text.parse()?;
     match place.0 <= stream::MAX_PLACE {
         true => Ok(place),
-        false => Err(unexpected(&format!("the place {place}, which no server reaches"))),
+        false => Err(unexpected(&format!(
+            "the place {place}, which no server reaches"
+        ))),
     }
 }
 

@@ -54,9 +54,9 @@ fn advice(state: &str, message: &str) -> Option<&'static str> {
         "28000" | "42501" => {
             Some("the role needs the right to replicate: `alter role ROLE replication`")
         }
-        "53300" if message.contains("max_wal_senders") => {
-            Some("raise max_wal_senders, and restart the server; each receiver and standby takes one")
-        }
+        "53300" if message.contains("max_wal_senders") => Some(
+            "raise max_wal_senders, and restart the server; each receiver and standby takes one",
+        ),
         _ => None,
     }
 }

@@ -70,8 +70,8 @@ pub fn check_pages(content: &[u8], from: usize, facts: &SegmentFacts) -> Result<
         let Some(header) = content.get(at..at + SHORT_HEADER_BYTES) else {
             return Ok(());
         };
-        let is_own = header[..2] == content[..2]
-            && header[8..16] == (facts.start + at as u64).to_ne_bytes();
+        let is_own =
+            header[..2] == content[..2] && header[8..16] == (facts.start + at as u64).to_ne_bytes();
         if !is_own && header.iter().any(|byte| *byte != 0) {
             let place = Lsn(facts.start + at as u64);
             let what = format!("the WAL at {place} is not of that place");

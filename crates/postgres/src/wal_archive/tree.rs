@@ -390,7 +390,9 @@ mod tests {
         let history = [(2, "1\t0/5000098\tno recovery target specified\n".to_owned())];
         let tree = |whole: &[(u32, u64)], open: &[(u32, u64)]| {
             let of = |all: &[(u32, u64)]| {
-                let names = all.iter().map(|(timeline, index)| segment(*timeline, *index));
+                let names = all
+                    .iter()
+                    .map(|(timeline, index)| segment(*timeline, *index));
                 names.collect::<BTreeSet<_>>()
             };
             let held = HeldWal {

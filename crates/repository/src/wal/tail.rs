@@ -43,7 +43,10 @@ impl SegmentTail {
     pub(super) fn all_of(stored: &[StoredPiece]) -> BTreeMap<SegmentName, Self> {
         let mut by_segment: BTreeMap<SegmentName, Vec<WalPiece>> = BTreeMap::new();
         for StoredPiece { piece, .. } in stored {
-            by_segment.entry(piece.segment).or_default().push(piece.clone());
+            by_segment
+                .entry(piece.segment)
+                .or_default()
+                .push(piece.clone());
         }
         let chains = by_segment.into_iter().map(|(segment, pieces)| {
             let pieces = longest_chain(pieces);
@@ -66,10 +69,16 @@ impl WalArchive {
     pub fn put_piece(&self, segment: SegmentName, from: u32, content: &[u8]) -> Result<WalPiece> {
         let piece = WalPiece::new(&self.system, segment, from, content, &self.digester);
         let piece = piece.ok_or_else(|| {
-            let what = format!("cannot store {} bytes of {segment} from {from} on", content.len());
+            let what = format!(
+                "cannot store {} bytes of {segment} from {from} on",
+                content.len()
+            );
             Error::new(ErrorKind::Usage, what)
         })?;
-        self.put_object(&piece.to_string(), &piece_object(&piece, content, PIECE_LEVEL)?)?;
+        self.put_object(
+            &piece.to_string(),
+            &piece_object(&piece, content, PIECE_LEVEL)?,
+        )?;
         Ok(piece)
     }
 
@@ -116,7 +125,9 @@ impl WalArchive {
     /// # Errors
     /// The storage's.
     pub fn pieces(&self, timeline: u32) -> Result<Vec<StoredPiece>> {
-        Ok(self.listing_below(&tail_dir(&self.system, timeline))?.pieces)
+        Ok(self
+            .listing_below(&tail_dir(&self.system, timeline))?
+            .pieces)
     }
 
     /// Deletes pieces.

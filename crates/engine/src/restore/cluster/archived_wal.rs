@@ -159,7 +159,8 @@ impl WayToTarget<'_> {
         };
         let end = tree.end_of_way(self.needs.first, timeline);
         // Of the segment at the end there may be only the beginning.
-        let is_whole = |end: &SegmentName| !tree.is_open(*end) || end.place() > self.needs.last.place();
+        let is_whole =
+            |end: &SegmentName| !tree.is_open(*end) || end.place() > self.needs.last.place();
         let whole = end.filter(is_whole);
         let is_archived = self.needs.last.place() <= whole.map_or((0, 0), SegmentName::place);
         if is_short && !is_archived {

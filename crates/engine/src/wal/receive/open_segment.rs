@@ -134,7 +134,10 @@ impl OpenSegment {
 
     fn check_header(&self) -> Result<SegmentFacts> {
         let refused = |why: String| {
-            let what = format!("cannot receive {}: the server sent something else", self.name);
+            let what = format!(
+                "cannot receive {}: the server sent something else",
+                self.name
+            );
             Err(Error::new(ErrorKind::Corrupt, what).because(why))
         };
         let Some(facts) = read_segment_facts(&self.content) else {
@@ -163,12 +166,17 @@ impl OpenSegment {
         }
         let ranks: Vec<u32> = self.pieces.iter().map(|piece| piece.rank).collect();
         let (kept, rank) = kept_before(&ranks);
-        let from = self.pieces.get(kept).map_or(self.flushed, |first| first.piece.from as usize);
+        let from = self
+            .pieces
+            .get(kept)
+            .map_or(self.flushed, |first| first.piece.from as usize);
         let piece = archive.put_piece(self.name, from as u32, &self.content[from..])?;
         self.flushed = self.content.len();
         self.since = None;
         let within = self.pieces.drain(kept..);
-        let within = within.map(|ranked| ranked.piece).filter(|within| *within != piece);
+        let within = within
+            .map(|ranked| ranked.piece)
+            .filter(|within| *within != piece);
         let within = within.collect();
         self.pieces.push(RankedPiece { piece, rank });
         Ok(within)

@@ -47,7 +47,9 @@ impl KnownServer {
     /// # Errors
     /// [`ErrorKind::Usage`] for another cluster; [`ErrorKind::Unreachable`] for a server that a failover has left behind.
     fn check(&mut self, identity: &ServerIdentity) -> Result<()> {
-        let system = self.system.get_or_insert(identity.system_identifier.clone());
+        let system = self
+            .system
+            .get_or_insert(identity.system_identifier.clone());
         if *system != identity.system_identifier {
             let what = "cannot go on: another cluster answers now";
             let why = format!("its system identifier is {}", identity.system_identifier);
@@ -86,7 +88,8 @@ pub(super) fn run(
     known: &mut KnownServer,
     tell: &mut dyn FnMut(ReceiveEvent<'_>),
 ) -> Result<()> {
-    let mut client = ReplicationClient::connect(&plan.server).map_err(|error| with_role(plan, error))?;
+    let mut client =
+        ReplicationClient::connect(&plan.server).map_err(|error| with_role(plan, error))?;
     let identity = client.identify()?;
     known.check(&identity)?;
     let segment_bytes = client.segment_bytes()?;
@@ -163,7 +166,10 @@ fn slot_place(plan: &WalReceive, client: &mut ReplicationClient) -> Result<Optio
         Some(_) => return Ok(None),
         None if plan.creates_slot => {}
         None if has_slots => {
-            let what = format!("cannot receive WAL: there is no replication slot {:?}", plan.slot);
+            let what = format!(
+                "cannot receive WAL: there is no replication slot {:?}",
+                plan.slot
+            );
             return Err(Error::new(ErrorKind::NotFound, what).hint("--create-slot makes the slot"));
         }
         None => return Ok(None),
@@ -219,7 +225,9 @@ impl ReceiveSession<'_> {
     /// Deletes pieces of segments that a run has, if this host may: those that a receiver left that was killed.
     fn delete_left_pieces(&self, wal: &SystemWal, whole: &BTreeSet<SegmentName>) {
         let pieces = wal.listing.pieces.iter().map(|stored| &stored.piece);
-        let left = pieces.filter(|piece| whole.contains(&piece.segment)).cloned();
+        let left = pieces
+            .filter(|piece| whole.contains(&piece.segment))
+            .cloned();
         if let Err(error) = self.archive.delete_pieces(&left.collect::<Vec<_>>()) {
             debug(|| error.line());
         }
@@ -244,11 +252,15 @@ impl ReceiveSession<'_> {
                 OpenSegment::new(at, self.segment_bytes, system),
             );
             let place = Lsn(at.start(self.segment_bytes));
-            let stream = self.client.stream(Some(&self.plan.slot), place, at.timeline);
+            let stream = self
+                .client
+                .stream(Some(&self.plan.slot), place, at.timeline);
             let ended = stream.and_then(|mut stream| receiving.run(&mut stream));
             let reached = receiving.open.name;
             let end = match ended {
-                Err(error) if error.kind == ErrorKind::Gone => return self.skip(reached, error, tell),
+                Err(error) if error.kind == ErrorKind::Gone => {
+                    return self.skip(reached, error, tell);
+                }
                 ended => ended?,
             };
             let next = SegmentName::at(end.next, end.at.0, self.segment_bytes);
@@ -313,7 +325,10 @@ impl ReceiveSession<'_> {
             "cannot receive {from} to {to}: the server has removed this WAL, and the repository lacks it"
         );
         let gap = Error::new(ErrorKind::Gone, what)
-            .detail(format!("the gap has {}, {bytes}", text::counted(count, "segment")))
+            .detail(format!(
+                "the gap has {}, {bytes}",
+                text::counted(count, "segment")
+            ))
             .detail(error.line());
         let slot = &self.plan.slot;
         gap.hint(format!(

@@ -200,7 +200,10 @@ impl<'a> Receiving<'a> {
 
     /// All WAL before this place is durable.
     fn durable(&self) -> Lsn {
-        let unfinished = self.waiting.iter().find(|segment| segment.durable < segment.end);
+        let unfinished = self
+            .waiting
+            .iter()
+            .find(|segment| segment.durable < segment.end);
         unfinished.map_or(self.open.durable(), |segment| segment.durable)
     }
 

@@ -117,7 +117,9 @@ impl ReceiveLines {
             }
             ReceiveEvent::Lost(error) => self.print_loss(error),
             ReceiveEvent::Skipped(from, to) => {
-                self.print(format!("gap: {from} to {to} are missing; make a new backup"));
+                self.print(format!(
+                    "gap: {from} to {to} are missing; make a new backup"
+                ));
             }
             ReceiveEvent::Progress(progress) => {
                 if let Some(metrics) = &self.metrics {
