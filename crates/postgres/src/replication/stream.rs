@@ -324,7 +324,9 @@ mod tests {
                 for bit in 0..8 {
                     let mut changed = body.clone();
                     changed[at] ^= 1 << bit;
-                    let found = events(&[begin(), (kind, changed), (b'c', vec![]), (b'Z', vec![])]);
+                    let mut messages = vec![begin(), (kind, changed), (b'c', vec![])];
+                    messages.extend(end());
+                    let found = events(&messages);
                     let handed = found.iter().flatten().filter_map(|event| match event {
                         WalEvent::Data { start, bytes } => Some((start.0, bytes.len())),
                         _ => None,
