@@ -57,6 +57,20 @@ fn repository(dir: PathBuf) -> PathBuf {
     dir
 }
 
+/// Gives a repository to the user of the servers, whose recovery reads it.
+fn give_away(repository: &Path) {
+    if runs::is_root() {
+        let owner = args!["-R", "postgres", repository];
+        assert!(
+            Command::new("chown")
+                .args(owner)
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
 fn listed(repository: &Path) -> Value {
     fullbore(args!["wal", "list", repository, "--json"])
         .ends_with(0)
@@ -156,6 +170,7 @@ fn lose_and_recover(version: &Version, is_receiver_killed: bool) {
     drop(receiver);
     fs::remove_dir_all(cluster.data()).unwrap();
     fullbore(args!["wal", "check", repository]).ends_with(0);
+    give_away(&repository);
     let flags = ["--recovery", "point"];
     let restored = Cluster::restored_with(version, &repository, &flags);
     restored.start();
@@ -284,6 +299,7 @@ fn a_failover_is_followed_to_the_next_timeline() {
         assert_eq!(report["gaps"], serde_json::json!([]), "{report}");
         assert_eq!(report["timelines"][1]["parent"], 1, "{report}");
         fullbore(args!["wal", "check", repository]).ends_with(0);
+        give_away(&repository);
         let flags = ["--recovery", "point", "--set", "port=5432"];
         let restored = Cluster::restored_with(&version, &repository, &flags);
         restored.start();
