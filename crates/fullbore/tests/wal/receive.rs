@@ -148,9 +148,13 @@ fn lose_and_recover(version: &Version, is_receiver_killed: bool) {
     let cluster = Cluster::new(version, &["max_wal_senders = 5"]);
     let repository = repository(cluster.path("repository"));
     cluster.psql("CREATE TABLE t (n bigint, words text)");
-    backup(&cluster, &repository, &[]);
     let options = ["--create-slot", "--sync"];
     let receiver = Receiver::start(&cluster.url(), &repository, "r1", &options);
+    wait_until("the receiver is there", || {
+        cluster.psql("SELECT state FROM pg_stat_replication") == "streaming"
+    });
+    // Its WAL must be in the repository from its start on.
+    backup(&cluster, &repository, &[]);
     cluster.psql_each(&[
         "ALTER SYSTEM SET synchronous_standby_names = 'r1'",
         "SELECT pg_reload_conf()",
@@ -226,7 +230,7 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
             for turn in 0..6 {
                 let mode: &[&str] = match turn % 2 {
                     0 => &["--create-slot", "--sync"],
-                    _ => &["--create-slot", "--every", "50ms"],
+                    _ => &["--create-slot", "--every", "1s"],
                 };
                 let receiver = Receiver::start(&url, &repository, "killed", mode);
                 pause(300, 900);
@@ -235,9 +239,9 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
             is_over.store(true, Relaxed);
         });
         drop(beside);
-        cluster.psql("SELECT pg_switch_wal()");
-        let end = cluster.psql("SELECT pg_current_wal_insert_lsn()");
-        let _receiver = Receiver::start(&url, &repository, "killed", &["--every", "50ms"]);
+        cluster.psql_each(&["SELECT pg_switch_wal()", "INSERT INTO load VALUES (1)"]);
+        let end = cluster.psql("SELECT pg_current_wal_flush_lsn()");
+        let _receiver = Receiver::start(&url, &repository, "killed", &["--every", "1s"]);
         let caught_up =
             format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
         wait_until("the receiver has all", || cluster.psql(&caught_up) == "1");
@@ -327,7 +331,10 @@ fn wal_that_the_server_has_removed_is_a_gap_that_is_named_and_can_be_accepted() 
                 .has_one_error("there is no replication slot \"r1\"");
         }
         let receiver = Receiver::start(&url, &repository, "r1", &["--create-slot"]);
-        cluster.psql("CREATE TABLE t AS SELECT 1 AS n; SELECT pg_switch_wal()");
+        wait_until("the receiver is there", || {
+            cluster.psql("SELECT state FROM pg_stat_replication") == "streaming"
+        });
+        cluster.psql_each(&["CREATE TABLE t AS SELECT 1 AS n", "SELECT pg_switch_wal()"]);
         let is_stored = || {
             let found = fullbore(args!["wal", "list", repository, "--json"]).json();
             found

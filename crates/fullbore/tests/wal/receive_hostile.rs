@@ -89,11 +89,11 @@ impl MadeAnswers {
     fn stream(&self) -> Vec<u8> {
         let mut said = message(b'W', &[0, 0, 0]);
         for (at, bytes) in self.wal.chunks(100_000).enumerate() {
-            let start = self.wal_start + at as u64 * 100_000;
+            let start = self.wal_start.wrapping_add(at as u64 * 100_000);
             let mut body = vec![b'w'];
             body.extend(start.to_be_bytes());
             // The segment is the server's last.
-            body.extend((start + bytes.len() as u64).to_be_bytes());
+            body.extend(start.wrapping_add(bytes.len() as u64).to_be_bytes());
             body.extend([0; 8]);
             body.extend(bytes);
             said.extend(message(b'd', &body));
