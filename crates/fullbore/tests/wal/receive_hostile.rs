@@ -191,7 +191,8 @@ fn a_server_that_lies_stores_nothing() {
         answers.serve(dir.path());
         let output = started(dir.path()).wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{words}: {said}");
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 4)), "{words}: {code:?} {said}");
         assert!(said.contains(words), "{words}: {said}");
         assert_eq!(objects(dir.path()), [""; 0], "{words}");
     }
