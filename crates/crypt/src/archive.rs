@@ -258,7 +258,7 @@ impl<S: PositionalBytes> SealedFile<S> {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the file ends before, or if a chunk is not as it was sealed; or the system's.
     pub fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let what = || {
+        let message = || {
             format!(
                 "could not read {len} bytes at byte {offset} of {}",
                 self.name
@@ -266,10 +266,10 @@ impl<S: PositionalBytes> SealedFile<S> {
         };
         let range = self.opener.chunks_of(offset, len as u64);
         let (begin, stored) =
-            range.ok_or_else(|| Error::corrupt(what()).because("it ends too early"))?;
+            range.ok_or_else(|| Error::corrupt(message()).because("it ends too early"))?;
         self.stored
             .read_at(self.payload_at + begin, stored as usize, out)
-            .map_err(|error| Error::io(what(), error))?;
+            .map_err(|error| Error::io(message(), error))?;
         if self.opener.open(out, offset, len) {
             Ok(())
         } else {
@@ -389,8 +389,8 @@ impl<R: Read> OpeningReader<R> {
         let is_valid = opened.is_some_and(|len| len > 0 || self.number == 0);
         if !is_valid {
             self.plain.clear();
-            let why = "a chunk of the encrypted stream is damaged, or its end is missing";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            let reason = "a chunk of the encrypted stream is damaged, or its end is missing";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         self.plain.truncate(opened.unwrap_or_default());
         self.number += 1;

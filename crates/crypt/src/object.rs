@@ -82,19 +82,22 @@ pub fn plain_object_range((from, to): (u64, u64), plain: u64) -> (u64, u64) {
     let chunk_at = |stored: u64| stored.saturating_sub(OBJECT_PREFIX_BYTES as u64);
     let first = chunk_at(from) / SEALED_CHUNK_BYTES as u64;
     let end = chunk_at(to).div_ceil(SEALED_CHUNK_BYTES as u64);
-    let at = |chunk: u64| chunk.saturating_mul(CHUNK_BYTES as u64).min(plain);
-    (at(first), at(end))
+    let chunk_start = |chunk: u64| chunk.saturating_mul(CHUNK_BYTES as u64).min(plain);
+    (chunk_start(first), chunk_start(end))
 }
 
 /// The stored bytes of an object that its plain bytes from `from` to `to` depend on. The end may be behind that of the object, whose last
 /// chunk is shorter.
 pub fn stored_object_range((from, to): (u64, u64)) -> (u64, u64) {
-    let at = |chunk: u64| {
+    let chunk_start = |chunk: u64| {
         let bytes = chunk.saturating_mul(SEALED_CHUNK_BYTES as u64);
         bytes.saturating_add(OBJECT_PREFIX_BYTES as u64)
     };
     let chunk_bytes = CHUNK_BYTES as u64;
-    (at(from / chunk_bytes), at(to.div_ceil(chunk_bytes)))
+    (
+        chunk_start(from / chunk_bytes),
+        chunk_start(to.div_ceil(chunk_bytes)),
+    )
 }
 
 /// The header of an object as its lines say it.

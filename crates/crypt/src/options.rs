@@ -65,11 +65,11 @@ impl Passphrase {
         if text.chars().count() >= MIN_PASSPHRASE_CHARS && different.len() >= MIN_DIFFERENT_CHARS {
             return Ok(());
         }
-        let why = format!(
+        let reason = format!(
             "it is easily guessed: it needs at least {MIN_PASSPHRASE_CHARS} characters, {MIN_DIFFERENT_CHARS} of them different"
         );
         Err(Error::new(ErrorKind::Usage, "cannot set this passphrase")
-            .because(why)
+            .because(reason)
             .hint("take five random words, or use a key instead: age-keygen, and --encrypt-to or --for"))
     }
 
@@ -169,7 +169,8 @@ impl KeyOptions {
     }
 
     fn ask_twice(&self) -> Result<Passphrase> {
-        let refused = |why| Error::new(ErrorKind::Usage, "cannot set a passphrase").because(why);
+        let refused =
+            |reason| Error::new(ErrorKind::Usage, "cannot set a passphrase").because(reason);
         let first = if self.may_ask {
             ask("new passphrase")?
         } else {
@@ -192,12 +193,12 @@ impl KeyOptions {
             return Ok(self.passphrase.clone());
         };
         let bytes = read_small(path)?;
-        let refused = |why| {
+        let refused = |reason| {
             Error::new(
                 ErrorKind::Usage,
                 format!("cannot read a passphrase from {}", name_of(path)),
             )
-            .because(why)
+            .because(reason)
         };
         let text = std::str::from_utf8(&bytes).map_err(|_| refused("it is not text"))?;
         let line = text.lines().next().unwrap_or_default();
@@ -222,8 +223,8 @@ fn read_small(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     protect();
     let failed = |error| Error::io(format!("could not read {}", name_of(path)), error);
     secrecy::read_private(path).map_err(failed)?.ok_or_else(|| {
-        let what = format!("cannot use {}: others can read it", name_of(path));
-        Error::new(ErrorKind::Permission, what)
+        let message = format!("cannot use {}: others can read it", name_of(path));
+        Error::new(ErrorKind::Permission, message)
             .hint(format!("make it 0600: chmod 600 {}", name_of(path)))
     })
 }

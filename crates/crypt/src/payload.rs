@@ -306,15 +306,15 @@ impl ChunkOpener {
         }
         let first = begin / SEALED_CHUNK_BYTES as u64;
         let mut filled = 0;
-        let mut at = 0;
+        let mut position = 0;
         for number in first.. {
-            let end = bytes.len().min(at + SEALED_CHUNK_BYTES);
+            let end = bytes.len().min(position + SEALED_CHUNK_BYTES);
             let is_last = number + 1 == self.chunk_count();
-            let opened = self.key.open(number, is_last, &mut bytes[at..end])?;
-            bytes.copy_within(at..at + opened, filled);
+            let opened = self.key.open(number, is_last, &mut bytes[position..end])?;
+            bytes.copy_within(position..position + opened, filled);
             filled += opened;
-            at = end;
-            if at == bytes.len() {
+            position = end;
+            if position == bytes.len() {
                 break;
             }
         }

@@ -46,10 +46,10 @@ impl UserRecipient {
     /// [`ErrorKind::Usage`] for anything else.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
-        let refused = |why: String| {
+        let refused = |reason: String| {
             let shown: String = text.chars().take(80).collect();
             Error::new(ErrorKind::Usage, format!("cannot encrypt to {}", quoted(shown.as_bytes())))
-                .because(why)
+                .because(reason)
                 .hint(match Path::new(text).is_file() {
                     true => "it is a file: @FILE takes the public keys in one; `age-keygen -y FILE` prints the public key of a key",
                     false => "recipients are age1… (age-keygen makes one), ssh-ed25519 AAAA…, or @FILE with one on each line",

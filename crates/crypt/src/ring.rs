@@ -283,8 +283,8 @@ impl KeyRing {
             .find(|generation| generation.number == number);
         found.ok_or_else(|| {
             let newest = self.newest().number;
-            let what = format!("cannot check {name}");
-            Error::new(ErrorKind::Permission, what)
+            let message = format!("cannot check {name}");
+            Error::new(ErrorKind::Permission, message)
                 .because(OtherKeys(format!(
                     "it says that generation {number} of the repository's key has sealed it, and the key that was given has \
                      generations up to {newest}"
@@ -390,8 +390,10 @@ impl KeyRing {
                 }
                 generation.identity = Some(identity);
             } else if line.starts_with(OURS) {
-                let what = format!("cannot read {name}: it was written by a newer program");
-                return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+                let message = format!("cannot read {name}: it was written by a newer program");
+                return Err(
+                    Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore")
+                );
             } else if !line.starts_with('#') && !line.is_empty() {
                 return Err(damaged());
             }
@@ -424,7 +426,9 @@ pub fn parse_fingerprint(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|c| !"-: ".contains(*c)).collect();
     let is_whole = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let digits = digits.to_ascii_lowercase();
-    let groups = (0..32).step_by(4).filter_map(|at| digits.get(at..at + 4));
+    let groups = (0..32)
+        .step_by(4)
+        .filter_map(|start| digits.get(start..start + 4));
     is_whole.then(|| groups.collect::<Vec<_>>().join("-"))
 }
 

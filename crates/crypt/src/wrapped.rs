@@ -53,7 +53,7 @@ pub fn unwrap_secret(
     identities: &[UserIdentity],
     name: &str,
 ) -> Result<Option<Zeroizing<Vec<u8>>>> {
-    let damaged = |why: String| Error::corrupt(format!("{name} is damaged")).because(why);
+    let damaged = |reason: String| Error::corrupt(format!("{name} is damaged")).because(reason);
     let decryptor = Decryptor::new(bytes).map_err(|error| damaged(error.to_string()))?;
     // A file for keys is no work for a passphrase, and the reverse: age tries each identity until one answers.
     let reader = match decryptor.decrypt(identities.iter().map(UserIdentity::as_age)) {
@@ -79,14 +79,14 @@ pub(super) fn is_another_key(error: &DecryptError) -> bool {
 }
 
 pub(super) fn unwrap_error(error: &DecryptError, name: &str) -> Error {
-    let what = format!("could not open {name}");
+    let message = format!("could not open {name}");
     match error {
         DecryptError::InvalidHeader | DecryptError::InvalidMac => {
             Error::corrupt(format!("{name} is damaged")).because(error.to_string())
         }
         DecryptError::UnknownFormat => {
-            Error::new(ErrorKind::Unsupported, what).because(error.to_string())
+            Error::new(ErrorKind::Unsupported, message).because(error.to_string())
         }
-        error => Error::new(ErrorKind::Permission, what).because(error.to_string()),
+        error => Error::new(ErrorKind::Permission, message).because(error.to_string()),
     }
 }

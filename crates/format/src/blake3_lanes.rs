@@ -159,16 +159,16 @@ impl Forest {
         }
     }
 
-    /// Hashes chunk number `at` of each of these trees in one call.
+    /// Hashes chunk number `nth` of each of these trees in one call.
     fn hash_nth_chunks<'a>(
         &mut self,
-        at: usize,
+        nth: usize,
         trees: impl Iterator<Item = &'a HashTree<'a>> + Clone,
     ) {
-        let chunk = |tree: &HashTree<'a>| tree.data.as_chunks().0.get(at);
+        let chunk = |tree: &HashTree<'a>| tree.data.as_chunks().0.get(nth);
         let chunks: Vec<&[u8; INPUT]> = trees.clone().filter_map(chunk).collect();
         self.out.resize(chunks.len() * VALUE, 0);
-        let number = at as u64;
+        let number = nth as u64;
         self.platform.hash_many(
             &chunks,
             &IV,
@@ -180,7 +180,7 @@ impl Forest {
             &mut self.out,
         );
         for (tree, value) in trees.zip(self.out.as_chunks().0) {
-            self.values[tree.start + at] = *value;
+            self.values[tree.start + nth] = *value;
         }
     }
 

@@ -84,8 +84,8 @@ impl From<Vec<ByteRun>> for SparseMap {
         let sum = |sum: &mut u64, run: &ByteRun| {
             Some(std::mem::replace(sum, sum.saturating_add(run.len)))
         };
-        let before = runs.iter().scan(0, sum).collect();
-        Self(Arc::new((runs, before)))
+        let preceding = runs.iter().scan(0, sum).collect();
+        Self(Arc::new((runs, preceding)))
     }
 }
 
@@ -112,16 +112,16 @@ impl SparseMap {
     /// Returns the bytes of all runs.
     fn data_len(&self) -> u64 {
         let last = self.last().zip(self.0.1.last());
-        last.map_or(0, |(run, before)| before.saturating_add(run.len))
+        last.map_or(0, |(run, preceding)| preceding.saturating_add(run.len))
     }
 
     /// Returns the bytes of data before byte `place` of the file; `None` if `place` is in a hole.
     pub fn data_before(&self, place: u64) -> Option<u64> {
-        let at = self
+        let index = self
             .partition_point(|run| run.offset <= place)
             .checked_sub(1)?;
-        let within = place - self[at].offset;
-        (within < self[at].len).then(|| self.0.1[at] + within)
+        let inner = place - self[index].offset;
+        (inner < self[index].len).then(|| self.0.1[index] + inner)
     }
 
     /// Returns the runs from the one that holds byte `offset` of the data, with the bytes of data
@@ -130,7 +130,7 @@ impl SparseMap {
         let first = self
             .0
             .1
-            .partition_point(|before| *before <= offset)
+            .partition_point(|preceding| *preceding <= offset)
             .saturating_sub(1);
         self.0.1[first..]
             .iter()
@@ -227,13 +227,13 @@ impl Entry {
         let placed = map.into_iter().flatten().chain(whole);
         let end = offset + len;
         placed
-            .take_while(move |(before, _)| *before < end)
-            .filter_map(move |(before, run)| {
-                let from = offset.max(before);
-                let to = end.min(before + run.len);
-                (from < to).then(|| ByteRun {
-                    offset: run.offset + from - before,
-                    len: to - from,
+            .take_while(move |(preceding, _)| *preceding < end)
+            .filter_map(move |(preceding, run)| {
+                let start = offset.max(preceding);
+                let stop = end.min(preceding + run.len);
+                (start < stop).then(|| ByteRun {
+                    offset: run.offset + start - preceding,
+                    len: stop - start,
                 })
             })
     }
@@ -266,7 +266,7 @@ pub fn is_within(path: &[u8], top: &[u8]) -> bool {
 /// Splits a path into directory and name; both are empty for the root.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|c| *c == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),
     }
 }

@@ -39,11 +39,11 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     let digest = blake3::hash(text.as_bytes());
     text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
     if text.len() as u64 > MAX_BYTES {
-        let what = format!(
+        let message = format!(
             "cannot write {} bytes of JSON: the limit for reading is {MAX_BYTES} bytes",
             text.len()
         );
-        return Err(Error::new(ErrorKind::Unsupported, what)
+        return Err(Error::new(ErrorKind::Unsupported, message)
             .hint("use a larger --segment-size, which makes the root smaller"));
     }
     Ok(text.into_bytes())
@@ -78,7 +78,8 @@ pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
 /// # Errors
 /// As [`open_sealed`].
 pub fn open_counted<T: DeserializeOwned>(bytes: &[u8], name: &str, elements: usize) -> Result<T> {
-    let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
+    let damaged =
+        |reason: &str| Error::corrupt(format!("{name} is damaged")).because(reason.to_owned());
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
     let (body, tail) = text
         .rsplit_once(SEAL)
@@ -87,5 +88,5 @@ pub fn open_counted<T: DeserializeOwned>(bytes: &[u8], name: &str, elements: usi
     if tail != format!("{digest}\"\n}}\n") {
         return Err(damaged("its digest does not match its contents"));
     }
-    parse_counted(bytes, elements).map_err(|why| damaged(&why))
+    parse_counted(bytes, elements).map_err(|reason| damaged(&reason))
 }

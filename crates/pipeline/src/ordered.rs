@@ -118,9 +118,9 @@ impl<O> FrameLine<O> {
 
     fn fill_place(&self, number: u64, result: Result<O>) {
         let mut places = self.lock();
-        let at = (number - places.first) as usize;
-        places.line[at] = Some(result);
-        let wake = at == 0 && places.taker_sleeps;
+        let index = (number - places.first) as usize;
+        places.line[index] = Some(result);
+        let wake = index == 0 && places.taker_sleeps;
         drop(places);
         if wake {
             self.filled.notify_one();

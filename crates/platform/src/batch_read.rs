@@ -66,8 +66,8 @@ impl FileBatch {
         // SAFETY: the range lies within the mapping that is ours, and nothing refers to what it
         // replaces there.
         let mapped = unsafe {
-            let at = self.start.byte_add(self.used);
-            libc::mmap(at, bytes, libc::PROT_NONE, kind, fd, 0)
+            let address = self.start.byte_add(self.used);
+            libc::mmap(address, bytes, libc::PROT_NONE, kind, fd, 0)
         };
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

@@ -78,9 +78,9 @@ pub fn is_shortage(error: &io::Error) -> bool {
 
 /// Returns whether the medium failed to deliver the data, or the file system found itself damaged.
 pub fn is_media_error(error: &io::Error) -> bool {
-    let of = Errno::from_io_error(error);
+    let errno = Errno::from_io_error(error);
     matches!(
-        of,
+        errno,
         Some(
             Errno::IO
                 | Errno::BADMSG

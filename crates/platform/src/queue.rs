@@ -67,9 +67,9 @@ pub fn run_both<A: Send, B>(
         return (first(), second());
     }
     std::thread::scope(|scope| {
-        let beside = start_in(scope, &first);
+        let first_run = start_in(scope, &first);
         let second = second();
-        let first = match beside {
+        let first = match first_run {
             Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
             Err(_) => first(),
         };

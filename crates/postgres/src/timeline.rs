@@ -89,15 +89,15 @@ impl Timelines {
     /// Returns whether this history continues from `place` on `timeline`: it did not leave that
     /// timeline earlier.
     pub fn continues_from(&self, timeline: u32, place: Lsn) -> bool {
-        let at = self.0.iter().position(|(other, _)| *other == timeline);
-        at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
+        let index = self.0.iter().position(|(other, _)| *other == timeline);
+        index.is_some_and(|index| index == 0 || place.0 <= self.0[index - 1].1.0)
     }
 
     /// Returns the timeline with which this history left `timeline`, and where; `None` if it never
     /// left it.
     pub fn departure_from(&self, timeline: u32) -> Option<(u32, Lsn)> {
-        let at = self.0.iter().position(|(other, _)| *other == timeline)?;
-        at.checked_sub(1).map(|next| self.0[next])
+        let index = self.0.iter().position(|(other, _)| *other == timeline)?;
+        index.checked_sub(1).map(|next| self.0[next])
     }
 
     /// Returns the names of the segments, each of `bytes` bytes, that hold the WAL from `start` to

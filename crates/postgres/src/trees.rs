@@ -100,17 +100,17 @@ impl TreeOpener<'_> {
     /// Opens the directories where walks begin, grouped by device. The data directory comes first,
     /// with the directories that its links lead to.
     fn open_tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
-        let top = |at: EntryPath, dir, role| Top {
-            at,
+        let top = |place: EntryPath, dir, role| Top {
+            at: place,
             dir,
             name: None,
             role,
         };
-        let open = |at: EntryPath, path: &FilePath, role| {
+        let open = |place: EntryPath, path: &FilePath, role| {
             let failed = |e| Error::io(format!("could not open {path:?}"), e);
             let dir = dir::open_root(path).map_err(failed)?;
             let stat = dir::stat_fd(&dir).map_err(failed)?;
-            Ok((stat, top(at, dir, role)))
+            Ok((stat, top(place, dir, role)))
         };
         let device = |stat: &Stat| if split { stat.dev } else { 0 };
         let (stat, data) = open(EntryPath::new(), self.data, TopRole::Named)?;
@@ -180,9 +180,9 @@ fn open_server_directory(link: &FilePath, server: &Stat) -> Result<Option<OwnedF
         }
         opened => opened.map_err(failed)?,
     };
-    let there = dir::stat_fd(&dir).map_err(failed)?;
-    let is_for_group = there.gid == server.gid && there.mode & 0o020 != 0;
-    Ok((there.uid == server.uid || is_for_group).then_some(dir))
+    let stat = dir::stat_fd(&dir).map_err(failed)?;
+    let is_for_group = stat.gid == server.gid && stat.mode & 0o020 != 0;
+    Ok((stat.uid == server.uid || is_for_group).then_some(dir))
 }
 
 /// Returns the tablespaces, sorted by OID, from the links in `pg_tblspc`. A relative link is

@@ -109,11 +109,11 @@ impl StoredNotes {
         };
         let notes: Self = open_sealed(&bytes, &format!("{key:?}"))?;
         if notes.format > FORMAT {
-            let what = format!(
+            let message = format!(
                 "cannot read {key:?}: it has format {}, this program knows {FORMAT}",
                 notes.format
             );
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
         }
         let name = format!("{key:?}");
         if let (Some(proven), Some(ring)) = (&notes.proven, reading_ring(objects)) {
@@ -208,13 +208,13 @@ impl Annotations {
         let is_listed = || objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some());
         if is_listed()? {
             let is_keyless = objects.as_sealed().is_some() && reading_ring(objects).is_none();
-            let before = match is_keyless.then(|| StoredNotes::read(objects, id)) {
+            let previous = match is_keyless.then(|| StoredNotes::read(objects, id)) {
                 None => StoredNotes::default(),
                 // Nothing is left of damaged ones, and repair pins the backup.
                 Some(Err(error)) if error.kind == ErrorKind::Corrupt => StoredNotes::default(),
                 Some(notes) => notes?.unwrap_or_default(),
             };
-            let notes = before.with(self, objects, id)?;
+            let notes = previous.with(self, objects, id)?;
             notes.store(objects, &key(id, NOTES))?;
         }
         match is_listed()? {

@@ -106,7 +106,7 @@ impl Base {
     pub fn find(
         objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
-        like: &NewBackup<'_>,
+        new_backup: &NewBackup<'_>,
         mut chosen: ChosenBases,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<FoundBase> {
@@ -135,7 +135,7 @@ impl Base {
                 let base = (!archives.is_empty()).then(|| {
                     let memory = DamagedPlaces::read(&**objects, &referred);
                     let sealing = archives[0].store().sealing();
-                    let base = Self::new(archives, wanted, like, referred, &mut damage);
+                    let base = Self::new(archives, wanted, new_backup, referred, &mut damage);
                     let bytes = |id: &SegmentId| base.sizes.get(id).map(|size| size.bytes);
                     let damaged = DamagedPlaces::of(&memory, sealing, bytes);
                     Self { damaged, ..base }
@@ -149,22 +149,22 @@ impl Base {
             }
             chosen.gone.extend(referred.gone);
             let files = backup_files(&**objects)?;
-            chosen.choose(objects, &files, wanted, like)?;
+            chosen.choose(objects, &files, wanted, new_backup)?;
         }
     }
 
     fn new(
         archives: Vec<Archive>,
         wanted: &WantedBase,
-        like: &NewBackup<'_>,
+        new_backup: &NewBackup<'_>,
         referred: Referred,
         damage: &mut BTreeSet<String>,
     ) -> Self {
-        let digests = like.options.digest == Algorithm::Blake3;
+        let digests = new_backup.options.digest == Algorithm::Blake3;
         let rules = CompareRules {
             compare: wanted.compare,
             digests,
-            unfinished: digests && like.cluster.is_none(),
+            unfinished: digests && new_backup.cluster.is_none(),
         };
         let mut segments = BaseSegments {
             lost: referred.tombstones,
@@ -182,7 +182,7 @@ impl Base {
         let refers_to_pages = referred.manifests.is_empty();
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let archives = archives.into_iter().map(|archive| {
-            let (trusted, found) = (is_trusted(&archive.root, like), found.clone());
+            let (trusted, found) = (is_trusted(&archive.root, new_backup), found.clone());
             let warn = move |damage: Error| _ = found.locked().insert(damage.line());
             (
                 Arc::new(archive.as_base(refers_to_pages).warn_with(warn)),
@@ -196,8 +196,8 @@ impl Base {
             lost: segments.lost,
             worn: fragmentation::chosen(segments.live),
             damaged: DamagedPlaces::default(),
-            frame_bytes: like.options.frame_bytes,
-            block_bytes: like.options.block_bytes,
+            frame_bytes: new_backup.options.frame_bytes,
+            block_bytes: new_backup.options.block_bytes,
             moved: Mutex::default(),
             damage: found,
         }
@@ -363,10 +363,10 @@ impl BaseSegments {
 }
 
 /// Returns whether the times and inodes in a base can be trusted now (rule 22).
-fn is_trusted(base: &Root, like: &NewBackup<'_>) -> bool {
+fn is_trusted(base: &Root, new_backup: &NewBackup<'_>) -> bool {
     let begun = base.time.parse::<jiff::Timestamp>();
     let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
-    let alike = match (&base.postgres, like.cluster) {
+    let alike = match (&base.postgres, new_backup.cluster) {
         (Some(then), Some(now)) => {
             then.timeline == now.timeline
                 && then.online == now.online
@@ -405,15 +405,15 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
         );
     }
     let size = |live: &Live| {
-        let at = (live.stream, live.number);
+        let position = (live.stream, live.number);
         match root
             .segments
             .iter()
-            .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
+            .find(|own| live.backup.is_empty() && (own.stream, own.number) == position)
         {
             // A rebuilt root does not say how many bytes are live.
             Some(own) if live.data_bytes == 0 => {
-                let copies = copies.get(&at).copied().unwrap_or(0);
+                let copies = copies.get(&position).copied().unwrap_or(0);
                 SegmentSize {
                     bytes: own.bytes,
                     data: own.bytes.saturating_sub(copies),

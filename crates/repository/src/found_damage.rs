@@ -37,8 +37,8 @@ impl DamagedPlaces {
             let bytes = bytes(segment)?;
             let end = sealing.stored_bytes(bytes);
             let span = |index: u64| {
-                let from = index.saturating_mul(PART_BYTES).min(end);
-                sealing.plain_range((from, end.min(from.saturating_add(PART_BYTES))), bytes)
+                let start = index.saturating_mul(PART_BYTES).min(end);
+                sealing.plain_range((start, end.min(start.saturating_add(PART_BYTES))), bytes)
             };
             Some((segment.clone(), parts.into_iter().map(span).collect()))
         });
@@ -55,7 +55,7 @@ impl DamagedPlaces {
         let parts = self.0.get(segment).into_iter().flatten();
         parts
             .into_iter()
-            .any(|(from, to)| frame.offset < *to && end > *from)
+            .any(|(start, stop)| frame.offset < *stop && end > *start)
     }
 }
 
@@ -70,12 +70,12 @@ pub(super) fn runs_in<'a>(
     known: &'a BaseEntry,
     is_so: impl Fn(&SegmentId, &FrameAt) -> bool + 'a,
 ) -> impl Iterator<Item = ByteRun> + 'a {
-    let mut at = 0;
+    let mut position = 0;
     let extents = known.parts.iter().flat_map(extents_of);
     extents.filter_map(move |(segment, extent)| {
-        let offset = at;
+        let offset = position;
         let len = u64::from(extent.len);
-        at += len;
+        position += len;
         is_so(segment, &extent.frame).then_some(ByteRun { offset, len })
     })
 }

@@ -78,11 +78,11 @@ pub fn is_absent(objects: &dyn Objects) -> bool {
 /// [`ErrorKind::Usage`] if it is a file or holds something else, [`ErrorKind::NotFound`] if its parent is missing.
 pub(super) fn check_new(root: &Path) -> Result<()> {
     if root.is_file() {
-        let what = format!(
+        let message = format!(
             "cannot make a repository of {}: it is a file",
             quoted_path(root)
         );
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("an archive has a name that ends in .tar.zst or .tar.lz4"));
     }
     check_parent_exists(root)?;

@@ -159,21 +159,23 @@ pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
 pub fn check(objects: &dyn Objects, root: &Root, listed: &HashMap<String, u64>) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` shows which backups are damaged";
     for (key, bytes) in roots::needs(root)? {
-        let what = format!(
+        let message = format!(
             "cannot commit backup {:?}: {key:?}, which it refers to,",
             root.id
         );
-        if listed.get(&key).is_some_and(|there| *there >= bytes) {
+        if listed.get(&key).is_some_and(|present| *present >= bytes) {
             continue;
         }
         match objects.stat(&key)? {
-            Some(there) if there >= bytes => {}
-            Some(there) => {
-                let what = format!("{what} has {there} bytes and had {bytes}");
-                return Err(Error::new(ErrorKind::Corrupt, what).hint(hint));
+            Some(present) if present >= bytes => {}
+            Some(present) => {
+                let message = format!("{message} has {present} bytes and had {bytes}");
+                return Err(Error::new(ErrorKind::Corrupt, message).hint(hint));
             }
             None => {
-                return Err(Error::new(ErrorKind::NotFound, format!("{what} is gone")).hint(hint));
+                return Err(
+                    Error::new(ErrorKind::NotFound, format!("{message} is gone")).hint(hint),
+                );
             }
         }
     }
@@ -218,8 +220,8 @@ pub(super) fn make_void(objects: &dyn Objects, id: &str) -> Result<bool> {
     if objects.put(&key, &void_root()?, &PutIf::Absent)? != Put::Refused {
         return Ok(true);
     }
-    let there = objects.get(&key)?;
-    Ok(there.is_some_and(|(root, _)| is_void(&root)))
+    let present = objects.get(&key)?;
+    Ok(present.is_some_and(|(root, _)| is_void(&root)))
 }
 
 /// Forgets a backup: it is not listed any more, and the rest of it stays until the next prune.
@@ -320,10 +322,10 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
     // Held until the backup is forgotten: a process that uses it as a base checks for it after
     // naming it.
     let lock = objects.lease(&intent_key(id), b"", Take::Dead)?;
-    let refused = |why: &str| {
+    let refused = |reason: &str| {
         Err(Error::new(
             ErrorKind::Usage,
-            format!("cannot forget backup {id:?}: {why}"),
+            format!("cannot forget backup {id:?}: {reason}"),
         ))
     };
     match lock {
@@ -554,9 +556,15 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
 
 /// Returns whether another backup refers to this one.
 fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
-    for (by, document) in roots::documents(objects, Documents::new())? {
+    for (referrer, document) in roots::documents(objects, Documents::new())? {
         let counts = !matches!(document.state, BackupState::Forgotten | BackupState::Void);
-        if counts && document.facts(&by)?.others.iter().any(|other| other == id) {
+        if counts
+            && document
+                .facts(&referrer)?
+                .others
+                .iter()
+                .any(|other| other == id)
+        {
             return Ok(true);
         }
     }

@@ -111,8 +111,8 @@ impl BackupFilter {
         if self.selects(root) {
             return Ok(());
         }
-        let what = format!("cannot use backup {:?}: {self} does not select it", root.id);
-        Err(Error::new(ErrorKind::Usage, what)
+        let message = format!("cannot use backup {:?}: {self} does not select it", root.id);
+        Err(Error::new(ErrorKind::Usage, message)
             .because(format!("it is of {}", text_of(&root.source))))
     }
 
@@ -120,14 +120,14 @@ impl BackupFilter {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if it is not empty.
-    pub fn must_be_empty(&self, from: &OsStr) -> Result<()> {
+    pub fn must_be_empty(&self, source: &OsStr) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        let what = format!(
-            "cannot select a backup by {self}: {from:?} is not a repository or archive of fullbore"
+        let message = format!(
+            "cannot select a backup by {self}: {source:?} is not a repository or archive of fullbore"
         );
-        Err(Error::new(ErrorKind::Usage, what))
+        Err(Error::new(ErrorKind::Usage, message))
     }
 
     /// The error of a repository without any selected backup: it lists the sources that exist.
@@ -143,7 +143,7 @@ impl BackupFilter {
         if all.0.is_empty() {
             return no_backup(&**objects);
         }
-        let what = format!(
+        let message = format!(
             "could not find a backup in {} that {self} selects",
             objects.describe("")
         );
@@ -155,7 +155,7 @@ impl BackupFilter {
             ),
         };
         let line = |kin: &SourceBackups| format!("{kin}{}", tags(kin));
-        let error = all.list(Error::new(ErrorKind::NotFound, what), |error, kin| {
+        let error = all.list(Error::new(ErrorKind::NotFound, message), |error, kin| {
             error.detail(line(kin))
         });
         Ok(error.hint(
@@ -206,9 +206,12 @@ impl BackupFilter {
         let readable = newest.clone().max(damaged);
         match (readable, lost) {
             (readable, Some(lost)) if readable.as_ref() < Some(&lost) => {
-                let what = format!("the root of backup {lost:?} is lost");
-                let than = newest.map(|newest| format!(", which is later than {newest:?}"));
-                Err(lost_root(&format!("{what}{}", than.unwrap_or_default())))
+                let message = format!("the root of backup {lost:?} is lost");
+                let comparison = newest.map(|newest| format!(", which is later than {newest:?}"));
+                Err(lost_root(&format!(
+                    "{message}{}",
+                    comparison.unwrap_or_default()
+                )))
             }
             (Some(id), _) => Ok(id),
             (None, _) => Err(with_later_backups(objects, self.none_selected(objects)?)),
@@ -240,12 +243,12 @@ impl BackupFilter {
         if sources.0.len() < 2 {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "cannot tell which backup is meant: {} has backups of {} sources",
             objects.describe(""),
             sources.0.len()
         );
-        let error = sources.list(Error::new(ErrorKind::Usage, what), |error, kin| {
+        let error = sources.list(Error::new(ErrorKind::Usage, message), |error, kin| {
             error
                 .detail(kin.to_string())
                 .detail(format!("    {}", self.way(kin, sources)))
@@ -394,7 +397,7 @@ struct SourceBackups {
 impl SourceList {
     /// Adds a backup; the oldest come first.
     pub fn add(&mut self, root: &Root) {
-        let at = self
+        let index = self
             .0
             .iter()
             .position(|kin| kin.source == root.source)
@@ -409,7 +412,7 @@ impl SourceList {
                 });
                 self.0.len() - 1
             });
-        let kin = &mut self.0[at];
+        let kin = &mut self.0[index];
         kin.backups += 1;
         (kin.newest, kin.time) = (root.id.clone(), root.time.clone());
         kin.tags

@@ -275,7 +275,7 @@ pub(super) fn put_root(objects: &dyn Objects, id: &str, root: &[u8]) -> Result<(
 
 /// Completes the error of a commit that was undone as far as possible: notes whether the root still
 /// exists.
-pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: Error) -> Error {
+pub(super) fn is_left(objects: &dyn Objects, root_key: &str, message: &str, error: Error) -> Error {
     let is_void_root = |bytes: u64| {
         bytes == VOID_ROOT_BYTES
             && matches!(objects.get(root_key), Ok(Some((root, _))) if is_void(&root))
@@ -287,7 +287,7 @@ pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: 
     };
     commit_flag::set(is_listed);
     if is_listed {
-        error.detail(format!("the {what} is listed, but may not be durable"))
+        error.detail(format!("the {message} is listed, but may not be durable"))
     } else {
         error
     }
@@ -330,11 +330,11 @@ pub(super) fn open_or_make(
     {
         local_place::check_new(local.root())?;
     }
-    let there = match known {
+    let stored = match known {
         Some(bytes) => Some(bytes.to_vec()),
         None => objects.get(REPOSITORY)?.map(|(bytes, _)| bytes),
     };
-    if let Some(bytes) = there {
+    if let Some(bytes) = stored {
         if let Some(local) = objects.as_local() {
             local.check_backups_link()?;
         }
@@ -364,8 +364,8 @@ pub(super) fn open_or_make(
     // repository.
     let Some((bytes, _)) = objects.get(REPOSITORY)? else {
         put.map_or(Ok(()), Err)?;
-        let what = format!("could not find {}", objects.describe(REPOSITORY));
-        return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
+        let message = format!("could not find {}", objects.describe(REPOSITORY));
+        return Err(Error::new(ErrorKind::NotFound, message).because("it was removed meanwhile"));
     };
     let repository = open(objects, &bytes)?;
     let is_new = true;
@@ -387,11 +387,11 @@ pub fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
 fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {
     let repository = parse_repository(bytes, &objects.describe(REPOSITORY))?;
     if repository.format > FORMAT {
-        let what = format!(
+        let message = format!(
             "cannot write to a repository of format {}: this program knows {FORMAT}",
             repository.format
         );
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+        return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
     }
     Ok(repository)
 }
@@ -489,8 +489,8 @@ impl SegmentWriter {
             && let Some(FinishingSegment { number, thread }) = self.finishing.pop_front()
         {
             let lost = |_| {
-                let what = "a thread that finishes segments stopped";
-                Err(Error::new(ErrorKind::Bug, what))
+                let message = "a thread that finishes segments stopped";
+                Err(Error::new(ErrorKind::Bug, message))
             };
             let StoredObject { bytes, parts } = thread.join().unwrap_or_else(lost)?;
             self.stored.push(StoredSegment {
@@ -508,8 +508,8 @@ impl Sink for SegmentWriter {
         let open = self.segment(placed.segment)?;
         let is_next = open.number == placed.segment && open.bytes == placed.offset;
         if placed.role != Role::Stream || !is_next {
-            let what = "cannot write a segment of a repository out of order";
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = "cannot write a segment of a repository out of order";
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         open.bytes += placed.data.len() as u64;
         open.upload.append(&placed.data)

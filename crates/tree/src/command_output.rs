@@ -65,14 +65,14 @@ impl CommandOutput {
 
     fn check(&self, status: ExitStatus) -> io::Result<()> {
         let program = &self.program;
-        let why = match (status.code(), status.signal()) {
+        let reason = match (status.code(), status.signal()) {
             (Some(0), _) => return Ok(()),
             (Some(code), _) => format!("{program:?} ended with code {code}"),
             (None, signal) => {
                 format!("signal {} ended {program:?}", signal.unwrap_or_default())
             }
         };
-        Err(io::Error::other(why))
+        Err(io::Error::other(reason))
     }
 }
 

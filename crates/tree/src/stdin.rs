@@ -177,10 +177,10 @@ impl Stdin {
         let size = entry.size();
         let (len, _) = self.read_in_turn(&mut buf, 0, size)?.unwrap_or_default();
         pad(&mut buf, len);
-        let what = FrameContent::Whole(entry, scanned.state);
+        let content = FrameContent::Whole(entry, scanned.state);
         let whole = FrameEntry {
             known: scanned.known,
-            ..part(what, inner, len as usize)
+            ..part(content, inner, len as usize)
         };
         Ok(Frame::new(buf, vec![whole], true))
     }
@@ -192,8 +192,8 @@ impl Stdin {
             pax::write_header(&large.entry, &mut buf)?;
         }
         let inner = buf.len();
-        let what = FrameContent::Head(self.entry.clone(), large);
-        Ok(Frame::new(buf, vec![part(what, inner, 0)], alone))
+        let content = FrameContent::Head(self.entry.clone(), large);
+        Ok(Frame::new(buf, vec![part(content, inner, 0)], alone))
     }
 
     /// Reads one piece. Many threads may call this; each waits until the pieces before its own are

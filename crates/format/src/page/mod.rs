@@ -437,8 +437,8 @@ fn bug() -> Error {
     )
 }
 
-fn damaged(why: &str) -> Error {
-    Error::corrupt("a manifest page is damaged").because(why.to_owned())
+fn damaged(reason: &str) -> Error {
+    Error::corrupt("a manifest page is damaged").because(reason.to_owned())
 }
 
 /// The previous values, to which the columns store differences.

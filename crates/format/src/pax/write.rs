@@ -162,10 +162,10 @@ fn sparse_map(entry: &Entry) -> Result<Option<(&[ByteRun], u64)>> {
     }
 }
 
-fn bug(entry: &Entry, why: &str) -> Error {
+fn bug(entry: &Entry, reason: &str) -> Error {
     Error::new(
         ErrorKind::Bug,
-        format!("cannot store {}: {why}", shown(entry)),
+        format!("cannot store {}: {reason}", shown(entry)),
     )
 }
 
@@ -275,8 +275,8 @@ fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let first = name.len() - name_max - 1;
     let last = prefix_max.min(name.len() - 2);
-    let at = first + name.get(first..=last)?.iter().position(|c| *c == b'/')?;
-    (at > 0).then_some((&name[..at], &name[at + 1..]))
+    let slash = first + name.get(first..=last)?.iter().position(|c| *c == b'/')?;
+    (slash > 0).then_some((&name[..slash], &name[slash + 1..]))
 }
 
 /// Returns the part of a long name that fits. It must not end in a slash, which old readers take
@@ -340,11 +340,11 @@ fn write_records(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
     write_all_records(plan, out);
     let len = out.len() - header - BLOCK;
     if len > MAX_RECORDS {
-        let what = format!(
+        let message = format!(
             "cannot store {}: its attributes take {len} bytes",
             shown(plan.entry)
         );
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        return Err(Error::new(ErrorKind::Unsupported, message));
     }
     out.resize(out.len() + padding(len as u64), 0);
     let mut block = block(b'x', len as u64);
@@ -424,10 +424,10 @@ fn write_xattr(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// Writes the name of an attribute: `=` as `%3D`, and `%` as `%25` if it would otherwise be decoded
 /// with the next bytes. bsdtar does not decode names, so a byte is encoded only if it must be.
 fn write_encoded(name: &[u8], out: &mut Vec<u8>) {
-    for (at, byte) in name.iter().enumerate() {
+    for (index, byte) in name.iter().enumerate() {
         match byte {
             b'=' => out.extend_from_slice(b"%3D"),
-            b'%' if decode_escape(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
+            b'%' if decode_escape(&name[index..]).is_some() => out.extend_from_slice(b"%25"),
             _ => out.push(*byte),
         }
     }

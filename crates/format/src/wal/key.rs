@@ -152,8 +152,8 @@ impl WalRun {
     /// Returns its segments in order.
     pub fn segments(&self) -> impl Iterator<Item = SegmentName> + use<> {
         let first = self.first;
-        (0..self.count).map(move |at| SegmentName {
-            number: first.number + at,
+        (0..self.count).map(move |index| SegmentName {
+            number: first.number + index,
             ..first
         })
     }

@@ -45,7 +45,7 @@ impl SegmentName {
     /// Returns the segment with this name; `None` for any other text.
     pub fn parse(name: &str) -> Option<Self> {
         let is_name = name.len() == 24 && name.bytes().all(is_digit);
-        let number = |at: usize| u32::from_str_radix(name.get(at..at + 8)?, 16).ok();
+        let number = |offset: usize| u32::from_str_radix(name.get(offset..offset + 8)?, 16).ok();
         let segment = Self {
             timeline: number(0).filter(|_| is_name)?,
             log: number(8)?,

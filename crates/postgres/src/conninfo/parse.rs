@@ -123,8 +123,8 @@ pub(super) fn parse(text: &str) -> Result<Given> {
     }
 }
 
-fn parse_error(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Usage, "cannot read the connection string").because(why.into())
+fn parse_error(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, "cannot read the connection string").because(reason.into())
 }
 
 /// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
@@ -132,11 +132,13 @@ fn parse_url(rest: &str) -> Result<Given> {
     let mut given = Given::new();
     // As in libpq: a password may contain a "?", but a "/" only as %2F.
     let rest = match rest.find(['@', '/']) {
-        Some(at) if rest[at..].starts_with('@') => {
-            let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
+        Some(position) if rest[position..].starts_with('@') => {
+            let (user, password) = rest[..position]
+                .split_once(':')
+                .unwrap_or((&rest[..position], ""));
             put(&mut given, "user", percent_decoded(user)?);
             put(&mut given, "password", percent_decoded(password)?);
-            &rest[at + 1..]
+            &rest[position + 1..]
         }
         _ => rest,
     };
@@ -200,8 +202,8 @@ fn percent_decoded(text: &str) -> Result<String> {
             rest = tail;
             continue;
         }
-        let digit = |at: usize| {
-            tail.get(at)
+        let digit = |offset: usize| {
+            tail.get(offset)
                 .and_then(|&digit| char::from(digit).to_digit(16))
         };
         match digit(0).zip(digit(1)) {

@@ -82,8 +82,8 @@ impl Tls {
         let values = [("postgres", false), ("direct", true)];
         let direct = one_of(given, "sslnegotiation", &values, false)?;
         if direct && mode < SslMode::Require {
-            let what = "sslnegotiation=direct needs sslmode=require or more";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "sslnegotiation=direct needs sslmode=require or more";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let certificate = file(given, environment, "sslcert", "postgresql.crt");
         // A missing key is an error once a certificate is there, so its default file may be missing.
@@ -123,8 +123,8 @@ fn checked_mode(given: &Given, roots: &CertificateRoots) -> Result<SslMode> {
         return Ok(mode);
     }
     // As in libpq: anyone can have a certificate that the system trusts, for another name.
-    let what = "sslrootcert=system needs sslmode=verify-full";
-    Err(Error::new(ErrorKind::Usage, what))
+    let message = "sslrootcert=system needs sslmode=verify-full";
+    Err(Error::new(ErrorKind::Usage, message))
 }
 
 impl SslMode {

@@ -133,8 +133,8 @@ fn encrypted(
             [b'S'] => {}
             _ if is_optional => return Ok(Link::Tcp(stream)),
             _ => {
-                let what = "the server does not support TLS, and sslmode asks for it";
-                return Err(Error::new(ErrorKind::Unsupported, what));
+                let message = "the server does not support TLS, and sslmode asks for it";
+                return Err(Error::new(ErrorKind::Unsupported, message));
             }
         }
     }

@@ -254,9 +254,9 @@ fn database_of(path: &[u8]) -> Option<u32> {
 /// `TwoPhaseFileHeader` of twophase.c, from 13 to 18, begins with a magic number, the length, the
 /// transaction's ID, and the database's OID, 4 bytes each.
 fn database_of_prepared(content: &[u8]) -> Option<u32> {
-    let number = |at: usize| {
+    let number = |offset: usize| {
         Some(u32::from_ne_bytes(
-            content.get(at..at + 4)?.try_into().ok()?,
+            content.get(offset..offset + 4)?.try_into().ok()?,
         ))
     };
     let is_whole = number(4)? as usize == content.len();

@@ -54,9 +54,9 @@ pub(crate) fn check(settings: &[(String, String)], major: u32) -> Result<()> {
 }
 
 fn check_one(name: &str, value: &str, major: u32) -> Result<()> {
-    let cannot = |why: String| {
-        let what = format!("cannot set {name:?}: {why}");
-        Err(Error::new(ErrorKind::Usage, what))
+    let cannot = |reason: String| {
+        let message = format!("cannot set {name:?}: {reason}");
+        Err(Error::new(ErrorKind::Usage, message))
     };
     let unknown = || format!("PostgreSQL {major} has no such setting, and would not start");
     match ServerSetting::find(name) {

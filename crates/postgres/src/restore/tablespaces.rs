@@ -112,10 +112,10 @@ fn plain_path(directory: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the error for a directory that cannot be used.
-fn not_absolute(what: &str, directory: &Path) -> Error {
+fn not_absolute(subject: &str, directory: &Path) -> Error {
     Error::new(
         ErrorKind::Usage,
-        format!("cannot restore {what} to {directory:?}: that is not an absolute path"),
+        format!("cannot restore {subject} to {directory:?}: that is not an absolute path"),
     )
     .hint(HINT)
 }

@@ -66,7 +66,7 @@ impl Catalog {
     pub fn moved_database<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
         let was_elsewhere = |one: &&DatabaseRow| {
             self.database(one.oid)
-                .is_some_and(|before| before.space != one.space)
+                .is_some_and(|earlier| earlier.space != one.space)
         };
         now.databases
             .iter()
@@ -80,7 +80,7 @@ impl Catalog {
         let is_template = |oid| {
             self.database(oid)
                 .and(now.database(oid))
-                .is_some_and(|from| from.is_template)
+                .is_some_and(|template| template.is_template)
         };
         let spoils = |copy: &&FileCopies| copy.from == copy.database || !is_template(copy.from);
         copied

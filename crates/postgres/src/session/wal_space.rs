@@ -85,7 +85,7 @@ fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
             .into_string()
             .ok()
             .filter(|name| name.len() == 24)?;
-        let half = |at: usize| u64::from_str_radix(name.get(at..at + 8)?, 16).ok();
+        let half = |offset: usize| u64::from_str_radix(name.get(offset..offset + 8)?, 16).ok();
         let bytes = entry.metadata().ok()?.len();
         let high = half(8)?;
         let low = half(16)?;

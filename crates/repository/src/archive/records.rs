@@ -47,7 +47,7 @@ impl<A: Deref<Target = Archive>> Records<A> {
         wants: impl Fn(&PageAt) -> bool,
     ) -> Self {
         let cursor = |mut pages: Vec<usize>| {
-            pages.retain(|at| wants(&archive.root.pages[*at]));
+            pages.retain(|page| wants(&archive.root.pages[*page]));
             if !backwards {
                 pages.reverse();
             }
@@ -128,18 +128,18 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
     type Item = Result<PageItem>;
 
     fn next(&mut self) -> Option<Result<PageItem>> {
-        for at in 0..self.cursors.len() {
-            if let Err(error) = self.settle(at) {
+        for cursor in 0..self.cursors.len() {
+            if let Err(error) = self.settle(cursor) {
                 return Some(Err(error));
             }
         }
-        let ready = |at: &usize| self.cursors[*at].ready.is_some();
+        let ready = |cursor: &usize| self.cursors[*cursor].ready.is_some();
         let first = |a: usize, b: usize| match (&self.cursors[a].ready, &self.cursors[b].ready) {
             (Some(item), Some(other)) if self.before(other, item) => b,
             _ => a,
         };
-        let at = (0..self.cursors.len()).filter(ready).reduce(first)?;
-        self.cursors[at].ready.take().map(Ok)
+        let cursor = (0..self.cursors.len()).filter(ready).reduce(first)?;
+        self.cursors[cursor].ready.take().map(Ok)
     }
 }
 
@@ -157,7 +157,10 @@ fn settled_at(
     let path = &item.entry.path;
     if !item.more {
         *known = Some((path.clone(), Some(item.clone())));
-    } else if known.as_ref().is_none_or(|(of, _)| of != path) {
+    } else if known
+        .as_ref()
+        .is_none_or(|(known_path, _)| known_path != path)
+    {
         *known = Some((path.clone(), last_part(archive, number, path)));
     }
     match known {

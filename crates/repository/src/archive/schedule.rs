@@ -163,8 +163,8 @@ impl<H> ScheduleShared<H> {
         let wrong = |(record, len): &(PageItem, u64)| {
             first_wrong(record, *len, options.block_bytes, offset, content)
         };
-        if let Some(at) = known.find_map(wrong) {
-            self.joined().wrong = Some(at);
+        if let Some(position) = known.find_map(wrong) {
+            self.joined().wrong = Some(position);
         }
         piece_of_any_bounds(algorithm, content, offset, self.item.entry.data_len())
     }
@@ -359,11 +359,11 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     }
 
     fn add_shared(&mut self, item: &PageItem) -> Result<()> {
-        let (shared, mut at) = self
+        let (shared, mut position) = self
             .going_on
             .remove(&item.entry.path)
             .unwrap_or_else(|| (share(item), 0));
-        if at != item.from || item.entry.data_len() != shared.item.entry.data_len() {
+        if position != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(&item.entry.path));
         }
         shared.joined().digest = item.digest;
@@ -378,15 +378,16 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             self.want(
                 frame,
                 WantedRun {
-                    of: RunOwner::Part(shared.clone(), at),
+                    of: RunOwner::Part(shared.clone(), position),
                     inner: extent.inner,
                     len: extent.len,
                 },
             );
-            at += u64::from(extent.len);
+            position += u64::from(extent.len);
         }
         if item.more {
-            self.going_on.insert(item.entry.path.clone(), (shared, at));
+            self.going_on
+                .insert(item.entry.path.clone(), (shared, position));
         }
         Ok(())
     }
@@ -395,10 +396,10 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
         let key = (frame.0.clone(), frame.1.offset);
         self.latest.insert(key.0.stream, key.clone());
         self.waiting += wanted.weight();
-        if let Some(at) = self.of_frame.get(&key)
-            && self.jobs[*at].frame.as_ref() == Some(&frame)
+        if let Some(index) = self.of_frame.get(&key)
+            && self.jobs[*index].frame.as_ref() == Some(&frame)
         {
-            return self.jobs[*at].pieces.push(wanted);
+            return self.jobs[*index].pieces.push(wanted);
         }
         self.of_frame.insert(key, self.jobs.len());
         self.jobs.push(FrameJob {
@@ -416,7 +417,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             let key = job
                 .frame
                 .as_ref()
-                .map(|(segment, at)| (segment.clone(), at.offset));
+                .map(|(segment, place)| (segment.clone(), place.offset));
             if !all && key.is_some_and(|key| self.latest.values().any(|latest| *latest == key)) {
                 kept.push(job);
             } else {
@@ -428,9 +429,9 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             .flat_map(|job| &job.pieces)
             .map(WantedRun::weight)
             .sum();
-        for (at, job) in kept.iter().enumerate() {
+        for (place, job) in kept.iter().enumerate() {
             if let Some((segment, frame)) = &job.frame {
-                self.of_frame.insert((segment.clone(), frame.offset), at);
+                self.of_frame.insert((segment.clone(), frame.offset), place);
             }
         }
         self.jobs = kept;
@@ -517,8 +518,8 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
     fn stretch<'a>(&self, job: &'a FrameJob<H>) -> Option<(&'a Arc<ScheduleShared<H>>, u64)> {
         let of = |wanted: &'a WantedRun<H>| match &wanted.of {
             RunOwner::Part(shared, offset) => {
-                let [first, last] =
-                    [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
+                let [first, last] = [*offset, offset + u64::from(wanted.len).max(1) - 1]
+                    .map(|position| position / self.bytes);
                 (first == last).then_some((shared, first))
             }
             RunOwner::Whole(_) => None,

@@ -221,12 +221,12 @@ fn wal_tombstones(objects: &dyn Objects) -> Result<BTreeMap<String, i64>> {
         let stored = objects.get(&object.key)?;
         let text = stored.map(|(bytes, _)| String::from_utf8_lossy(&bytes).trim().to_owned());
         // One that cannot be read is as new as can be.
-        let since = text.and_then(|text| text.parse().ok()).unwrap_or(i64::MAX);
+        let marked = text.and_then(|text| text.parse().ok()).unwrap_or(i64::MAX);
         let key = object
             .key
             .strip_prefix(TOMBSTONES)
             .and_then(|key| key.strip_prefix('/'));
-        marks.extend(key.map(|key| (key.to_owned(), since)));
+        marks.extend(key.map(|key| (key.to_owned(), marked)));
     }
     Ok(marks)
 }
@@ -273,12 +273,12 @@ impl WalPruning<'_> {
             self.objects.abort_uploads(WAL)?;
         }
         // The tombstones of what is gone, and of what a backup needs again.
-        let over = self.marks.keys().filter(|key| !marked.contains(*key));
-        let over: Vec<String> = over.map(|key| format!("{TOMBSTONES}/{key}")).collect();
-        if over.is_empty() {
+        let stale = self.marks.keys().filter(|key| !marked.contains(*key));
+        let stale: Vec<String> = stale.map(|key| format!("{TOMBSTONES}/{key}")).collect();
+        if stale.is_empty() {
             Ok(())
         } else {
-            self.objects.delete(&over)
+            self.objects.delete(&stale)
         }
     }
 

@@ -117,8 +117,8 @@ impl ServedSources {
         let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
         let opened = Opened { of, sources };
         if self.opened.set(opened).is_err() {
-            let what = "cannot open a second source over one connection";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot open a second source over one connection";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(answer)
     }

@@ -34,12 +34,12 @@ pub(super) fn decoded<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
 }
 
 /// The error for what the other host says of a source.
-pub(super) fn wrong_words(why: &str) -> Error {
-    Error::corrupt("could not read a source of another host").because(why.to_owned())
+pub(super) fn wrong_words(reason: &str) -> Error {
+    Error::corrupt("could not read a source of another host").because(reason.to_owned())
 }
 
-fn bytes(from: &[u8]) -> ByteVec {
-    from.to_vec().into()
+fn bytes(source: &[u8]) -> ByteVec {
+    source.to_vec().into()
 }
 
 /// Bytes of a file at most, as of the systems.

@@ -150,10 +150,10 @@ impl TreeInner {
         if last && !alone {
             pad(&mut buf, file.data_len);
         }
-        let what = FrameContent::Piece { file, offset, last };
+        let content = FrameContent::Piece { file, offset, last };
         Ok(Frame::new(
             buf,
-            vec![part(what, 0, len as usize)],
+            vec![part(content, 0, len as usize)],
             last || alone,
         ))
     }
@@ -192,13 +192,13 @@ impl TreeInner {
         patches: Vec<StoredRun>,
         mut buf: Buf,
     ) -> Frame {
-        let mut at = offset;
+        let mut position = offset;
         let mut complete = true;
         for patch in &patches {
-            at += match *patch {
+            position += match *patch {
                 StoredRun::Kept { len, .. } => u64::from(len),
                 StoredRun::Here { inner, len } => {
-                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache());
+                    let read = read::read_full(fd, &mut buf, position, len as usize, self.cache());
                     match read {
                         Ok(got) => complete &= got == len as usize,
                         Err(error) => self.mark_unreadable(&file, &error),
@@ -209,12 +209,12 @@ impl TreeInner {
             };
         }
         self.note_change(fd, &file, complete);
-        let what = FrameContent::Piece { file, offset, last };
+        let content = FrameContent::Piece { file, offset, last };
         Frame::new(
             buf,
             vec![FrameEntry {
                 runs: Some(patches),
-                ..part(what, 0, len as usize)
+                ..part(content, 0, len as usize)
             }],
             true,
         )

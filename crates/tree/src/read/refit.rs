@@ -141,7 +141,10 @@ pub(crate) fn is_different_file(
     now: &Stat,
     (inode, ctime, born): (u64, Time, Option<Time>),
 ) -> bool {
-    let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
+    let is_younger = now
+        .born
+        .zip(born)
+        .is_some_and(|(now, earlier)| now != earlier);
     (now.inode != inode || is_younger) && (now.ctime != ctime || dir::has_stable_inodes(fd))
 }
 

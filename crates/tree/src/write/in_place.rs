@@ -109,16 +109,16 @@ impl Patch {
 
     /// Creates a new file whose content a later run finds if this one is interrupted, or opens the
     /// one that an earlier run left. It replaces the object at `entry.path` when it is finished. If
-    /// there is none, the file `from` becomes it. Returns whether it may have content.
+    /// there is none, the file `source` becomes it. Returns whether it may have content.
     ///
     /// # Errors
     /// The system's error, with the path.
     pub fn partial(
         writer: &mut TargetWriter,
         entry: &Entry,
-        from: Option<&[u8]>,
+        source: Option<&[u8]>,
     ) -> Result<(Self, bool)> {
-        let (made, has_content) = writer.partial_file(entry, from)?;
+        let (made, has_content) = writer.partial_file(entry, source)?;
         let stat =
             dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
         let patch = Self {
@@ -201,10 +201,13 @@ impl Patch {
         Ok(done)
     }
 
-    fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.file().read_at(&mut buffer[done..], at + done as u64) {
+            match self
+                .file()
+                .read_at(&mut buffer[done..], offset + done as u64)
+            {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -228,26 +231,26 @@ impl Patch {
         };
         for gap in read::data_outside(self.file(), *size, map)? {
             let end = gap.offset + gap.len;
-            let mut at = gap.offset;
-            while at < end {
-                let len = buffer.len().min((end - at) as usize);
-                self.clear_hole(at, &mut buffer[..len])?;
-                at += len as u64;
+            let mut offset = gap.offset;
+            while offset < end {
+                let len = buffer.len().min((end - offset) as usize);
+                self.clear_hole(offset, &mut buffer[..len])?;
+                offset += len as u64;
             }
         }
         Ok(())
     }
 
     /// Punches a hole of the length of `piece`, unless the bytes there are zeros already.
-    fn clear_hole(&self, at: u64, piece: &mut [u8]) -> io::Result<()> {
-        let got = self.read_at(at, piece)?;
+    fn clear_hole(&self, offset: u64, piece: &mut [u8]) -> io::Result<()> {
+        let got = self.read_at(offset, piece)?;
         if piece[..got].iter().all(|byte| *byte == 0) {
             return Ok(());
         }
         self.touched.store(true, Relaxed);
-        if !write::punch(self.file(), at, piece.len() as u64)? {
+        if !write::punch(self.file(), offset, piece.len() as u64)? {
             piece.fill(0);
-            self.file().write_all_at(&piece[..got], at)?;
+            self.file().write_all_at(&piece[..got], offset)?;
         }
         Ok(())
     }
@@ -283,11 +286,11 @@ impl Patch {
             }
             return Ok(false);
         }
-        let before = match &self.file {
+        let previous = match &self.file {
             PatchSource::New(made) if !made.is_partial() => Before::Made(PRIVATE),
             _ => Before::There(dir::stat_fd(self.file()).map_err(failed)?),
         };
-        writer.apply_metadata(self.file().as_fd(), entry, before)?;
+        writer.apply_metadata(self.file().as_fd(), entry, previous)?;
         if let PatchSource::New(made) = &self.file {
             made.move_into_place(writer)?;
         }
@@ -299,10 +302,10 @@ impl Patch {
         let is_same = stat.mode == entry.mode
             && (stat.uid, stat.gid) == writer.owner_ids(&entry.owner)
             && stat.mtime == entry.mtime;
-        let there = xattr::read_all(self.file())?;
+        let present = xattr::read_all(self.file())?;
         let is_same_xattr =
-            |wanted: &Xattr, there: &Xattr| writer.tree.is_same_xattr(wanted, there);
-        Ok(is_same && has_only_xattrs(entry, &there, is_same_xattr))
+            |wanted: &Xattr, present: &Xattr| writer.tree.is_same_xattr(wanted, present);
+        Ok(is_same && has_only_xattrs(entry, &present, is_same_xattr))
     }
 }
 
@@ -343,24 +346,24 @@ impl TargetWriter {
         if read.map_err(failed)? != size {
             return Ok(None);
         }
-        let there = xattr::read_all(&file).map_err(failed)?;
-        let is_same = |wanted: &Xattr, there: &Xattr| tree.is_same_xattr(wanted, there);
-        Ok(has_only_xattrs(entry, &there, is_same).then_some(file))
+        let present = xattr::read_all(&file).map_err(failed)?;
+        let is_same = |wanted: &Xattr, present: &Xattr| tree.is_same_xattr(wanted, present);
+        Ok(has_only_xattrs(entry, &present, is_same).then_some(file))
     }
 
-    /// Returns whether the file at `entry.path` has the content of `from` and the metadata of the
+    /// Returns whether the file at `entry.path` has the content of `source` and the metadata of the
     /// entry.
     ///
     /// # Errors
     /// The system's error, with the path.
-    pub(crate) fn is_copy(&mut self, from: &File, entry: &Entry) -> Result<bool> {
-        let Some(there) = Patch::open(self, entry)? else {
+    pub(crate) fn is_copy(&mut self, source: &File, entry: &Entry) -> Result<bool> {
+        let Some(patch) = Patch::open(self, entry)? else {
             return Ok(false);
         };
-        if there.stat.size != entry.size() || !there.has_metadata_of(self, entry)? {
+        if patch.stat.size != entry.size() || !patch.has_metadata_of(self, entry)? {
             return Ok(false);
         }
-        let same = read::have_same_content(from, there.file(), there.stat.size);
+        let same = read::have_same_content(source, patch.file(), patch.stat.size);
         same.map_err(|e| self.tree.error("read", &entry.path, e))
     }
 }
@@ -387,9 +390,9 @@ pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     if !same || (stat.uid, stat.gid) != owner || stat.mtime != entry.mtime {
         return Ok(false);
     }
-    let there = xattr::read_all_at(dir, name).map_err(failed)?;
-    let is_same = |wanted: &Xattr, there: &Xattr| tree.is_same_xattr(wanted, there);
-    Ok(has_only_xattrs(entry, &there, is_same))
+    let present = xattr::read_all_at(dir, name).map_err(failed)?;
+    let is_same = |wanted: &Xattr, present: &Xattr| tree.is_same_xattr(wanted, present);
+    Ok(has_only_xattrs(entry, &present, is_same))
 }
 
 /// Returns whether the file may still be opened for reading after this error.

@@ -132,8 +132,8 @@ impl TargetWriter {
         if !creation_error {
             return error;
         }
-        let why = "a symbolic link or a file has the name of a parent directory";
-        Error::new(ErrorKind::Exists, error.what).because(why)
+        let reason = "a symbolic link or a file has the name of a parent directory";
+        Error::new(ErrorKind::Exists, error.what).because(reason)
     }
 
     /// Returns the numbers of the owner and the group on this host.
@@ -206,9 +206,9 @@ impl TargetWriter {
         {
             return Ok(true);
         }
-        let there = open_dir(dir, name);
-        let is_new = there.is_err();
-        let there = there.or_else(|error| {
+        let opened = open_dir(dir, name);
+        let is_new = opened.is_err();
+        let opened = opened.or_else(|error| {
             // A link is not replaced unless its path was requested, because its target would become
             // unreachable. fsck needs its own `lost+found`.
             if !asked_for || dir::is_lost_and_found(dir, name) {
@@ -219,12 +219,12 @@ impl TargetWriter {
             })?;
             open_dir(dir, name)
         });
-        let there = there.map_err(|e| self.creation_error(path, e))?;
+        let opened = opened.map_err(|e| self.creation_error(path, e))?;
         // In a target that was empty, this restore created the directory, perhaps as a parent of
         // another object.
         let is_ours =
-            self.lock_out_others(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
-        tree.note_filesystem(there.as_fd())
+            self.lock_out_others(entry, &opened, is_new || !tree.options.overwrite, asked_for)?;
+        tree.note_filesystem(opened.as_fd())
             .map_err(|e| tree.error("look at", path, e))?;
         Ok(is_ours)
     }
@@ -249,8 +249,8 @@ impl TargetWriter {
         tree.changed.locked().remove(&entry.path);
         match tree.places.mount_target(&entry.path) {
             None => Ok(()),
-            Some(to) => {
-                let kind = EntryKind::Symlink(to.as_os_str().as_bytes().to_vec());
+            Some(final_name) => {
+                let kind = EntryKind::Symlink(final_name.as_os_str().as_bytes().to_vec());
                 self.apply_metadata_at(&Entry {
                     kind,
                     xattrs: Vec::new(),
@@ -320,9 +320,9 @@ fn is_device(kind: &EntryKind) -> bool {
 pub(crate) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8]) -> io::Result<()> {
     let mut rest = data;
     for run in entry.runs(offset, data.len() as u64) {
-        let (piece, behind) = rest.split_at(run.len as usize);
+        let (piece, tail) = rest.split_at(run.len as usize);
         write::pwrite_all(&fd, piece, run.offset)?;
-        rest = behind;
+        rest = tail;
     }
     Ok(())
 }

@@ -391,9 +391,9 @@ fn target_settings(
             &recovery_target::checked_xid(text)?.to_string(),
         ),
         Some(RecoveryTarget::Immediate) if !cluster.online => {
-            let what = "cannot recover to immediate: the cluster was shut down for the backup, \
+            let message = "cannot recover to immediate: the cluster was shut down for the backup, \
                 and is already consistent";
-            return Err(Error::new(ErrorKind::Usage, what).hint("leave out --target-immediate"));
+            return Err(Error::new(ErrorKind::Usage, message).hint("leave out --target-immediate"));
         }
         Some(RecoveryTarget::Immediate) => setting("recovery_target", "immediate"),
     };
@@ -428,15 +428,17 @@ fn target_timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<O
         ("current" | "latest", _) => {}
         (_, Some(number)) if number >= cluster.timeline => {}
         (_, Some(_)) => {
-            let what = format!(
+            let message = format!(
                 "cannot recover on timeline {timeline}: the backup is on timeline {}",
                 cluster.timeline
             );
-            return Err(Error::new(ErrorKind::Usage, what).hint("choose an older backup"));
+            return Err(Error::new(ErrorKind::Usage, message).hint("choose an older backup"));
         }
         (_, None) => {
-            let what = format!("cannot recover on timeline {timeline:?}");
-            return Err(Error::new(ErrorKind::Usage, what).hint("use current, latest or a number"));
+            let message = format!("cannot recover on timeline {timeline:?}");
+            return Err(
+                Error::new(ErrorKind::Usage, message).hint("use current, latest or a number")
+            );
         }
     }
     // Without leading zeros: the server would read them as octal.
