@@ -449,7 +449,7 @@ pub(super) fn examples(command: &str) -> &'static [(&'static str, &'static str)]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{args::Cli, help};
+    use crate::cli::args::{self, Cli};
     use clap::FromArgMatches;
 
     /// The words of a command line with single quotes.
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn every_command_has_three_examples_that_it_understands() {
-        let program = help::program();
+        let program = args::command();
         for command in program.get_subcommands() {
             let name = command.get_name();
             let of_command = examples(name);

@@ -7,6 +7,7 @@ mod args;
 mod child;
 mod color;
 mod command_line;
+mod command_words;
 mod encryption;
 mod examples;
 mod help;
@@ -15,7 +16,9 @@ mod html_page;
 mod html_report;
 mod limit;
 mod manual;
+mod metered_run;
 mod metrics_file;
+mod newest;
 mod options;
 mod output;
 mod output_file;
@@ -49,7 +52,7 @@ fn prepared_run() -> Result<u8> {
         return run_plain(words);
     }
     suggestions::parse()
-        .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
+        .and_then(|cli| cli.storage.apply(cli.command.storage_needs()).map(|()| cli))
         .inspect(|cli| {
             if cli.global.no_tricks {
                 platform::refuse_tricks();
@@ -62,7 +65,7 @@ fn prepared_run() -> Result<u8> {
 /// Runs a command whose words clap did not read.
 fn run_plain(words: verbs::wal_words::PlainWalWords) -> Result<u8> {
     let command = Command::Wal(words.wal);
-    words.storage.apply(&command)?;
+    words.storage.apply(command.storage_needs())?;
     signals::watch(&command);
     run(command, words.is_quiet)
 }
@@ -130,7 +133,7 @@ fn run(command: Command, is_quiet: bool) -> Result<u8> {
         Command::Config(args) => verbs::config::run(args),
         Command::Systemd(args) => verbs::systemd::run(args),
         Command::Bench(args) => verbs::bench::run(args),
-        Command::Completions { shell } => verbs::completions::run(shell),
-        Command::Man { to } => verbs::man::run(to.as_deref()),
+        Command::Completions { shell } => verbs::completions::run(args::command(), shell),
+        Command::Man { to } => verbs::man::run(args::command(), to.as_deref()),
     }
 }

@@ -4,7 +4,7 @@
 //! wrong: `restore` for `create`.
 
 use super::{
-    args::Cli,
+    args::{self, Cli},
     color,
     command_line::{self, TypedLine},
     examples::examples,
@@ -175,17 +175,17 @@ const OPTIONS: [(&[&str], &str); 21] = [
 /// # Errors
 /// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
-    let program = profile::program();
+    let program = command_line::keep_program(args::program());
     let given: Vec<OsString> = env::args_os().collect();
     if is_for_overview(&given) {
         print_overview(given.len() == 1);
     }
     let is_fetch = verbs::wal::is_fetch(&given);
-    let line = TypedLine::read(&program, given);
+    let line = TypedLine::read(program, given);
     let alias = line.alias;
-    let words = profile::effective_words(&program, line)?;
+    let words = profile::effective_words(program, line)?;
     command_line::keep(&words);
-    let parsed = help::program().try_get_matches_from(&words);
+    let parsed = args::command().try_get_matches_from(&words);
     let cli = parsed
         .and_then(|found| Cli::from_arg_matches(&found))
         .map_err(|error| {
@@ -214,7 +214,7 @@ fn is_for_overview(words: &[OsString]) -> bool {
 
 /// Prints the usual commands, and ends the process. Without `-h` this is an error.
 fn print_overview(is_error: bool) -> ! {
-    let overview = help::overview(&help::program());
+    let overview = help::overview(&args::command());
     let printed = match is_error {
         true => io::stderr().write_all(overview.as_bytes()),
         false => io::stdout().write_all(overview.as_bytes()),
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn words_of_other_programs_are_answered_with_commands_that_there_are() {
-        let is_ours = |name: &str| profile::program().find_subcommand(name).is_some();
+        let is_ours = |name: &str| args::program().find_subcommand(name).is_some();
         for word in HABITS.iter().flat_map(|(words, _)| *words) {
             assert!(!is_ours(word), "{word}");
             let error = answer(&Cli::try_parse_from(["fullbore", word, "x"]).unwrap_err()).unwrap();

@@ -1,6 +1,5 @@
 //! Listing, showing and comparing backups.
 
-use fullbore::command::{list::List, show::Show};
 use fullbore_engine::{
     restore::Restore,
     verify::{Verify, VerifyVerdict},
@@ -10,28 +9,17 @@ use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::{open::open, select::BackupFilter};
 use std::{fs, path::Path};
 use tempfile::tempdir;
-use testkit::fixture;
-use testkit::fixture::{Fixture, content, entry, plan};
+use testkit::{
+    fixture::{self, Fixture, content, entry, plan},
+    runs::{args, fullbore},
+};
 
 fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
-    let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
-    let mut out = Vec::new();
-    List {
-        from: from.into(),
-        filter: Default::default(),
-        paths,
-        json,
-        quiet: true,
-        recursive: true,
-        ..List::default()
-    }
-    .run(&mut out)
-    .unwrap();
-    String::from_utf8(out)
-        .unwrap()
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    let mut words = args(["list", "--recursive", "--quiet", from]);
+    words.extend(args(paths));
+    words.extend(json.then(|| "--json".into()));
+    let ran = fullbore(words).ends_with(0);
+    ran.out.lines().map(str::to_owned).collect()
 }
 
 fn two_backups(repository: &Path) {
@@ -192,22 +180,17 @@ fn entries_are_listed_in_path_order_and_files_over_pages_once() {
 fn show_prints_the_root() {
     let dir = tempdir().unwrap();
     let root = Fixture::sample().write_repository(dir.path());
-    let show = |json| {
-        let mut out = Vec::new();
-        Show {
-            from: dir.path().to_str().unwrap().into(),
-            filter: Default::default(),
-            json,
-        }
-        .run(&mut out)
-        .unwrap();
-        String::from_utf8(out).unwrap()
+    let show = |words: &[&str]| {
+        let mut all = args(["show"]);
+        all.extend(args(words));
+        all.push(dir.path().into());
+        fullbore(all).ends_with(0).out
     };
     assert_eq!(
-        serde_json::from_str::<fullbore_format::root::Root>(&show(true)).unwrap(),
+        serde_json::from_str::<fullbore_format::root::Root>(&show(&["--json"])).unwrap(),
         root
     );
-    assert!(show(false).contains("host:/data"));
+    assert!(show(&[]).contains("host:/data"));
 }
 
 fn against(dir: &Path) -> VerifyVerdict {

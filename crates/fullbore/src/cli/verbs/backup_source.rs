@@ -1,6 +1,6 @@
 //! The source of a backup: a cluster, or a tree that is none.
 
-use super::backup::BackupArgs;
+use super::backup_args::BackupArgs;
 use crate::cli::{output::aside, report, values::CheckpointArg};
 use fullbore_engine::{backup::paths::warning_of, wal::RepositoryArchive};
 use fullbore_format::error::{Error, ErrorKind, Result};

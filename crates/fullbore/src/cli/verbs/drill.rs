@@ -2,12 +2,13 @@
 
 use super::restore_cluster::TargetArgs;
 use crate::cli::{
-    metrics_file::{MetricsFile, RunNumbers, metrics_path},
+    metered_run::MeteredRun,
+    metrics_file::{RunNumbers, measured, metrics_path},
     options::{FRAME_BYTES, OutputArgs, memory},
     output::{aside, told},
-    progress::Progress,
     report,
     select::SelectArgs,
+    storage::fetch_words,
     values::threads,
 };
 use clap::{Args, ValueHint};
@@ -23,10 +24,9 @@ use fullbore_format::{
     },
 };
 use fullbore_platform as platform;
-use fullbore_platform::metrics::meter::Meter;
 use fullbore_postgres::restore::{plan::ClusterOptions, recovery::RecoveryOptions};
 use serde_json::{Value, json};
-use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Instant};
+use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf};
 
 /// `fullbore drill`.
 #[derive(Debug, Args)]
@@ -87,25 +87,20 @@ pub(in crate::cli) struct DrillArgs {
 }
 
 pub(in crate::cli) fn run(args: DrillArgs) -> Result<u8> {
-    let metrics = args.metrics.as_deref();
-    let metrics = metrics
-        .map(|path| MetricsFile::new(path, None))
-        .transpose()?;
-    let begun = Instant::now();
+    let metrics = args.metrics.clone();
+    measured(metrics.as_deref(), None, |numbers| drill(args, numbers))
+}
+
+fn drill(args: DrillArgs, numbers: &mut RunNumbers) -> Result<u8> {
     let output = args.output.clone();
-    let meter = Meter::default();
-    let progress = Progress::new(&output, false, report::ENDS);
-    let drilled = plan(args).and_then(|drill| progress.watch(&meter, || drill.run(&meter)));
-    progress.clear();
-    if let Some(metrics) = metrics {
-        metrics.write(&numbers(&drilled, begun.elapsed().as_secs_f64()));
-    }
-    let outcome = drilled?;
+    let run = MeteredRun::new(&output, report::ENDS);
+    let outcome = plan(args).and_then(|drill| run.work(|meter| drill.run(meter)))?;
     let json = outcome_json(&outcome);
+    let is_failed = outcome.failure.is_some();
+    numbers.drill = Some(json.clone()).filter(|_| !is_failed);
     if output.json {
         told(|out| text::json(out, &json).map(|()| 0))?;
     } else {
-        let is_failed = outcome.failure.is_some();
         let lines = lines(&outcome);
         lines
             .iter()
@@ -145,7 +140,7 @@ fn plan(args: DrillArgs) -> Result<Drill> {
         },
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: memory(args.memory, FRAME_BYTES),
-        fetch_words: super::restore::fetch_words(),
+        fetch_words: fetch_words(),
         say_elsewhere: |_| (),
     };
     Ok(Drill {
@@ -168,21 +163,6 @@ fn scratch_dir() -> PathBuf {
 fn drill_error(mut error: Error) -> Error {
     error.what = format!("the drill failed: {}", error.what);
     error
-}
-
-fn numbers(drilled: &Result<DrillOutcome>, seconds: f64) -> RunNumbers {
-    let mut numbers = RunNumbers {
-        seconds,
-        ..RunNumbers::default()
-    };
-    match drilled {
-        Err(error) => numbers.exit_code = error.exit_code(),
-        Ok(outcome) => match &outcome.failure {
-            Some(error) => numbers.exit_code = error.exit_code(),
-            None => numbers.drill = Some(outcome_json(outcome)),
-        },
-    }
-    numbers
 }
 
 fn outcome_json(outcome: &DrillOutcome) -> Value {

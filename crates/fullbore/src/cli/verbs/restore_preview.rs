@@ -1,6 +1,6 @@
 //! `fullbore restore --dry-run`.
 
-use super::restore::say_refusal;
+use super::restore_report::say_refusal;
 use crate::cli::{
     options::OutputArgs,
     output::{aside, printed},

@@ -1,5 +1,9 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
+use super::{
+    allowed_access::AllowedLocation,
+    far_output::{FarReport, forward},
+};
 use fullbore_engine::{
     backup::far_source::{SourceRights, served_sources},
     copy::{
@@ -15,7 +19,6 @@ use fullbore_platform::{
     debug,
     memory::return_large_buffers,
     queue::{ByteBudget, Locked, start},
-    write::anonymous_file,
 };
 use fullbore_repository::writer::must_be_possible;
 use fullbore_storage::{
@@ -36,119 +39,35 @@ use std::{
     collections::BTreeMap,
     env,
     ffi::{OsStr, OsString},
-    fs::File,
-    io::{self, BufRead, BufReader, IsTerminal, Read, Seek},
+    io::{self, IsTerminal},
     net::{IpAddr, SocketAddr, TcpListener},
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::{ffi::OsStrExt, net::UnixStream},
     },
     path::PathBuf,
-    process::{self, Command, Stdio},
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
-/// The one location that the other side may open, and what it may do there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllowedLocation {
-    /// The operations that are allowed.
-    pub allowed: Allowed,
-    /// The location, as it was given.
-    pub location: OsString,
-}
-
-impl AllowedLocation {
-    /// Reads `read:LOCATION`, `append:LOCATION` or `write:LOCATION`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`].
-    pub fn parse(word: &str) -> Result<Self> {
-        let (allowed, location) = word.split_once(':').unwrap_or((word, ""));
-        let allowed = match allowed {
-            "read" => Some(Allowed::Read),
-            "append" => Some(Allowed::Append),
-            "write" => Some(Allowed::Write),
-            _ => None,
-        };
-        match allowed {
-            Some(allowed) if !location.is_empty() => Ok(Self {
-                allowed,
-                location: location.into(),
-            }),
-            _ => Err(Error::new(
-                ErrorKind::Usage,
-                format!("cannot allow {word:?}: it is not read:, append: or write: and a location"),
-            )),
-        }
-    }
-}
-
-/// What `serve --allow` gives the other side.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AllowedAccess {
-    /// A repository.
-    Repository(AllowedLocation),
-    /// Files and directories at or below a path, to back them up.
-    Source(PathBuf),
-}
-
-impl AllowedAccess {
-    /// Reads `source:PATH`, or as [`AllowedLocation::parse`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`].
-    pub fn parse(word: &str) -> Result<Self> {
-        match word.strip_prefix("source:") {
-            Some(path) if path.starts_with('/') => Ok(Self::Source(path.into())),
-            Some(_) => Err(Error::new(
-                ErrorKind::Usage,
-                format!("cannot allow {word:?}: it is not source: and an absolute path"),
-            )),
-            None => AllowedLocation::parse(word).map(Self::Repository),
-        }
-    }
-
-    /// Returns the one location, or all paths.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] for several locations, or a location beside paths.
-    pub fn divide(allowed: Vec<Self>) -> Result<(Option<AllowedLocation>, Vec<PathBuf>)> {
-        let count = allowed.len();
-        let mut paths = Vec::new();
-        for one in allowed {
-            match one {
-                Self::Source(path) => paths.push(path),
-                Self::Repository(location) if count == 1 => return Ok((Some(location), paths)),
-                Self::Repository(_) => {
-                    let what = "cannot allow more than one location";
-                    return Err(
-                        Error::new(ErrorKind::Usage, what).hint("only source:PATH can be repeated")
-                    );
-                }
-            }
-        }
-        Ok((None, paths))
-    }
-}
-
 /// Serves one session, or all that come.
 #[derive(Debug, Clone, Default)]
-pub struct Serve {
+pub(in crate::cli) struct Serve {
     /// Without it, the other side may open any location and run commands: it is whoever may log in.
-    pub allowed: Option<AllowedLocation>,
+    pub(in crate::cli) allowed: Option<AllowedLocation>,
     /// Only files at or below these paths are served, if there are any.
-    pub sources_below: Vec<PathBuf>,
+    pub(in crate::cli) sources_below: Vec<PathBuf>,
     /// Who adds backups, and how much, if backups may be added.
-    pub rules: AppendRules,
+    pub(in crate::cli) rules: AppendRules,
     /// Lets further connections of the one session in.
-    pub door: HeldDoor,
+    pub(in crate::cli) door: HeldDoor,
     /// The tree that the other side writes to, if it copies to one.
-    pub copy: Arc<NearTarget>,
+    pub(in crate::cli) copy: Arc<NearTarget>,
     /// Files of this host, for a backup that runs on the other one.
-    pub sources: Arc<OnceLock<ServedSources>>,
+    pub(in crate::cli) sources: Arc<OnceLock<ServedSources>>,
 }
 
 impl Serve {
@@ -194,7 +113,7 @@ impl Serve {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] at a terminal or for options that change nothing; the reason why the connection ended, if the other side did not close it.
-    pub fn run(&self) -> Result<()> {
+    pub(in crate::cli) fn run(&self) -> Result<()> {
         self.check_rules()?;
         return_large_buffers();
         let (input, output) = (io::stdin(), io::stdout());
@@ -221,7 +140,12 @@ impl Serve {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if nothing is allowed, or for files of TLS that cannot be used; the address cannot be listened at.
-    pub fn listen(&self, address: SocketAddr, files: TlsFiles, clients: TlsClients) -> Result<()> {
+    pub(in crate::cli) fn listen(
+        &self,
+        address: SocketAddr,
+        files: TlsFiles,
+        clients: TlsClients,
+    ) -> Result<()> {
         let allowed = self.allowed.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
@@ -444,9 +368,6 @@ impl WireService for PeerService {
     }
 }
 
-/// The word for the host that has started a command.
-const PEER: &str = "peer:";
-
 /// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.
 fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
     let failed = |error| Error::io("could not start fullbore", error);
@@ -494,84 +415,6 @@ fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
         .unwrap_or(1))
 }
 
-/// What stands before the path of a report of which the numbers are wanted and not the page.
-pub const FAR_NUMBERS: &str = "numbers:";
-
-/// The numbers of the report of a command, until they are sent to the host that has asked for it.
-#[derive(Debug)]
-struct FarReport(File);
-
-impl FarReport {
-    /// Has the command write the numbers of its report to a file without a name, if the other host wants one: `--report peer:`.
-    ///
-    /// # Errors
-    /// The system's.
-    fn of(arguments: &mut [OsString]) -> Result<Option<Self>> {
-        let option = arguments.iter().position(|word| word == "--report");
-        let Some(value) = option.and_then(|at| arguments.get_mut(at + 1)) else {
-            return Ok(None);
-        };
-        if value != PEER {
-            return Ok(None);
-        }
-        let file = anonymous_file(&env::temp_dir())
-            .map_err(|error| Error::io("could not make a file for the report", error))?;
-        let path = format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd());
-        *value = format!("{FAR_NUMBERS}{path}").into();
-        Ok(Some(Self(file)))
-    }
-
-    /// Sends the report, unless the command has failed and there is none.
-    ///
-    /// # Errors
-    /// The system's; those of the other side.
-    fn send(mut self, peer: &PeerSide) -> Result<()> {
-        let failed = |error| Error::io("could not read the report", error);
-        let mut page = Vec::new();
-        self.0.rewind().map_err(failed)?;
-        self.0.read_to_end(&mut page).map_err(failed)?;
-        if page.is_empty() {
-            return Ok(());
-        }
-        peer.ask(AskTopic::Report, &page, 0).map(drop)
-    }
-}
-
-/// Bytes of the output of a command that are sent at once.
-const OUTPUT_BYTES: usize = 64 << 10;
-
-/// Sends all lines of a command to the other side, as many at once as there are. Reads on if that is gone, so that the command ends.
-fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
-    let mut from = BufReader::with_capacity(OUTPUT_BYTES, from);
-    let mut waiting = Vec::new();
-    let print = |bytes: &[u8]| {
-        if let Err(error) = peer.print(is_error, bytes) {
-            debug(|| error.line());
-        }
-    };
-    loop {
-        let read = match from.fill_buf() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Ok([]) | Err(_) => break,
-            Ok(bytes) => {
-                waiting.extend_from_slice(bytes);
-                bytes.len()
-            }
-        };
-        from.consume(read);
-        let lines = waiting.iter().rposition(|byte| *byte == b'\n');
-        let end = lines.map_or(0, |last| last + 1);
-        if end > 0 || waiting.len() >= OUTPUT_BYTES {
-            let rest = waiting.split_off(if end > 0 { end } else { waiting.len() });
-            print(&waiting);
-            waiting = rest;
-        }
-    }
-    if !waiting.is_empty() {
-        print(&waiting);
-    }
-}
-
 /// Refuses a directory that neither is a repository nor may become one. The other side cannot look at it.
 fn check_place(objects: &dyn Objects) -> Result<()> {
     let Some(local) = objects.as_local() else {
@@ -586,17 +429,6 @@ fn check_place(objects: &dyn Objects) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_allowed_is_a_word_and_one_location() {
-        let parsed = AllowedLocation::parse("append:/srv/a:b").unwrap();
-        assert_eq!(parsed.allowed, Allowed::Append);
-        assert_eq!(parsed.location, "/srv/a:b");
-        for bad in ["append", "append:", "all:/x", "/x", ""] {
-            let error = AllowedLocation::parse(bad).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
-        }
-    }
 
     #[test]
     fn a_location_that_is_not_the_allowed_one_is_not_opened() {

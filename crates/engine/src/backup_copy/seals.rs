@@ -3,7 +3,10 @@
 //! The checksums of segments in a root are over bytes as stored. So whoever opens and seals objects gives the root new ones: of
 //! objects that were uploaded now, and of those that the destination had, which are read for that.
 
-use super::{CopyRun, CopyTask, PartSum, with_gaps};
+use super::{
+    CopyRun,
+    tasks::{CopyTask, PartSum, with_gaps},
+};
 use fullbore_format::{
     digest::Crc64,
     error::{Error, ErrorKind, Result},

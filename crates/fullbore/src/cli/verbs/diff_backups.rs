@@ -6,7 +6,7 @@
 
 use super::{
     diff_entry::{DiffEntries, Parts, differing_bytes, differing_properties, last},
-    list::kind_parts,
+    listing::kind_parts,
 };
 use fullbore_format::text::source_text;
 use fullbore_format::{
@@ -25,22 +25,22 @@ use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write};
 
 /// The backups to compare, and the form of the output.
 #[derive(Debug, Clone, Default)]
-pub struct Diff {
+pub(super) struct Diff {
     /// The repository.
-    pub repository: OsString,
+    pub(super) repository: OsString,
     /// The older backup: an ID, the prefix of one, or `latest`; by default the previous backup of
     /// the same source.
-    pub a: Option<String>,
+    pub(super) a: Option<String>,
     /// The newer backup.
-    pub b: String,
+    pub(super) b: String,
     /// Selects the backups among which `latest` is chosen.
-    pub filter: BackupFilter,
+    pub(super) filter: BackupFilter,
     /// Paths in the backups; empty for everything.
-    pub paths: Vec<Vec<u8>>,
+    pub(super) paths: Vec<Vec<u8>>,
     /// Whether to print a line about the columns before the first difference.
-    pub has_header: bool,
+    pub(super) has_header: bool,
     /// Whether to print JSON, one object a line.
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// An entry that differs.
@@ -61,29 +61,29 @@ struct DiffLine<'a> {
 
 /// A number of entries and their bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct EntrySum {
+pub(super) struct EntrySum {
     /// Number of entries.
-    pub entries: u64,
+    pub(super) entries: u64,
     /// Bytes of the entries; for changed entries only the differing bytes.
-    pub bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// Totals of the differences.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-pub struct DiffTotals {
+pub(super) struct DiffTotals {
     r#type: &'static str,
     /// ID of the older backup.
-    pub a: String,
+    pub(super) a: String,
     /// ID of the newer backup.
-    pub b: String,
+    pub(super) b: String,
     /// Entries only in the newer backup.
-    pub added: EntrySum,
+    pub(super) added: EntrySum,
     /// Entries only in the older backup.
-    pub removed: EntrySum,
+    pub(super) removed: EntrySum,
     /// Entries in both backups that differ.
-    pub changed: EntrySum,
+    pub(super) changed: EntrySum,
     /// Bytes of files in the newer backup less those in the older one.
-    pub growth: i64,
+    pub(super) growth: i64,
 }
 
 impl EntrySum {
@@ -118,7 +118,7 @@ impl Diff {
     ///
     /// # Errors
     /// Those of opening the backups, of reading their pages, and of `out`.
-    pub fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
         let named = |backup: &str| {
             open(
                 named(&self.repository, backup.trim_start_matches('@')),

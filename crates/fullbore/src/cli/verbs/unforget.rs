@@ -15,44 +15,36 @@ use fullbore_repository::{
 };
 use fullbore_storage::Objects;
 use serde_json::json;
-use std::{ffi::OsString, io::Write, sync::Arc};
+use std::{ffi::OsStr, io::Write, sync::Arc};
 
-/// The backups to list again.
-#[derive(Debug, Clone, Default)]
-pub struct Unforget {
-    /// The repository.
-    pub repository: OsString,
-    /// IDs of forgotten backups, or prefixes of IDs.
-    pub ids: Vec<String>,
-    /// Whether to print JSON, one object a line.
-    pub json: bool,
-}
-
-impl Unforget {
-    /// Lists the backups again, and prints one line for each.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if a backup was not forgotten, or if a prune has freed some of its
-    /// data; errors of the storage.
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let objects = repository_at(&self.repository)?;
-        read_repository(&*objects)?;
-        for id in &self.ids {
-            let id = forgotten(&objects, id)?;
-            unforget(&objects, &id)?;
-            if self.json {
-                text::json(out, &json!({"id": id, "forgotten": false}))?;
-            } else {
-                text::line(out, &format!("{id}  is listed again"))?;
-            }
+/// Lists backups again, by ids or prefixes of ids, and prints one line for each.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if a backup was not forgotten, or if a prune has freed some of its
+/// data; errors of the storage.
+pub(super) fn unforget(
+    repository: &OsStr,
+    ids: &[String],
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let objects = repository_at(repository)?;
+    read_repository(&*objects)?;
+    for id in ids {
+        let id = forgotten(&objects, id)?;
+        list_again(&objects, &id)?;
+        if is_json {
+            text::json(out, &json!({"id": id, "forgotten": false}))?;
+        } else {
+            text::line(out, &format!("{id}  is listed again"))?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// The steps are those of a copy of the backup to its own repository: the backup is announced, so
 /// that a prune beside it keeps the objects, and all of them must exist when its root is stored.
-fn unforget(objects: &Arc<dyn Objects>, id: &str) -> Result<()> {
+fn list_again(objects: &Arc<dyn Objects>, id: &str) -> Result<()> {
     let (sealed, root) = former_root(&**objects, id)?;
     let listed = protocol::listed_needs(&**objects, &root)?;
     protocol::check(&**objects, &root, &listed).map_err(|error| match error.kind {

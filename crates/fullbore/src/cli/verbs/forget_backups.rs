@@ -1,9 +1,9 @@
 //! Forgets backups by name or by retention rules.
 //!
 //! A forgotten backup is no longer listed. The next prune frees the data that only forgotten
-//! backups need, see [`crate::command::prune`].
+//! backups need, see [`crate::cli::verbs::prune_report`].
 
-use super::prune::{Prune, amount};
+use super::prune_report::{Prune, amount};
 use fullbore_format::text::{local_time::recent_minute, source_text};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -34,36 +34,36 @@ use std::{
 
 /// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
-pub struct Forget {
+pub(super) struct Forget {
     /// The repository.
-    pub repository: OsString,
+    pub(super) repository: OsString,
     /// IDs of backups, or prefixes of IDs; if empty, the rules decide.
-    pub ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     /// Selects the source if `latest` could be of several.
-    pub filter: BackupFilter,
+    pub(super) filter: BackupFilter,
     /// The retention rules.
-    pub rules: RetentionRules,
+    pub(super) rules: RetentionRules,
     /// Whether the rules apply to each source separately.
-    pub by_source: bool,
+    pub(super) by_source: bool,
     /// Whether to print only what would be forgotten.
-    pub dry_run: bool,
+    pub(super) dry_run: bool,
     /// Whether to free the space at once.
-    pub prune: bool,
+    pub(super) prune: bool,
     /// How long that prune keeps archived WAL.
-    pub wal: WalRetention,
+    pub(super) wal: WalRetention,
     /// Whether to print a line about the columns first.
-    pub has_header: bool,
+    pub(super) has_header: bool,
     /// Whether to print JSON, one object a line.
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// The backups that words name, before they are forgotten.
 #[derive(Debug, Default)]
-pub struct NamedBackups {
+pub(super) struct NamedBackups {
     /// Their full ids, each once.
-    pub ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     /// The sources that would have no backup afterwards.
-    pub emptied: Vec<String>,
+    pub(super) emptied: Vec<String>,
 }
 
 /// The decision on one backup.
@@ -100,7 +100,7 @@ impl Forget {
     /// # Errors
     /// [`ErrorKind::Usage`] if a pinned backup is named or the rules would keep no backup of a
     /// group; nothing is forgotten then. Errors of the system.
-    pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let objects = &repository_at(&self.repository)?;
         read_repository(&**objects)?;
         let (mut groups, damaged) = if self.ids.is_empty() {
@@ -148,7 +148,7 @@ impl Forget {
     /// # Errors
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Usage`] if a word does not name one backup; errors of
     /// the storage.
-    pub fn named(&self) -> Result<NamedBackups> {
+    pub(super) fn named(&self) -> Result<NamedBackups> {
         let objects = &repository_at(&self.repository)?;
         read_repository(&**objects)?;
         let mut ids = BTreeSet::new();

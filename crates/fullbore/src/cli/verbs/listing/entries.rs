@@ -12,7 +12,7 @@ use std::io::Write;
 
 /// How entries are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EntryForm {
+pub(in crate::cli) enum EntryForm {
     /// Mode, owner, size, time and path.
     #[default]
     Lines,
@@ -171,7 +171,7 @@ impl<'a> EntryLine<'a> {
 }
 
 /// Returns the name of the kind, the target of a link, and the number of a device.
-pub(in crate::command) fn kind_parts(
+pub(in crate::cli) fn kind_parts(
     kind: &EntryKind,
 ) -> (&'static str, Option<EntryName>, Option<(u32, u32)>) {
     let target = |path: &[u8]| Some(EntryName(path.to_vec()));

@@ -17,27 +17,27 @@ use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
 
 /// Lists the WAL of each system in a repository.
 #[derive(Debug, Clone)]
-pub struct WalList {
+pub(super) struct WalList {
     /// The repository.
-    pub repository: OsString,
+    pub(super) repository: OsString,
     /// Whether to print JSON, one object a line.
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// Checks all WAL of a repository.
 #[derive(Debug, Clone)]
-pub struct WalCheck {
+pub(super) struct WalCheck {
     /// The repository.
-    pub repository: OsString,
+    pub(super) repository: OsString,
     /// Whether to print JSON, one object a line.
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 /// Returns what the backups of a repository need; those that cannot be read are left out.
 ///
 /// # Errors
 /// Those of the listing.
-pub fn needs_of_backups(objects: &Arc<dyn Objects>) -> Result<Vec<WalNeeds>> {
+pub(super) fn needs_of_backups(objects: &Arc<dyn Objects>) -> Result<Vec<WalNeeds>> {
     let roots = list_backups(objects)?.filter_map(|(_, root)| root.ok());
     Ok(roots.filter_map(|root| WalNeeds::of(&root)).collect())
 }
@@ -47,7 +47,7 @@ impl WalList {
     ///
     /// # Errors
     /// The storage's, and those of `out`.
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let objects = repository_at(&self.repository)?;
         let needs = needs_of_backups(&objects)?;
         let reports = system_reports(&objects, &needs)?;
@@ -68,7 +68,7 @@ impl WalList {
 }
 
 /// Returns the WAL of a system as JSON.
-pub fn system_json(report: &SystemReport) -> serde_json::Value {
+pub(super) fn system_json(report: &SystemReport) -> serde_json::Value {
     let gap = |gap: &WalGap| json!({ "from": gap.from.to_string(), "to": gap.to.to_string() });
     let timeline = |timeline: &TimelineReport| {
         json!({
@@ -99,7 +99,7 @@ pub fn system_json(report: &SystemReport) -> serde_json::Value {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result<()> {
     let segments = text::counted(report.segments, "segment");
     let bytes = text::bytes(report.bytes);
     text::line(
@@ -138,7 +138,7 @@ fn timeline_line(timeline: &TimelineReport) -> String {
 }
 
 /// Returns a line for each gap, and for each backup that a gap cuts off.
-pub fn fault_lines(report: &SystemReport) -> Vec<String> {
+pub(super) fn fault_lines(report: &SystemReport) -> Vec<String> {
     let gaps = report
         .gaps
         .iter()
@@ -154,7 +154,7 @@ pub fn fault_lines(report: &SystemReport) -> Vec<String> {
 }
 
 /// Returns the first and the last segment of a gap.
-pub fn gap_text(gap: &WalGap) -> String {
+pub(super) fn gap_text(gap: &WalGap) -> String {
     match gap.from == gap.to {
         true => gap.from.to_string(),
         false => format!("{} to {}", gap.from, gap.to),
@@ -166,7 +166,7 @@ impl WalCheck {
     ///
     /// # Errors
     /// The storage's, and those of `out`.
-    pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let objects = repository_at(&self.repository)?;
         let (segments, faults) = wal_faults(&objects, true)?;
         self.print(segments, &faults, out)?;
@@ -202,7 +202,7 @@ fn fault_line(error: &Error) -> String {
 ///
 /// # Errors
 /// The storage's.
-pub fn wal_faults(objects: &Arc<dyn Objects>, reads: bool) -> Result<(u64, Vec<String>)> {
+pub(super) fn wal_faults(objects: &Arc<dyn Objects>, reads: bool) -> Result<(u64, Vec<String>)> {
     let mut segments = 0;
     let mut faults = Vec::new();
     let systems = list_systems(&**objects)?;

@@ -3,7 +3,7 @@
 //! A row fits 80 columns if the source is short; facts that few backups have follow on a line below it.
 
 use super::List;
-use crate::command::show::tag;
+use crate::cli::verbs::show::tag;
 use fullbore_format::{
     error::{Error, Result},
     root::{ClusterInfo, Root, SourceInfo},

@@ -12,15 +12,15 @@ use std::{ffi::OsString, io::Write};
 
 /// The repository to prune, and the form of the output.
 #[derive(Debug, Clone, Default)]
-pub struct Prune {
+pub(super) struct Prune {
     /// The repository.
-    pub repository: OsString,
+    pub(super) repository: OsString,
     /// Whether to print only what would be freed.
-    pub dry_run: bool,
+    pub(super) dry_run: bool,
     /// Whether to print JSON, one object a line.
-    pub json: bool,
+    pub(super) json: bool,
     /// How long archived WAL is kept.
-    pub wal: WalRetention,
+    pub(super) wal: WalRetention,
 }
 
 /// One backup, or the total, as JSON.
@@ -52,7 +52,7 @@ impl Prune {
     ///
     /// # Errors
     /// Those of [`prune`]; [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission) if the storage refused to delete something.
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let objects = repository_at(&self.repository)?;
         read_repository(&*objects)?;
         let pruned = prune(&*objects, self.dry_run)?;

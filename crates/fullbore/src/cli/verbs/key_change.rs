@@ -15,72 +15,20 @@ use fullbore_storage::{
     seen_keys::{new_recipients, remember_recipients},
 };
 use serde_json::json;
-use std::{ffi::OsString, io::Write, sync::Arc};
-
-/// The repository and what to do with its keys.
-#[derive(Debug, Clone)]
-pub struct KeyCommand {
-    /// The repository.
-    pub repository: OsString,
-    /// The change.
-    pub change: KeyChange,
-}
+use std::{io::Write, sync::Arc};
 
 /// Who uses a new key.
 #[derive(Debug, Clone)]
-pub enum NewRecipient {
+pub(super) enum NewRecipient {
     /// Whoever has the key of this recipient, or of the one in `@FILE`.
     Named(String),
     /// Whoever knows the passphrase that these options give.
     Passphrase(KeyOptions),
 }
 
-/// A change of keys.
-#[derive(Debug, Clone)]
-pub enum KeyChange {
-    /// Prints the keys.
-    List {
-        /// Whether to print JSON.
-        json: bool,
-    },
-    /// Adds a key.
-    Add {
-        /// Its name.
-        name: String,
-        /// Who uses it.
-        recipient: NewRecipient,
-        /// What it permits.
-        access: Access,
-    },
-    /// Removes a key.
-    Remove {
-        /// Its name.
-        name: String,
-        /// What it permits, if two keys have the name.
-        access: Option<Access>,
-    },
-    /// Writes the keys anew, from a copy of the repository's key.
-    Restore {
-        /// The name of the first key.
-        name: String,
-        /// Who uses it.
-        recipient: NewRecipient,
-    },
-    /// Seals with a new key from now on.
-    Rotate {
-        /// How the user agrees to recipients that are new to this user.
-        agreement: Agreement,
-    },
-    /// Lets a backup count that was sealed by a key that does not.
-    Accept {
-        /// Its id.
-        backup: String,
-    },
-}
-
 /// How a user agrees to something that was shown.
 #[derive(Debug, Clone, Copy)]
-pub enum Agreement {
+pub(super) enum Agreement {
     /// By an option.
     Given,
     /// By an answer to a question.
@@ -89,56 +37,68 @@ pub enum Agreement {
     Impossible,
 }
 
-impl KeyCommand {
-    /// Carries out the change, and prints what was done.
-    ///
-    /// # Errors
-    /// As the functions of [`keys`](fullbore_storage::keys).
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let location = Location::parse(&self.repository)?;
-        match &self.change {
-            KeyChange::List { json } => list(&location, *json, out),
-            KeyChange::Add {
-                name,
-                recipient,
-                access,
-            } => {
-                let (stored, ring) = opened_key(&location)?;
-                add_key(&*stored, &ring, name, &recipient.get()?, *access)?;
-                text::line(out, &format!("key {name:?} was added"))?;
-                show_all(&*stored, &ring, out)
-            }
-            KeyChange::Remove { name, access } => {
-                let (stored, ring) = opened_key(&location)?;
-                let access = access_of(&list_keys(&*stored, Some(&ring))?, name, *access)?;
-                remove_key(&*stored, Some(&ring), name, access)?;
-                text::line(out, &format!("key {name:?} was removed"))?;
-                text::line(out, after_removal(access))
-            }
-            KeyChange::Restore { name, recipient } => {
-                let (stored, ring) = saved_key(&location)?;
-                restore_keys(&stored, &ring, name, &recipient.get()?)?;
-                remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
-                text::line(
-                    out,
-                    &format!("the keys were written anew, with key {name:?}"),
-                )?;
-                text::line(out, &fingerprint_line(&ring))
-            }
-            KeyChange::Rotate { agreement } => {
-                let (stored, ring) = opened_key(&location)?;
-                agree(&list_keys(&*stored, Some(&ring))?, &ring, *agreement, out)?;
-                let rotated = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
-                remember_recipients(&rotated, &list_keys(&*stored, Some(&rotated))?);
-                text::line(out, "later backups are sealed with a new key")?;
-                keep_memory(&stored, (ring, rotated), out)
-            }
-            KeyChange::Accept { backup } => {
-                let (stored, ring) = opened_key(&location)?;
-                accept(&*stored, &ring, backup, out)
-            }
-        }
-    }
+/// Adds a key.
+///
+/// # Errors
+/// As [`add_key`].
+pub(super) fn add(
+    location: &Location,
+    name: &str,
+    (recipient, access): (&NewRecipient, Access),
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (stored, ring) = opened_key(location)?;
+    add_key(&*stored, &ring, name, &recipient.get()?, access)?;
+    text::line(out, &format!("key {name:?} was added"))?;
+    show_all(&*stored, &ring, out)
+}
+
+/// Removes a key. `access` is what it permits, if two keys have the name.
+///
+/// # Errors
+/// As [`remove_key`].
+pub(super) fn remove(
+    location: &Location,
+    name: &str,
+    access: Option<Access>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (stored, ring) = opened_key(location)?;
+    let access = access_of(&list_keys(&*stored, Some(&ring))?, name, access)?;
+    remove_key(&*stored, Some(&ring), name, access)?;
+    text::line(out, &format!("key {name:?} was removed"))?;
+    text::line(out, after_removal(access))
+}
+
+/// Writes the keys again, from a copy of the repository's key.
+///
+/// # Errors
+/// As [`restore_keys`].
+pub(super) fn restore(
+    location: &Location,
+    name: &str,
+    recipient: &NewRecipient,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (stored, ring) = saved_key(location)?;
+    restore_keys(&stored, &ring, name, &recipient.get()?)?;
+    remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
+    let line = format!("the keys were written anew, with key {name:?}");
+    text::line(out, &line)?;
+    text::line(out, &fingerprint_line(&ring))
+}
+
+/// Seals later backups with a new key.
+///
+/// # Errors
+/// As [`rotate_key`].
+pub(super) fn rotate(location: &Location, agreement: Agreement, out: &mut dyn Write) -> Result<()> {
+    let (stored, ring) = opened_key(location)?;
+    agree(&list_keys(&*stored, Some(&ring))?, &ring, agreement, out)?;
+    let rotated = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
+    remember_recipients(&rotated, &list_keys(&*stored, Some(&rotated))?);
+    text::line(out, "later backups are sealed with a new key")?;
+    keep_memory(&stored, (ring, rotated), out)
 }
 
 impl NewRecipient {
@@ -243,7 +203,12 @@ fn agree(files: &[KeyFile], ring: &KeyRing, by: Agreement, out: &mut dyn Write) 
         .hint("remove those that should not read or add (fullbore key remove); then run the same command with --yes"))
 }
 
-fn accept(stored: &dyn Objects, ring: &KeyRing, backup: &str, out: &mut dyn Write) -> Result<()> {
+/// Lets a backup count that was sealed by a key that does not.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] without a root of this id that a key of this repository sealed.
+pub(super) fn accept(location: &Location, backup: &str, out: &mut dyn Write) -> Result<()> {
+    let (stored, ring) = opened_key(location)?;
     let cannot = |why: &str| {
         Error::new(
             ErrorKind::NotFound,
@@ -254,7 +219,7 @@ fn accept(stored: &dyn Objects, ring: &KeyRing, backup: &str, out: &mut dyn Writ
     if !is_backup_id(backup) {
         return Err(cannot("it is not the id of a backup"));
     }
-    if accept_root(stored, ring, &roots::key(backup, ROOT))? {
+    if accept_root(&*stored, &ring, &roots::key(backup, ROOT))? {
         return text::line(out, &format!("backup {backup:?} counts from now on"));
     }
     Err(cannot(
@@ -277,7 +242,11 @@ fn access_word(access: Access) -> &'static str {
     }
 }
 
-fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
+/// Prints the keys.
+///
+/// # Errors
+/// The storage's, and those of `out`.
+pub(super) fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
     let (stored, ring) = stored_and_key(location)?;
     for key in list_keys(&*stored, ring.as_ref())? {
         let access = access_word(key.access);

@@ -3,10 +3,10 @@
 mod backups;
 mod entries;
 
-pub use entries::EntryForm;
+pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
-use super::wal::{needs_of_backups, print_system};
+use super::wal_report::{needs_of_backups, print_system};
 use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
 use fullbore_engine::{
@@ -47,33 +47,33 @@ const LOST: &str = "`fullbore repair` rebuilds it, or tells how to proceed";
 
 /// The backups or entries to list.
 #[derive(Debug, Clone, Default)]
-pub struct List {
+pub(in crate::cli) struct List {
     /// `FROM[@BACKUP]`, or `-` for standard input.
-    pub from: OsString,
+    pub(in crate::cli) from: OsString,
     /// Selects the backups to list, or those of which the latest is listed.
-    pub filter: BackupFilter,
+    pub(in crate::cli) filter: BackupFilter,
     /// Paths in the backup; empty for everything.
-    pub paths: Vec<Vec<u8>>,
+    pub(in crate::cli) paths: Vec<Vec<u8>>,
     /// Whether directories among the paths are listed with everything below them.
-    pub recursive: bool,
+    pub(in crate::cli) recursive: bool,
     /// How entries are printed.
-    pub form: EntryForm,
+    pub(in crate::cli) form: EntryForm,
     /// Whether to round sizes of entries.
-    pub human: bool,
+    pub(in crate::cli) human: bool,
     /// Whether to print all details of backups.
-    pub long: bool,
+    pub(in crate::cli) long: bool,
     /// Whether to print neither a header nor a last line.
-    pub quiet: bool,
+    pub(in crate::cli) quiet: bool,
     /// Columns of the terminal; `None` if the output is no terminal.
-    pub columns: Option<usize>,
+    pub(in crate::cli) columns: Option<usize>,
     /// Whether to print JSON, one object a line.
-    pub json: bool,
+    pub(in crate::cli) json: bool,
 }
 
 impl List {
     /// Returns whether the command lists the backups of a repository, instead of the entries of
     /// one.
-    pub fn is_of_backups(&self) -> bool {
+    pub(in crate::cli) fn is_of_backups(&self) -> bool {
         is_repository(&self.from) && self.paths.is_empty()
     }
 
@@ -82,7 +82,7 @@ impl List {
     ///
     /// # Errors
     /// Those of opening FROM, of reading pages, and of `out`.
-    pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
+    pub(in crate::cli) fn run(&self, out: &mut dyn Write) -> Result<u8> {
         if self.is_of_backups() {
             return self.print_backups(out);
         }

@@ -14,18 +14,18 @@ use std::{collections::BTreeMap, ffi::OsStr};
 
 /// Times of the newest backups.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct NewestBackups {
+pub(super) struct NewestBackups {
     /// Seconds since 1970 at which the newest backup of each source began.
-    pub seconds: BTreeMap<String, i64>,
+    pub(super) seconds: BTreeMap<String, i64>,
     /// Whether every backup could be read, so that a source that is not named has none.
-    pub is_whole: bool,
+    pub(super) is_whole: bool,
 }
 
 /// Returns the times in a repository, of all sources or of `own` alone; nothing for an archive or a stream.
 ///
 /// # Errors
 /// [`fullbore_format::error::ErrorKind::NotFound`] if nothing is there, as where a disk is not mounted; the storage's.
-pub fn newest_backups(repository: &OsStr, own: Option<&OwnSource>) -> Result<NewestBackups> {
+pub(super) fn newest_backups(repository: &OsStr, own: Option<&OwnSource>) -> Result<NewestBackups> {
     let mut newest = NewestBackups::default();
     if !is_repository(repository) {
         return must_exist(repository).map(|()| newest);

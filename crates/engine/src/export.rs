@@ -4,7 +4,7 @@
 //! It uses the engine of a backup, with the stored backup as the source. The capture time, the
 //! source, the tags and the facts of the cluster are kept; only the ID is new.
 
-use fullbore_engine::{
+use crate::{
     backup::{Backup, Outcome, Subject},
     plan::{SinkSpec, Tuning},
     report::damage::{Damage, Report, frame_damage},
@@ -23,19 +23,15 @@ use fullbore_repository::{
     select::BackupFilter,
 };
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     num::NonZeroUsize,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-/// The backup to export, the destination and the options.
+/// The destination of an export, and its options.
 #[derive(Debug, Clone)]
-pub struct Export {
-    /// `FROM[@BACKUP]`.
-    pub from: OsString,
-    /// Selects the backups of which the latest is exported.
-    pub filter: BackupFilter,
+pub struct ExportOptions {
     /// Whether the destination repository must exist already.
     pub no_create: bool,
     /// The destination.
@@ -72,24 +68,25 @@ impl Exported {
     }
 }
 
-impl Export {
-    /// Exports the backup.
+impl ExportOptions {
+    /// Exports `REPO[@BACKUP]`, or the latest backup that the filter selects.
     ///
     /// # Errors
     /// Every error that makes the export impossible; [`ErrorKind::Corrupt`] for damage without
     /// `keep_going`. Nothing is committed then.
-    pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
-        self.run_archive(
-            open(&self.from, &self.filter)?,
-            &Selection::default(),
-            meter,
-        )
+    pub fn run(
+        &self,
+        backup: &OsStr,
+        filter: &BackupFilter,
+        meter: &Arc<Meter>,
+    ) -> Result<Exported> {
+        self.run_archive(open(backup, filter)?, &Selection::default(), meter)
     }
 
     /// Exports a selection of an open backup.
     ///
     /// # Errors
-    /// Those of [`Export::run`].
+    /// Those of [`ExportOptions::run`].
     pub fn run_archive(
         &self,
         archive: Archive,

@@ -26,7 +26,7 @@ use std::{
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchSubject {
+pub(super) enum BenchSubject {
     /// Reading a file or tree
     Read,
     /// Digests
@@ -41,28 +41,28 @@ pub enum BenchSubject {
 
 /// The measurement to run, and its settings.
 #[derive(Debug, Clone)]
-pub struct Bench {
+pub(super) struct Bench {
     /// The part to measure.
-    pub what: BenchSubject,
+    pub(super) what: BenchSubject,
     /// Path to read from or write to.
-    pub path: PathBuf,
+    pub(super) path: PathBuf,
     /// Codec to measure.
-    pub codec: Codec,
+    pub(super) codec: Codec,
     /// Number of threads.
-    pub workers: NonZeroUsize,
+    pub(super) workers: NonZeroUsize,
     /// Bytes to process where the amount is free.
-    pub bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// A measured figure: name, bytes a second, and a remark.
 #[derive(Debug, Clone)]
-pub struct Figure {
+pub(super) struct Figure {
     /// Name of the measured part.
-    pub name: String,
+    pub(super) name: String,
     /// Bytes of content a second.
-    pub rate: f64,
+    pub(super) rate: f64,
     /// Remark for the reader.
-    pub remark: String,
+    pub(super) remark: String,
 }
 
 const FRAME: usize = 1 << 20;
@@ -72,7 +72,7 @@ impl Bench {
     ///
     /// # Errors
     /// Errors of the system for the path.
-    pub fn run(&self) -> Result<Vec<Figure>> {
+    pub(super) fn run(&self) -> Result<Vec<Figure>> {
         match self.what {
             BenchSubject::Read => Ok(vec![self.read()?]),
             BenchSubject::Digest => Ok(self.digests()),

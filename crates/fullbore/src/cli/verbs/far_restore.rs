@@ -1,0 +1,55 @@
+//! Restores whose target is on another host: the whole command runs there, with the repository of this host.
+
+use super::{
+    far::{FarArguments, NearService, offered_name},
+    restore_args::{RestoreArgs, plan},
+};
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_repository::open::{named, place};
+use fullbore_storage::{FarRestore, Location};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    sync::Arc,
+};
+
+/// Runs a restore on the host of its target, if that is another one. Returns the exit code.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the backup is in no repository; those of the connection.
+pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
+    let Some(to) = &args.to else {
+        return Ok(None);
+    };
+    let Location::Ssh { host, path } = Location::parse(to.as_os_str())? else {
+        return Ok(None);
+    };
+    let (location, selector) = place(&args.from)?;
+    if !location.is_repository() {
+        let what = format!("cannot restore {location} on another host");
+        return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
+    }
+    let in_place = args.overwrite.is_some() || args.delta.is_delta();
+    let root = plan(args)?.chosen_root(in_place)?;
+    // The other host finds one backup, so it needs no other name for it than its id.
+    let named = match selector {
+        Some(selector) => named(without(&args.from, selector), &root.id),
+        None => args.from.clone(),
+    };
+    let arguments = FarArguments {
+        to: path.into(),
+        words: vec![(args.from.clone(), offered_name(&named))],
+        added: Vec::new(),
+    };
+    let report = args.run.report.as_deref();
+    let rights = FarRestore::new(location.objects()?, &root);
+    let service = NearService::new(Some(Arc::new(rights)), None, report)?;
+    service.run(&host, &arguments).map(Some)
+}
+
+/// The word of a repository without `@` and the words that select a backup.
+fn without(word: &OsStr, selector: &str) -> OsString {
+    let bytes = word.as_bytes();
+    let end = bytes.len().saturating_sub(selector.len() + 1);
+    OsStr::from_bytes(&bytes[..end]).to_owned()
+}
