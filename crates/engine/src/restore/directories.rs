@@ -99,7 +99,7 @@ impl RestoreRun<'_> {
         match item.entry.kind {
             EntryKind::Directory => item.state != EntryState::Vanished,
             EntryKind::HardLink(_) => {
-                item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
+                item.state.is_stored() && !self.rules.leaves_out(&item.entry.path)
             }
             _ => false,
         }

@@ -1,6 +1,6 @@
 //! Patterns that choose entries of a restore.
 
-use super::Restore;
+use super::{Restore, cluster::refusals::refuse_patterns};
 use fullbore_format::{
     entry::{EntryKind, EntryPath, is_within, split},
     error::{Error, ErrorKind, Result},
@@ -44,12 +44,7 @@ impl Restore {
         if include.is_empty() && exclude.is_empty() {
             return Ok(paths);
         }
-        if archive.root.postgres.is_some() {
-            let what = "cannot restore a cluster with --include or --exclude";
-            return Err(Error::new(ErrorKind::Usage, what)
-                .because("a server needs all of its files")
-                .hint("--database restores one database"));
-        }
+        refuse_patterns(archive)?;
         let selection = if include.is_empty() {
             paths
         } else {

@@ -19,7 +19,9 @@ mod entry_patterns;
 pub mod estimate;
 pub(crate) mod existing;
 pub(crate) mod extraneous;
+pub(crate) mod plan;
 pub mod preview;
+pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod tar_stream;
 
@@ -29,13 +31,12 @@ use crate::report::{
     damage::{Damage, Report},
     skipped::SkippedEntries,
 };
-use checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source, selected_paths};
+use checks::{check_paths_exist, selected_paths};
 use cluster::choose_backup;
 use delta::{Delta, DeltaChanges};
 pub use entry_patterns::EntryPatterns;
-use existing::NewerFiles;
-pub use existing::Overwrite;
-use extraneous::ExtraneousFiles;
+pub use existing::{ExtraDeletion, RestoreInto};
+use existing::{NewerFiles, ReplacedFiles};
 use fullbore_format::{
     digest::Algorithm,
     entry::EntryPath,
@@ -46,8 +47,7 @@ use fullbore_format::{
 use fullbore_pipeline::{ordered::Permits, workers::WorkerLimit};
 use fullbore_platform as platform;
 use fullbore_platform::{metrics::meter::Meter, queue::Locked};
-use fullbore_postgres::restore::plan as postgres;
-use fullbore_repository::archive::unnamed_losses;
+use fullbore_postgres::restore::plan::ClusterOptions;
 use fullbore_repository::{
     archive::Archive,
     open::{OpenedFrom, open_any},
@@ -57,6 +57,7 @@ use fullbore_tree::write::{
     layout::{TargetLayout, TargetMount},
     tree::{TargetOptions, TargetTree},
 };
+use plan::RestorePlan;
 use run::RestoreRun;
 use std::{
     ffi::OsString,
@@ -84,14 +85,14 @@ pub struct Restore {
     pub paths: Vec<Vec<u8>>,
     /// Patterns that choose among them.
     pub patterns: EntryPatterns,
-    /// Whether the target may hold files already, and which of them are replaced.
-    pub overwrite: Overwrite,
+    /// What happens to files that the target has.
+    pub into: RestoreInto,
     /// Whether the restore continues after damage and restores every undamaged file.
     pub keep_going: bool,
     /// Whether owners are restored by number instead of by name.
     pub numeric_owner: bool,
     /// Options that only the restore of a PostgreSQL cluster has.
-    pub postgres: postgres::ClusterOptions,
+    pub postgres: ClusterOptions,
     /// Number of threads that decode and digest at once.
     pub workers: NonZeroUsize,
     /// Memory limit of all buffers together, in bytes.
@@ -101,6 +102,9 @@ pub struct Restore {
     /// Called before the first write, with the directories outside of the target that the restore
     /// writes to.
     pub say_elsewhere: fn(&[TargetMount]),
+    /// Called with the paths that do not belong to the backup, before the first is removed. After
+    /// an error nothing is removed.
+    pub say_removed: fn(&[EntryPath]) -> Result<()>,
 }
 
 /// The outcome of a restore.
@@ -149,12 +153,13 @@ impl Summary {
 }
 
 impl Restore {
-    /// Returns the root of the backup that is restored, into an existing tree or not.
+    /// Returns the root of the backup that is restored.
     ///
     /// # Errors
     /// Those of choosing and opening it.
-    pub fn chosen_root(&self, in_place: bool) -> Result<Root> {
-        Ok(choose_backup::open_chosen(self, in_place)?.root)
+    pub fn chosen_root(&self) -> Result<Root> {
+        let is_in_place = self.into.is_in_place();
+        Ok(choose_backup::open_chosen(self, is_in_place)?.root)
     }
 
     /// Restores the backup or the stream that `from` names.
@@ -162,8 +167,10 @@ impl Restore {
     /// # Errors
     /// Every error that ends a restore; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite.is_allowed())?
-        {
+        if matches!(self.into, RestoreInto::Delta { .. }) {
+            return self.run_archive(self.open_for_delta()?, meter);
+        }
+        if let Some(archive) = choose_backup::choose_of_cluster(self, self.into.is_in_place())? {
             return self.run_archive(archive, meter);
         }
         let opened = if self.from == "-" {
@@ -190,24 +197,22 @@ impl Restore {
     /// # Errors
     /// As [`Restore::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Summary> {
-        self.run_in(archive, meter, None)
-    }
-
-    /// Restores the backup; with `delta`, updates the files that the target already has.
-    pub(crate) fn run_in(
-        &self,
-        archive: Archive,
-        meter: &Meter,
-        delta: Option<&Delta<'_>>,
-    ) -> Result<Summary> {
         let start = Instant::now();
         archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));
-        let (run, extra) = self.prepare(archive, report, meter, delta)?;
+        let plan = RestorePlan::new(self, archive)?;
+        plan.check_source(self)?;
+        let extra = self.list_deletions(&plan)?;
+        plan.rules.refuse_leftovers(&plan)?;
+        let run = self.begin(plan, report, meter)?;
         let removed = run.remove_extraneous(&extra.paths)?;
-        self.write(&run, delta)?;
+        let delta = match self.into {
+            RestoreInto::Delta { .. } => Some(Delta::new()),
+            RestoreInto::Empty | RestoreInto::Overwrite { .. } => None,
+        };
+        self.write(&run, delta.as_ref())?;
         let changes = delta.map(|delta| delta.changes(removed));
         let summary = self.finish(run, extra.kept, changes)?;
         Ok(Summary {
@@ -216,77 +221,50 @@ impl Restore {
         })
     }
 
-    /// Plans and checks the restore, and opens the target. Also returns the files that do not
-    /// belong to the backup, if they are to be removed.
-    fn prepare<'a>(
+    /// Opens the target for what was planned.
+    fn begin<'a>(
         &self,
-        archive: Archive,
+        plan: RestorePlan,
         report: Arc<Report>,
         meter: &'a Meter,
-        delta: Option<&Delta<'_>>,
-    ) -> Result<(RestoreRun<'a>, ExtraneousFiles)> {
-        let selection = self.selection(&archive)?;
-        check_paths_exist(&archive, &selection, self.keep_going)?;
+    ) -> Result<RestoreRun<'a>> {
         platform::raise_open_files_limit();
-        let cluster = cluster::plan(self, &archive, &selection)?;
-        let layout = cluster::layout(self, &archive, &selection, &cluster);
-        refuse_target_in_source(self, &archive, &layout)?;
-        refuse_replacing_source(self, &archive, &selection, &layout)?;
-        let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        let extra = match delta {
-            None => ExtraneousFiles::default(),
-            Some(delta) => {
-                delta.list_deletions(&archive, &selection, &cluster, &layout, unnamed)?
-            }
-        };
-        cluster::refusals::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
-        let overwrite = match delta {
-            Some(_) => Overwrite::All,
-            None => self.overwrite_in(&archive, &selection, &layout)?,
-        };
-        (self.say_elsewhere)(&layout.mounts);
-        let tree = Self {
-            overwrite,
-            ..self.clone()
-        }
-        .create_tree(&layout)?;
-        let permits = Permits::new(self.workers.min(self.workers_that_fit(&archive)));
-        let run = RestoreRun {
-            archive,
-            selection,
-            cluster,
+        let replaced = self.replaced_files(&plan)?;
+        (self.say_elsewhere)(&plan.layout.mounts);
+        let tree = self.create_tree(&plan.layout, replaced != ReplacedFiles::Nothing)?;
+        let permits = Permits::new(self.workers.min(self.workers_that_fit(&plan.archive)));
+        Ok(RestoreRun {
+            archive: plan.archive,
+            selection: plan.selection,
+            rules: plan.rules,
             tree,
             report,
             meter,
             permits,
             stand_ins: Mutex::default(),
-            lacking: Mutex::new(MissingParts::new(unnamed)),
+            lacking: Mutex::new(MissingParts::new(plan.unnamed)),
             absent: Mutex::default(),
             not_ours: Mutex::default(),
-            newer: NewerFiles::of(overwrite),
+            newer: NewerFiles::of(replaced),
             refused: SkippedEntries::default(),
-        };
-        Ok((run, extra))
+        })
     }
 
-    /// Writes everything except the last file of a cluster, and makes it durable.
-    fn write(&self, run: &RestoreRun<'_>, delta: Option<&Delta<'_>>) -> Result<()> {
+    /// Writes everything except the file that is placed last, and makes it durable.
+    fn write(&self, run: &RestoreRun<'_>, delta: Option<&Delta>) -> Result<()> {
         let fit = self.workers_that_fit(&run.archive);
         let limit = WorkerLimit::climbing(self.workers.min(fit), fit.get(), run.meter);
         match delta {
             None => run.content(&limit)?,
             Some(delta) => delta.content(run, &limit)?,
         }
-        cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
-        cluster::write_archived_wal(self, &run.cluster, &run.archive, &run.tree)?;
+        run.rules.write_files(run)?;
         let damaged = run.report.files();
-        if delta.is_none() && self.overwrite.is_allowed() {
+        if self.into.overwrites() {
             run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&limit, &damaged)?;
-        if let Some(info) = &run.archive.root.postgres {
-            cluster::new_forks::remove_forks(&self.to, &run.cluster, info, &run.tree)?;
-        }
+        run.rules.remove_files(run)?;
         run.tree.sync()
     }
 
@@ -301,11 +279,11 @@ impl Restore {
         kept: Vec<String>,
         changes: Option<DeltaChanges>,
     ) -> Result<Summary> {
-        let lacking = run.lacking.opened();
         let damage = run.report.damage();
         // A server must not start on an incomplete cluster, so its last file is left out.
-        let is_complete = run.refused.is_empty() && lacking.is_captured();
-        let closing = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_complete)?;
+        let is_complete = run.refused.is_empty() && run.lacking.locked().is_captured();
+        let closing = run.rules.finish(&run, is_complete)?;
+        let lacking = run.lacking.opened();
         let mut notes = lacking.lines();
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup", &run.tree)
@@ -313,7 +291,7 @@ impl Restore {
             notes.extend(kept);
             notes.extend(closing.notes);
             let error = notes.into_iter().fold(error, Error::detail);
-            let replaces = changes.is_some() || self.overwrite.is_allowed();
+            let replaces = self.into.is_in_place();
             return Err(with_retry_hint(error, closing.is_kept, replaces));
         }
         notes.extend(run.newer.line());
@@ -347,11 +325,11 @@ impl Restore {
     }
 
     /// Opens or creates the target tree.
-    pub(crate) fn create_tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
+    fn create_tree(&self, layout: &TargetLayout, overwrite: bool) -> Result<Arc<TargetTree>> {
         TargetTree::create(
             layout,
             TargetOptions {
-                overwrite: self.overwrite.is_allowed(),
+                overwrite,
                 numeric_owner: self.numeric_owner,
                 usual_parents: false,
                 whole_files: false,

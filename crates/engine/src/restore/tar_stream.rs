@@ -79,7 +79,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
         found: vec![false; selection.paths().len()],
         selection,
         directories: DeferredDirs::default(),
-        came: restore.overwrite.is_allowed().then(RestoredPaths::default),
+        came: restore.into.overwrites().then(RestoredPaths::default),
         refused: SkippedEntries::default(),
         trailed: false,
         report: &report,
@@ -112,7 +112,7 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     TargetTree::create(
         &TargetLayout::plain(&restore.to),
         TargetOptions {
-            overwrite: restore.overwrite.is_allowed(),
+            overwrite: restore.into.overwrites(),
             numeric_owner: restore.numeric_owner,
             usual_parents: true,
             whole_files: false,
@@ -457,9 +457,8 @@ impl TarRestore<'_> {
         let is_complete = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
         let root = self.members.self_check.root();
         let closing = root
-            .and_then(|root| root.postgres.as_ref())
             .filter(|_| is_complete)
-            .map(|cluster| cluster::stream_notes(cluster, &restore.to))
+            .map(|root| cluster::stream_notes(root, &restore.to))
             .unwrap_or_default();
         let mut notes = lacking.lines();
         notes.extend(self.tree().notes.lines());

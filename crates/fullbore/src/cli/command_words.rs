@@ -241,11 +241,10 @@ fn options_part<'a>(
         let is_apart = last.value.is_none()
             && last.arg.get_action().takes_values()
             && !last.arg.is_require_equals_set();
-        last.value = last
-            .value
-            .take()
-            .or_else(|| rest.next().filter(|_| is_apart));
-        words.extend(last.value.clone().filter(|_| is_apart));
+        if is_apart {
+            last.value = rest.next();
+            words.extend(last.value.clone());
+        }
     }
     LinePart::Options { found, words }
 }
@@ -349,7 +348,7 @@ mod tests {
         for (line, rest) in [
             ("verify --workers 2 R", "verify R"),
             ("verify --workers=2 R", "verify R"),
-            ("verify -qj2 R", "verify -q R"),
+            ("verify -qj2 R", "verify --quiet R"),
             ("verify -j 2 R", "verify R"),
             ("verify R -- --workers 2", "verify R -- --workers 2"),
             ("verify --tag --workers R", "verify --tag --workers R"),

@@ -32,7 +32,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         to: to.into(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore_engine::restore::Overwrite::Never,
+        into: fullbore_engine::restore::RestoreInto::Empty,
         keep_going,
         numeric_owner: false,
         postgres: Default::default(),
@@ -40,6 +40,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         memory: 1 << 27,
         fetch_words: Vec::new(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     };
     restore.run(&Meter::default())
 }

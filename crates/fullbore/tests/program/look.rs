@@ -345,7 +345,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         to: to.clone(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore_engine::restore::Overwrite::Never,
+        into: fullbore_engine::restore::RestoreInto::Empty,
         keep_going: true,
         numeric_owner: false,
         postgres: Default::default(),
@@ -353,6 +353,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         memory: 1 << 27,
         fetch_words: Vec::new(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     };
     let result = restore.run(&Meter::default());
     let large = to.join("large").exists();

@@ -74,7 +74,7 @@ fn a_cut_tar_restores_what_is_whole_and_says_so() {
     let error = restore(&dir.path().join("x.tar"), &to).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     let again = Restore {
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         keep_going: true,
         ..plan(&dir.path().join("x.tar"), &to)
     };

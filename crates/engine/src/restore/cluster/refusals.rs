@@ -3,7 +3,7 @@
 //! Everything here only reads the target. The owner of tablespaces is checked in
 //! `tablespace_owner`.
 
-use super::super::{Restore, extraneous::find_extraneous};
+use crate::restore::{Restore, RestoreInto, extraneous::find_extraneous, plan::RestorePlan};
 use fullbore_format::{
     entry,
     error::{Error, ErrorKind, Result, quoted},
@@ -21,10 +21,7 @@ use fullbore_postgres::{
 use fullbore_repository::archive::{Archive, Selection};
 use fullbore_tree::{
     patterns::Patterns,
-    write::{
-        final_file::UNFINISHED,
-        layout::{TargetLayout, TargetMount},
-    },
+    write::{final_file::UNFINISHED, layout::TargetMount},
 };
 use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path};
 
@@ -37,10 +34,32 @@ pub(super) fn refuse_target(restore: &Restore, selection: &Selection) -> Result<
     if !selection.holds(PG_CONTROL) {
         return refuse_parts(&restore.to, selection);
     }
-    if restore.overwrite.is_allowed() {
-        refuse_existing_cluster(&restore.to)?;
+    match restore.into {
+        RestoreInto::Overwrite { .. } => refuse_existing_cluster(&restore.to),
+        RestoreInto::Delta { delete: None } => Err(keeps_newer_files()),
+        RestoreInto::Empty | RestoreInto::Delta { .. } => Ok(()),
     }
-    Ok(())
+}
+
+fn keeps_newer_files() -> Error {
+    let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
+    Error::new(ErrorKind::Usage, what)
+        .because("the server would use these files as its own")
+        .hint("add --delete")
+}
+
+/// Refuses patterns for a backup of a cluster.
+///
+/// # Errors
+/// [`ErrorKind::Usage`].
+pub(crate) fn refuse_patterns(archive: &Archive) -> Result<()> {
+    if archive.root.postgres.is_none() {
+        return Ok(());
+    }
+    let what = "cannot restore a cluster with --include or --exclude";
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("a server needs all of its files")
+        .hint("--database restores one database"))
 }
 
 /// Refuses a target whose `pg_wal` is a link, unless the operator named the directory: in a copy of
@@ -194,25 +213,20 @@ fn is_server_file(path: &[u8]) -> bool {
 /// # Errors
 /// [`ErrorKind::Exists`] if the target has a file that neither the backup has nor this restore
 /// makes; those of [`extra`].
-pub(crate) fn refuse_leftovers(
+pub(super) fn refuse_leftovers(
     restore: &Restore,
-    archive: &Archive,
-    selection: &Selection,
-    plan: &ClusterPlan,
-    layout: &TargetLayout,
+    plan: &RestorePlan,
+    cluster: &ClusterPlan,
 ) -> Result<()> {
-    if !restore.overwrite.is_allowed()
-        || archive.root.postgres.is_none()
-        || !selection.holds(PG_CONTROL)
-    {
+    if !restore.into.overwrites() || !plan.selection.holds(PG_CONTROL) {
         return Ok(());
     }
     let is_made = |path: &[u8]| {
         entry::split(path).1 == UNFINISHED
-            || plan.recovery.signal == Some(path)
+            || cluster.recovery.signal == Some(path)
             || path == POSTMASTER_PID
     };
-    let mut rest = find_extraneous(archive, selection, plan, layout, &Patterns::default())?.paths;
+    let mut rest = find_extraneous(plan, &Patterns::default())?.paths;
     rest.retain(|path| !is_made(path));
     let Some(first) = rest.iter().min() else {
         return Ok(());

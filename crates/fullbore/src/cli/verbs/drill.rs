@@ -14,7 +14,7 @@ use crate::cli::{
 use clap::{Args, ValueHint};
 use fullbore_engine::{
     drill::{Drill, DrillOutcome},
-    restore::{EntryPatterns, Overwrite, Restore},
+    restore::{EntryPatterns, Restore, RestoreInto},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -131,7 +131,7 @@ fn plan(args: DrillArgs) -> Result<Drill> {
         to: PathBuf::new(),
         paths: Vec::new(),
         patterns: EntryPatterns::default(),
-        overwrite: Overwrite::default(),
+        into: RestoreInto::Empty,
         keep_going: false,
         numeric_owner: false,
         postgres: ClusterOptions {
@@ -142,6 +142,7 @@ fn plan(args: DrillArgs) -> Result<Drill> {
         memory: memory(args.memory, FRAME_BYTES),
         fetch_words: fetch_words(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     };
     Ok(Drill {
         restore,

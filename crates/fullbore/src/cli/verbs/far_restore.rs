@@ -29,8 +29,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         let what = format!("cannot restore {location} on another host");
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
     }
-    let in_place = args.overwrite.is_some() || args.delta.is_delta();
-    let root = plan(args)?.chosen_root(in_place)?;
+    let root = plan(args)?.chosen_root()?;
     // The other host finds one backup, so it needs no other name for it than its id.
     let named = match selector {
         Some(selector) => named(without(&args.from, selector), &root.id),

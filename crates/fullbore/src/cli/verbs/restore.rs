@@ -10,18 +10,12 @@ use crate::cli::{
     limit::{RunEnds, RunLimit},
     metered_run::{JudgedRun, MeteredRun, ReportHead},
     options::OutputArgs,
-    output::{aside, printed},
+    output::aside,
     report,
 };
-use fullbore_engine::restore::{Restore, Summary, delta::Delta};
-use fullbore_format::{
-    entry::EntryPath,
-    error::{Result, quoted},
-    root::EntryName,
-    text,
-};
+use fullbore_engine::restore::{Restore, Summary};
+use fullbore_format::error::Result;
 use fullbore_platform::metrics::hardware::RunKind;
-use serde_json::json;
 
 pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     if let Some(code) = far_restore::restore(&args)? {
@@ -30,26 +24,18 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
     args.delta.check()?;
     let ends = RunEnds::of(Some(&args.from), None);
     let restore = plan(&args)?;
-    let say = |paths: &[Vec<u8>]| say_removed(paths, args.output.json, args.output.quiet);
     if args.dry_run {
-        let deletion = args.delta.deletion();
-        let is_allowed = args.overwrite.is_some() || args.delta.is_delta();
-        return restore_preview::run(&restore, deletion, is_allowed, &args.output);
+        return restore_preview::run(&restore, &args.output);
     }
     if args.plan {
-        let deletion = args.delta.deletion();
-        if deletion.is_some() {
-            let refusal = Delta::new(&restore, deletion, &say).plan_deletions()?;
-            refusal.into_iter().for_each(|error| say_refusal(&error));
-        }
+        let planned = restore.planned_removal()?;
+        (restore.say_removed)(&planned.paths)?;
+        planned.refusal.iter().for_each(say_refusal);
         return restore_plan::run(restore, args.to, args.output.json);
     }
     let run = MeteredRun::new(&args.output, report::ENDS);
     let run = run.with_report(args.run.report.as_deref())?;
-    let summary = run.work(|meter| match args.delta.is_delta() {
-        true => Delta::new(&restore, args.delta.deletion(), &say).run(meter),
-        false => restore.run(meter),
-    })?;
+    let summary = run.work(|meter| restore.run(meter))?;
     let judged = JudgedRun {
         kind: RunKind::Restore,
         ends: &ends,
@@ -83,22 +69,4 @@ fn print_end(
         exit_code: summary.exit_code(),
     };
     run.print_report(&head, lines, limit);
-}
-
-/// Say what will be removed. A reader that has gone has read enough.
-///
-/// # Errors
-/// Of standard output: what is not told is not removed.
-fn say_removed(paths: &[EntryPath], json: bool, quiet: bool) -> Result<()> {
-    printed(|out| {
-        for path in paths.iter().filter(|_| !quiet || json) {
-            let line = match json {
-                true => json!({"type": "delete", "path": EntryName(path.clone())}).to_string(),
-                false => format!("delete: {}", quoted(path)),
-            };
-            text::line(out, &line)?;
-        }
-        Ok(0)
-    })
-    .map(drop)
 }

@@ -5,7 +5,7 @@ use crate::cli::{
     options::{
         DESTINATION, FRAME_BYTES, OutputArgs, PERFORMANCE, RunArgs, SOURCE, memory, rare, selected,
     },
-    output::{aside, told},
+    output::{aside, printed, told},
     select::SelectArgs,
     storage::fetch_words,
     values::{any_bytes, target, threads},
@@ -14,8 +14,9 @@ use clap::{
     Args, ValueHint,
     builder::{PathBufValueParser, TypedValueParser},
 };
-use fullbore_engine::restore::{EntryPatterns, Overwrite, Restore, delta::ExtraDeletion};
+use fullbore_engine::restore::{EntryPatterns, ExtraDeletion, Restore, RestoreInto};
 use fullbore_format::{
+    entry::EntryPath,
     error::{Error, ErrorKind, Result, quoted},
     root::EntryName,
     text::{self, arguments::pattern, size},
@@ -83,7 +84,7 @@ pub(in crate::cli) struct RestoreArgs {
     /// After an interrupted restore, use --overwrite=all: a file that is written in part is newer.
     /// For a cluster and for a stream, all files are replaced.
     #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true, default_missing_value = "older", value_parser = overwrite, help_heading = DESTINATION)]
-    pub(super) overwrite: Option<Overwrite>,
+    pub(super) overwrite: Option<RestoreInto>,
     #[command(flatten)]
     pub(super) delta: DeltaArgs,
     /// Restore what is not damaged, and list the rest
@@ -109,10 +110,10 @@ pub(in crate::cli) struct RestoreArgs {
 }
 
 /// Reads the value of --overwrite.
-fn overwrite(word: &str) -> Result<Overwrite, String> {
+fn overwrite(word: &str) -> Result<RestoreInto, String> {
     match word {
-        "older" => Ok(Overwrite::Older),
-        "all" => Ok(Overwrite::All),
+        "older" => Ok(RestoreInto::Overwrite { newer: false }),
+        "all" => Ok(RestoreInto::Overwrite { newer: true }),
         _ => Err("it is \"older\" or \"all\"".to_owned()),
     }
 }
@@ -179,6 +180,17 @@ impl DeltaArgs {
     }
 }
 
+impl RestoreArgs {
+    fn into(&self) -> RestoreInto {
+        match self.delta.is_delta() {
+            true => RestoreInto::Delta {
+                delete: self.delta.deletion(),
+            },
+            false => self.overwrite.unwrap_or_default(),
+        }
+    }
+}
+
 /// The restore that the arguments ask for.
 ///
 /// # Errors
@@ -193,7 +205,7 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
             include: args.include.clone(),
             exclude: args.exclude.clone(),
         },
-        overwrite: args.overwrite.unwrap_or_default(),
+        into: args.into(),
         keep_going: args.keep_going,
         numeric_owner: args.numeric_owner,
         postgres: args.cluster.clone().options(),
@@ -201,6 +213,7 @@ pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
         memory: memory(args.memory, FRAME_BYTES),
         fetch_words: fetch_words(),
         say_elsewhere: elsewhere(args.output.json, args.output.quiet),
+        say_removed: removed(args.output.json, args.output.quiet),
     })
 }
 
@@ -231,4 +244,32 @@ fn elsewhere(json: bool, quiet: bool) -> fn(&[TargetMount]) {
         },
         (false, true) => |_| (),
     }
+}
+
+/// Returns what says which files are removed, before the first one is. A reader that has gone has
+/// read enough.
+fn removed(json: bool, quiet: bool) -> fn(&[EntryPath]) -> Result<()> {
+    match (json, quiet) {
+        (true, _) => |paths| {
+            say_lines(paths, |path| {
+                json!({"type": "delete", "path": EntryName(path.clone())}).to_string()
+            })
+        },
+        (false, false) => |paths| say_lines(paths, |path| format!("delete: {}", quoted(path))),
+        (false, true) => |_| Ok(()),
+    }
+}
+
+/// Prints a line for each path.
+///
+/// # Errors
+/// Of standard output: a file that was not named is not removed.
+fn say_lines(paths: &[EntryPath], line: fn(&EntryPath) -> String) -> Result<()> {
+    printed(|out| {
+        let mut lines = paths.iter().map(line);
+        lines
+            .try_for_each(|line| text::line(out, &line))
+            .map(|()| 0)
+    })
+    .map(drop)
 }
