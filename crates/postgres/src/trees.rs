@@ -18,6 +18,7 @@ use fullbore_format::{
 };
 use fullbore_platform::dir::{self, Stat};
 use fullbore_tree::{
+    file_rules::FileRules,
     patterns::Patterns,
     read::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
@@ -136,9 +137,7 @@ impl TreeOpener<'_> {
 fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
     TreeRules {
         exclude: Patterns::default(),
-        exclude_caches: false,
-        exclude_if_present: Vec::new(),
-        one_file_system: false,
+        files: FileRules::default(),
         on_excluded: None,
         looks_twice: false,
         walkers: reading.walkers,

@@ -7,7 +7,7 @@
 //! divided into stretches, and a worker has all frames of one stretch, which may be many if the
 //! file has many small changes. The worker assembles the stretch, then hashes and writes it once.
 
-use super::RestoreRun;
+use super::run::RestoreRun;
 use crate::report::damage::{LEFT, frame_damage};
 use fullbore_format::{
     digest::Digest,

@@ -5,8 +5,9 @@
 //! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
-    MissingParts, Restore, check_paths_exist,
+    checks::check_paths_exist,
     cluster::{self, choose_backup},
+    request::Restore,
     rules::{EntryFate, EntryRules},
 };
 use fullbore_format::{
@@ -28,6 +29,7 @@ use fullbore_repository::archive::unnamed_losses;
 use fullbore_repository::archive::{
     Archive, Selection,
     frame_reader::FrameReader,
+    missing::MissingParts,
     schedule::{self, JobPlanner},
 };
 use serde::Serialize;

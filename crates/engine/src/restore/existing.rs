@@ -1,6 +1,9 @@
 //! Existing files of a target: which of them a restore may replace.
 
-use super::{Restore, plan::RestorePlan};
+use super::{
+    plan::RestorePlan,
+    request::{Restore, RestoreInto},
+};
 use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
@@ -12,50 +15,8 @@ use fullbore_platform::{
     queue::Locked,
 };
 use fullbore_repository::archive::{Archive, Selection};
-use fullbore_tree::write::{
-    deletion_limit::DeletionLimit, layout::is_vacant, writer::TargetWriter,
-};
+use fullbore_tree::write::{layout::is_vacant, writer::TargetWriter};
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Mutex};
-
-/// What a restore does with the files that the target has.
-#[derive(Debug, Clone, Copy, Default)]
-pub enum RestoreInto {
-    /// There are none: the target is absent or empty, or has nothing in the place of the selected
-    /// paths.
-    #[default]
-    Empty,
-    /// Files of the backup replace them.
-    Overwrite {
-        /// Whether files are replaced that are newer than in the backup.
-        newer: bool,
-    },
-    /// They are compared with the backup, and only what differs is written.
-    Delta {
-        /// How files are removed that do not belong to the backup; `None` keeps them.
-        delete: Option<ExtraDeletion>,
-    },
-}
-
-impl RestoreInto {
-    /// Returns whether the target may have files.
-    pub fn is_in_place(self) -> bool {
-        !matches!(self, Self::Empty)
-    }
-
-    /// Returns whether whole files are replaced.
-    pub(crate) fn overwrites(self) -> bool {
-        matches!(self, Self::Overwrite { .. })
-    }
-}
-
-/// How files are removed that do not belong to the backup.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ExtraDeletion {
-    /// Whether files are removed that the backup left out on its host.
-    pub excluded: bool,
-    /// How much may be removed.
-    pub limit: DeletionLimit,
-}
 
 /// Which existing files a restore replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -95,6 +95,22 @@ pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<Ex
     Ok(walk.found)
 }
 
+/// Refuses a target whose other files would be used with those of the backup.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] for the first of them in order; those of [`find_extraneous`].
+pub(crate) fn refuse_leftovers(plan: &RestorePlan) -> Result<()> {
+    if !plan.rules.refuses_leftovers() {
+        return Ok(());
+    }
+    let mut paths = find_extraneous(plan, &Patterns::default())?.paths;
+    paths.sort_unstable();
+    let mut errors = paths
+        .iter()
+        .filter_map(|path| plan.rules.leftover_error(path));
+    errors.next().map_or(Ok(()), Err)
+}
+
 struct ExtraWalk<'a> {
     /// The root of the tree and the mount points in it.
     places: Vec<(EntryPath, OwnedFd)>,

@@ -21,25 +21,19 @@ pub(crate) mod existing;
 pub(crate) mod extraneous;
 pub(crate) mod plan;
 pub mod preview;
+mod request;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod tar_stream;
 
-pub use fullbore_repository::archive::missing::MissingParts;
-
-use crate::report::{
-    damage::{Damage, Report},
-    skipped::SkippedEntries,
-};
-use checks::{check_paths_exist, selected_paths};
+use crate::report::{damage::Report, skipped::SkippedEntries};
+use checks::selected_paths;
 use cluster::choose_backup;
-use delta::{Delta, DeltaChanges};
-pub use entry_patterns::EntryPatterns;
-pub use existing::{ExtraDeletion, RestoreInto};
+use delta::Delta;
 use existing::{NewerFiles, ReplacedFiles};
+use extraneous::refuse_leftovers;
 use fullbore_format::{
     digest::Algorithm,
-    entry::EntryPath,
     error::{Error, Result},
     root::Root,
     text::source_text,
@@ -47,22 +41,20 @@ use fullbore_format::{
 use fullbore_pipeline::{ordered::Permits, workers::WorkerLimit};
 use fullbore_platform as platform;
 use fullbore_platform::{metrics::meter::Meter, queue::Locked};
-use fullbore_postgres::restore::plan::ClusterOptions;
 use fullbore_repository::{
-    archive::Archive,
+    archive::{Archive, missing::MissingParts},
     open::{OpenedFrom, open_any},
-    select::BackupFilter,
 };
 use fullbore_tree::write::{
-    layout::{TargetLayout, TargetMount},
+    layout::TargetLayout,
     tree::{TargetOptions, TargetTree},
 };
 use plan::RestorePlan;
+pub use request::{DeltaChanges, EntryPatterns, ExtraDeletion, Restore, RestoreInto, Summary};
+use rules::WrittenParts;
 use run::RestoreRun;
 use std::{
-    ffi::OsString,
     num::NonZeroUsize,
-    path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
@@ -71,86 +63,6 @@ use std::{
 const RETRY_HINT: &str = "when that path can be written, run the same command again";
 const RETRY_OVERWRITE_HINT: &str =
     "when that path can be written, run the same command again with --overwrite=all";
-
-/// The backup to restore, the target, and the options of the restore.
-#[derive(Debug, Clone)]
-pub struct Restore {
-    /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
-    pub from: OsString,
-    /// Selects the backups of which the latest is restored.
-    pub filter: BackupFilter,
-    /// The target directory.
-    pub to: PathBuf,
-    /// Paths in the backup; empty for everything.
-    pub paths: Vec<Vec<u8>>,
-    /// Patterns that choose among them.
-    pub patterns: EntryPatterns,
-    /// What happens to files that the target has.
-    pub into: RestoreInto,
-    /// Whether the restore continues after damage and restores every undamaged file.
-    pub keep_going: bool,
-    /// Whether owners are restored by number instead of by name.
-    pub numeric_owner: bool,
-    /// Options that only the restore of a PostgreSQL cluster has.
-    pub postgres: ClusterOptions,
-    /// Number of threads that decode and digest at once.
-    pub workers: NonZeroUsize,
-    /// Memory limit of all buffers together, in bytes.
-    pub memory: u64,
-    /// The words of a command that fetches WAL: the program, then the options with which it reaches this repository.
-    pub fetch_words: Vec<OsString>,
-    /// Called before the first write, with the directories outside of the target that the restore
-    /// writes to.
-    pub say_elsewhere: fn(&[TargetMount]),
-    /// Called with the paths that do not belong to the backup, before the first is removed. After
-    /// an error nothing is removed.
-    pub say_removed: fn(&[EntryPath]) -> Result<()>,
-}
-
-/// The outcome of a restore.
-#[derive(Debug, Default)]
-pub struct Summary {
-    /// ID of the backup; empty for a foreign tar.
-    pub id: String,
-    /// Source of the backup; empty for a stream without metadata.
-    pub source: String,
-    /// Start time of the backup, as RFC 3339.
-    pub time: String,
-    /// The requested paths, in their order; empty if everything was requested.
-    pub paths: Vec<EntryPath>,
-    /// The requested databases; empty for a whole cluster and for other backups.
-    pub databases: Vec<String>,
-    /// Number of entries that were restored or tried.
-    pub entries: u64,
-    /// Whether the manifest has digests to check files against.
-    pub digested: bool,
-    /// Notes on parts that could not be restored and are no failure, one line for each reason.
-    pub notes: Vec<String>,
-    /// Steps for the user to take now, one line each.
-    pub next: Vec<String>,
-    /// Number of steps, from the start of `next`, that must precede the start of the server.
-    pub needed: usize,
-    /// Damage that cost files; only with `keep_going`.
-    pub damage: Vec<Damage>,
-    /// Parts that the backup itself does not hold as they were.
-    pub lacking: MissingParts,
-    /// Counts of a restore into existing files.
-    pub changes: Option<DeltaChanges>,
-    /// Wall-clock time in seconds.
-    pub seconds: f64,
-}
-
-impl Summary {
-    /// Returns 4 if something is damaged, 3 if the backup does not hold everything as it was, else
-    /// 0.
-    pub fn exit_code(&self) -> u8 {
-        match (self.damage.is_empty(), self.lacking.is_empty()) {
-            (false, _) => 4,
-            (true, false) => 3,
-            (true, true) => 0,
-        }
-    }
-}
 
 impl Restore {
     /// Returns the root of the backup that is restored.
@@ -205,7 +117,7 @@ impl Restore {
         let plan = RestorePlan::new(self, archive)?;
         plan.check_source(self)?;
         let extra = self.list_deletions(&plan)?;
-        plan.rules.refuse_leftovers(&plan)?;
+        refuse_leftovers(&plan)?;
         let run = self.begin(plan, report, meter)?;
         let removed = run.remove_extraneous(&extra.paths)?;
         let delta = match self.into {
@@ -258,13 +170,13 @@ impl Restore {
             None => run.content(&limit)?,
             Some(delta) => delta.content(run, &limit)?,
         }
-        run.rules.write_files(run)?;
+        run.rules.write_files(&written_parts(run))?;
         let damaged = run.report.files();
         if self.into.overwrites() {
             run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&limit, &damaged)?;
-        run.rules.remove_files(run)?;
+        run.rules.remove_files(&run.tree)?;
         run.tree.sync()
     }
 
@@ -282,7 +194,7 @@ impl Restore {
         let damage = run.report.damage();
         // A server must not start on an incomplete cluster, so its last file is left out.
         let is_complete = run.refused.is_empty() && run.lacking.locked().is_captured();
-        let closing = run.rules.finish(&run, is_complete)?;
+        let closing = run.rules.finish(&run.tree, is_complete)?;
         let lacking = run.lacking.opened();
         let mut notes = lacking.lines();
         if damage.is_empty()
@@ -361,4 +273,12 @@ fn with_retry_hint(error: Error, is_kept: bool, replaces: bool) -> Error {
     } else {
         RETRY_OVERWRITE_HINT
     })
+}
+
+fn written_parts<'a>(run: &'a RestoreRun<'_>) -> WrittenParts<'a> {
+    WrittenParts {
+        archive: &run.archive,
+        tree: &run.tree,
+        report: &run.report,
+    }
 }

@@ -1,9 +1,9 @@
 //! A restore as a value: everything is chosen and checked, and nothing is written yet.
 
 use super::{
-    Restore,
     checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source},
     cluster,
+    request::Restore,
     rules::{EntryFate, EntryRules},
 };
 use fullbore_format::{entry, error::Result, sizes};

@@ -4,9 +4,11 @@
 //! placed, and which files come beside them. A tree has no rules of its own. Those of a PostgreSQL
 //! cluster are in `cluster`.
 
-use super::{plan::RestorePlan, run::RestoreRun};
-use fullbore_format::error::Result;
-use fullbore_tree::write::layout::TargetLayout;
+use crate::report::damage::Report;
+use fullbore_format::error::{Error, Result};
+use fullbore_repository::archive::Archive;
+use fullbore_tree::write::{layout::TargetLayout, tree::TargetTree};
+use std::sync::Arc;
 
 /// How an entry is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,13 @@ pub(crate) struct ClosingNotes {
     pub(crate) is_kept: bool,
 }
 
+/// What rules need to write files of their own.
+pub(crate) struct WrittenParts<'a> {
+    pub(crate) archive: &'a Archive,
+    pub(crate) tree: &'a Arc<TargetTree>,
+    pub(crate) report: &'a Report,
+}
+
 /// The rules of a restore. Each is asked from any thread.
 pub(crate) trait EntryRules: Send + Sync {
     /// Returns how the entry at a path is restored.
@@ -47,29 +56,31 @@ pub(crate) trait EntryRules: Send + Sync {
     /// Adds the directories outside of the target, and the file that is placed last.
     fn arrange(&self, layout: &mut TargetLayout);
 
-    /// Refuses a target whose other files would be used with those of the backup.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Exists`](fullbore_format::error::ErrorKind::Exists) for such a target; the system's.
-    fn refuse_leftovers(&self, plan: &RestorePlan) -> Result<()>;
+    /// Returns whether other files of the target may be used with those of the backup, so that the
+    /// target is searched for them.
+    fn refuses_leftovers(&self) -> bool;
+
+    /// Returns the error of a file in the target that the backup does not have; `None` if it may
+    /// stay.
+    fn leftover_error(&self, path: &[u8]) -> Option<Error>;
 
     /// Writes files that the backup does not have, after its content.
     ///
     /// # Errors
     /// Those of the storage and the system.
-    fn write_files(&self, run: &RestoreRun<'_>) -> Result<()>;
+    fn write_files(&self, parts: &WrittenParts<'_>) -> Result<()>;
 
     /// Removes restored files that must not be there, after all links and directories.
     ///
     /// # Errors
     /// The system's.
-    fn remove_files(&self, run: &RestoreRun<'_>) -> Result<()>;
+    fn remove_files(&self, tree: &Arc<TargetTree>) -> Result<()>;
 
     /// Puts the last file in place, if the restore `is_complete`. All other files are durable by then.
     ///
     /// # Errors
     /// The system's, with the path.
-    fn finish(&self, run: &RestoreRun<'_>, is_complete: bool) -> Result<ClosingNotes>;
+    fn finish(&self, tree: &TargetTree, is_complete: bool) -> Result<ClosingNotes>;
 }
 
 impl dyn EntryRules {
@@ -102,19 +113,23 @@ impl EntryRules for PlainRules {
 
     fn arrange(&self, _: &mut TargetLayout) {}
 
-    fn refuse_leftovers(&self, _: &RestorePlan) -> Result<()> {
+    fn refuses_leftovers(&self) -> bool {
+        false
+    }
+
+    fn leftover_error(&self, _: &[u8]) -> Option<Error> {
+        None
+    }
+
+    fn write_files(&self, _: &WrittenParts<'_>) -> Result<()> {
         Ok(())
     }
 
-    fn write_files(&self, _: &RestoreRun<'_>) -> Result<()> {
+    fn remove_files(&self, _: &Arc<TargetTree>) -> Result<()> {
         Ok(())
     }
 
-    fn remove_files(&self, _: &RestoreRun<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn finish(&self, _: &RestoreRun<'_>, _: bool) -> Result<ClosingNotes> {
+    fn finish(&self, _: &TargetTree, _: bool) -> Result<ClosingNotes> {
         Ok(ClosingNotes::default())
     }
 }

@@ -1,7 +1,7 @@
 //! The shared state of a restore, and the planning of one entry.
 
 use super::{
-    MissingParts, directories,
+    directories,
     existing::NewerFiles,
     rules::{EntryFate, EntryRules},
 };
@@ -13,7 +13,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::ordered::Permits;
 use fullbore_platform::{metrics::meter::Meter, queue::Locked};
-use fullbore_repository::archive::{Archive, Selection};
+use fullbore_repository::archive::{Archive, Selection, missing::MissingParts};
 use fullbore_tree::write::{tree::TargetTree, writer::TargetWriter};
 use std::{
     collections::{HashMap, HashSet},

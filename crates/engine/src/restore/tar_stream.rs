@@ -10,7 +10,11 @@
 //! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
 //! out, and reported as an error after the rest is restored.
 
-use super::{Restore, Summary, cluster, selected_paths};
+use super::{
+    checks::selected_paths,
+    cluster,
+    request::{Restore, Summary},
+};
 use crate::{
     report::{
         damage::{Damage, Report},

@@ -5,6 +5,7 @@ use clap::{Args, ValueHint};
 use fullbore_engine::backup::paths::Scope;
 use fullbore_format::text::arguments::{name, pattern};
 use fullbore_repository::compare::Compare;
+use fullbore_tree::file_rules::FileRules;
 use std::{ffi::OsString, path::PathBuf};
 
 /// Which files are backed up.
@@ -64,18 +65,32 @@ pub(in crate::cli) fn looks_twice(compare: Compare) -> bool {
 }
 
 impl ScopeArgs {
+    /// Returns which files are left out.
+    pub(in crate::cli) fn rules(&self) -> FileRules {
+        let lists = self.exclude_from.iter().cloned();
+        FileRules {
+            exclude: self.exclude.clone(),
+            exclude_from: lists.map(PathBuf::into_os_string).collect(),
+            exclude_caches: self.exclude_caches,
+            exclude_if_present: self.exclude_if_present.clone(),
+            one_file_system: self.one_file_system,
+        }
+    }
+
+    /// Returns whether an option selects files.
+    pub(in crate::cli) fn selects_files(&self) -> bool {
+        let has_rules = self.rules() != FileRules::default();
+        has_rules || self.files_from.is_some() || self.full_paths
+    }
+
     /// Returns the files that these arguments name. `looks_twice` is set if the next backup compares
     /// less than the inodes.
     pub(in crate::cli) fn scope(&self, looks_twice: bool) -> Scope {
         Scope {
             paths: self.paths.clone(),
-            exclude: self.exclude.clone(),
-            exclude_from: self.exclude_from.clone(),
-            exclude_caches: self.exclude_caches,
-            exclude_if_present: self.exclude_if_present.clone(),
+            rules: self.rules(),
             files_from: self.files_from.clone(),
             null: self.null,
-            one_file_system: self.one_file_system,
             full_paths: self.full_paths,
             looks_twice,
             on_excluded: None,

@@ -1,7 +1,7 @@
 //! The end of the restore of a cluster: its control file, and the steps for the operator.
 
 use super::{IN_PLACE, config};
-use crate::restore::{Restore, rules::ClosingNotes};
+use crate::restore::{request::Restore, rules::ClosingNotes};
 use fullbore_format::{
     entry,
     error::{Result, quoted},

@@ -1,32 +1,39 @@
 //! The rules of a cluster's restore, as the machinery of a restore asks them.
 
-use super::{closing, new_forks, refusals, write_archived_wal, write_files};
+use super::{closing, new_forks, recovery_files, refusals};
 use crate::restore::{
-    Restore,
-    plan::RestorePlan,
-    rules::{ClosingNotes, EntryFate, EntryRules},
-    run::RestoreRun,
+    request::Restore,
+    rules::{ClosingNotes, EntryFate, EntryRules, WrittenParts},
 };
 use fullbore_format::{
-    error::{Result, quoted},
+    error::{Error, Result, quoted},
     root::ClusterInfo,
 };
 use fullbore_postgres::restore::{
     plan::{ClusterPlan, Fate},
     tablespaces,
 };
-use fullbore_tree::write::layout::TargetLayout;
+use fullbore_tree::write::{layout::TargetLayout, tree::TargetTree};
+use std::sync::Arc;
 
 /// The rules of one restore of a cluster.
 pub(super) struct ClusterRules {
     restore: Restore,
     cluster: ClusterInfo,
     plan: ClusterPlan,
+    /// Whether the control file is restored, so that a server may start.
+    is_whole: bool,
 }
 
 impl ClusterRules {
-    pub(super) fn new(restore: &Restore, cluster: &ClusterInfo, plan: ClusterPlan) -> Self {
+    pub(super) fn new(
+        restore: &Restore,
+        cluster: &ClusterInfo,
+        plan: ClusterPlan,
+        is_whole: bool,
+    ) -> Self {
         Self {
+            is_whole,
             restore: restore.clone(),
             cluster: cluster.clone(),
             plan,
@@ -62,22 +69,25 @@ impl EntryRules for ClusterRules {
         layout.last = self.plan.last.clone();
     }
 
-    fn refuse_leftovers(&self, plan: &RestorePlan) -> Result<()> {
-        refusals::refuse_leftovers(&self.restore, plan, &self.plan)
+    fn refuses_leftovers(&self) -> bool {
+        self.is_whole && self.restore.into.overwrites()
     }
 
-    fn write_files(&self, run: &RestoreRun<'_>) -> Result<()> {
-        write_files(&self.plan, &run.archive, &run.tree, &run.report)?;
+    fn leftover_error(&self, path: &[u8]) -> Option<Error> {
+        refusals::leftover_error(&self.restore.to, &self.plan, path)
+    }
+
+    fn write_files(&self, parts: &WrittenParts<'_>) -> Result<()> {
+        recovery_files::write_files(&self.plan, parts)?;
+        recovery_files::write_archived_wal((&self.restore, &self.cluster), &self.plan, parts)
+    }
+
+    fn remove_files(&self, tree: &Arc<TargetTree>) -> Result<()> {
+        new_forks::remove_forks(&self.restore.to, &self.plan, &self.cluster, tree)
+    }
+
+    fn finish(&self, tree: &TargetTree, is_complete: bool) -> Result<ClosingNotes> {
         let subject = (&self.restore, &self.cluster);
-        write_archived_wal(subject, &self.plan, &run.archive, &run.tree)
-    }
-
-    fn remove_files(&self, run: &RestoreRun<'_>) -> Result<()> {
-        new_forks::remove_forks(&self.restore.to, &self.plan, &self.cluster, &run.tree)
-    }
-
-    fn finish(&self, run: &RestoreRun<'_>, is_complete: bool) -> Result<ClosingNotes> {
-        let subject = (&self.restore, &self.cluster);
-        closing::finish(subject, &self.plan, &run.tree, is_complete)
+        closing::finish(subject, &self.plan, tree, is_complete)
     }
 }

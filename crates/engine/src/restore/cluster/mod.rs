@@ -9,21 +9,21 @@ mod closing;
 mod cluster_rules;
 pub(crate) mod config;
 pub(crate) mod new_forks;
+mod recovery_files;
 pub(crate) mod refusals;
 pub(crate) mod tablespace_owner;
 
 use super::{
-    Restore,
+    request::Restore,
     rules::{EntryRules, PlainRules},
 };
-use crate::{report::damage::Report, wal::read_segment};
 use archived_wal::ArchivedWal;
 use choose_backup::ClusterBackups;
 pub(crate) use closing::stream_notes;
 use cluster_rules::ClusterRules;
 use config::Configuration;
 use fullbore_format::{
-    entry::{Entry, EntryKind, Owner, Time},
+    entry::EntryKind,
     error::{Error, ErrorKind, Result, quoted},
     root::ClusterInfo,
     text::counted,
@@ -33,24 +33,15 @@ use fullbore_postgres::{
     layout::PREPARED,
     relation,
     restore::{
-        advice, conf,
-        plan::{AUTO_CONF, ClusterOptions, ClusterPlan, PG_CONTROL},
+        advice,
+        plan::{ClusterOptions, ClusterPlan, PG_CONTROL},
         recovery::RecoveryFacts,
     },
 };
 use fullbore_repository::archive::small_file::small_file;
-use fullbore_repository::{
-    archive::{Archive, Selection},
-    open::place,
-    wal::WalArchive,
-};
-use fullbore_tree::write::{tree::TargetTree, writer::TargetWriter};
+use fullbore_repository::archive::{Archive, Selection};
 use jiff::Timestamp;
 use refusals::{refuse_target, refuse_used_tablespaces};
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
 
 /// Whether a tablespace may be a directory in `pg_tblspc`, and the first version that has it.
 const IN_PLACE: &str = "allow_in_place_tablespaces";
@@ -91,7 +82,10 @@ pub(crate) fn rules(
         return Ok(Box::new(PlainRules));
     };
     let plan = plan(restore, archive, cluster, selection)?;
-    Ok(Box::new(ClusterRules::new(restore, cluster, plan)))
+    let is_whole = selection.holds(PG_CONTROL);
+    Ok(Box::new(ClusterRules::new(
+        restore, cluster, plan, is_whole,
+    )))
 }
 
 /// Returns the rules as far as they decide which files are restored.
@@ -114,7 +108,7 @@ pub(crate) fn rules_of_estimate(
         ..RecoveryFacts::default()
     };
     let plan = ClusterPlan::new(&restore.postgres, cluster, &known)?;
-    Ok(Box::new(ClusterRules::new(restore, cluster, plan)))
+    Ok(Box::new(ClusterRules::new(restore, cluster, plan, false)))
 }
 
 /// Makes the plan, and refuses all that can be refused before anything is written.
@@ -198,33 +192,6 @@ fn plan_with(
     plan.archived_segments = archived.segments;
     plan.notes.push(archived.note);
     Ok(plan)
-}
-
-/// Writes the WAL that a cluster needs to be consistent, if its backup left it to the archive.
-///
-/// # Errors
-/// The storage's, or the system's; [`ErrorKind::Corrupt`] for damage.
-fn write_archived_wal(
-    (restore, cluster): (&Restore, &ClusterInfo),
-    plan: &ClusterPlan,
-    archive: &Archive,
-    tree: &Arc<TargetTree>,
-) -> Result<()> {
-    if plan.archived_segments.is_empty() {
-        return Ok(());
-    }
-    let (location, _) = place(&restore.from)?;
-    let wal = WalArchive::new(location.objects()?, &cluster.system_identifier);
-    let mut writer = TargetWriter::new(tree);
-    let root = archive.find(b"")?;
-    let owner = root.first().map(|item| item.entry.owner.clone());
-    let owner = owner.unwrap_or_default();
-    for segment in &plan.archived_segments {
-        let content = read_segment(&wal, *segment)?;
-        let path = format!("pg_wal/{segment}");
-        write_text(&mut writer, new_entry(path.as_bytes(), &owner), &content)?;
-    }
-    Ok(())
 }
 
 /// Returns the facts that decide how the server can recover. If the backup lacks part of the
@@ -328,74 +295,4 @@ fn in_place_tablespace(
     Ok(directories
         .map(|item| item.entry.path.clone())
         .find(|path| is_own(path) && !is_linked(path)))
-}
-
-/// Writes the settings and the signal file of a recovery.
-///
-/// # Errors
-/// The system's, with the path; [`ErrorKind::Corrupt`] if the backup's settings are damaged.
-fn write_files(
-    plan: &ClusterPlan,
-    archive: &Archive,
-    tree: &Arc<TargetTree>,
-    report: &Report,
-) -> Result<()> {
-    if !plan.recovery.changes_settings() {
-        return Ok(());
-    }
-    let mut writer = TargetWriter::new(tree);
-    let root = archive.find(b"")?;
-    let owner = root.first().map(|item| item.entry.owner.clone());
-    let owner = owner.unwrap_or_default();
-    let old = match small_file(archive, AUTO_CONF) {
-        Err(error) if error.kind == ErrorKind::Corrupt => {
-            report.add((error, vec![AUTO_CONF.to_vec()]))?;
-            None
-        }
-        other => other?,
-    };
-    let (entry, old) = old.unwrap_or_else(|| (new_entry(AUTO_CONF, &owner), Vec::new()));
-    let text = conf::amend(&old, &plan.recovery.settings, &archive.root.id);
-    write_text(&mut writer, entry, &text)?;
-    if let Some(path) = plan.recovery.signal {
-        write_text(&mut writer, new_entry(path, &owner), b"")?;
-    }
-    Ok(())
-}
-
-/// Returns the entry of a file that only its owner may read and write.
-fn new_entry(path: &[u8], owner: &Owner) -> Entry {
-    Entry {
-        path: path.to_vec(),
-        mode: 0o600,
-        owner: owner.clone(),
-        ..Entry::default()
-    }
-}
-
-/// Writes `text` as the content of `entry`, with the current time.
-fn write_text(writer: &mut TargetWriter, entry: Entry, text: &[u8]) -> Result<()> {
-    let kind = EntryKind::File {
-        size: text.len() as u64,
-        map: None,
-    };
-    let mtime = now();
-    writer.file(
-        &Entry {
-            kind,
-            mtime,
-            ..entry
-        },
-        text,
-    )
-}
-
-fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Time {
-        seconds: since.as_secs() as i64,
-        nanos: since.subsec_nanos(),
-    }
 }

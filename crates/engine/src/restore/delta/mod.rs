@@ -10,12 +10,12 @@
 pub(crate) mod batch;
 
 use super::{
-    Restore, RestoreRun,
     cluster::choose_backup,
     entry_patterns::left_out_by_backup,
-    existing::{ExtraDeletion, RestoreInto},
     extraneous::{ExtraneousFiles, find_extraneous},
     plan::RestorePlan,
+    request::{DeltaChanges, ExtraDeletion, Restore, RestoreInto},
+    run::RestoreRun,
 };
 use batch::DeltaBatch;
 use fullbore_format::{
@@ -55,19 +55,6 @@ pub(crate) struct Delta {
     /// Device and inode of unchanged files with several names: two files of the backup must not
     /// become one.
     linked: Mutex<HashSet<(u64, u64)>>,
-}
-
-/// Counts of a restore into existing files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DeltaChanges {
-    /// Files, links and special files that already were as in the backup.
-    pub same: u64,
-    /// Files, links and special files that differed or were missing.
-    pub changed: u64,
-    /// Removed paths that did not belong to the backup, each counted once with everything below it.
-    pub removed: u64,
-    /// Bytes of content that were written.
-    pub written_bytes: u64,
 }
 
 /// Files that a restore would remove.

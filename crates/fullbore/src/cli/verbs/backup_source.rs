@@ -44,7 +44,7 @@ pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterReque
         }
         (None, _) => return tree(args).map(|()| None),
     };
-    if is_picky(args) {
+    if args.scope.selects_files() {
         let what = "cannot leave anything out of a cluster, or store it under other paths";
         return Err(
             Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
@@ -95,25 +95,13 @@ fn check_stream(args: &BackupArgs) -> Result<()> {
         let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
         return Err(Error::new(ErrorKind::Usage, what));
     }
-    if args.stdin_name.is_some() && is_picky(args) {
+    if args.stdin_name.is_some() && args.scope.selects_files() {
         let what = "cannot leave anything out of standard input, or store it under other paths";
         return Err(
             Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
         );
     }
     Ok(())
-}
-
-/// Is there an option that selects files?
-fn is_picky(args: &BackupArgs) -> bool {
-    let scope = &args.scope;
-    let lists = [&scope.exclude, &scope.exclude_if_present];
-    lists.iter().any(|list| !list.is_empty())
-        || !scope.exclude_from.is_empty()
-        || scope.files_from.is_some()
-        || scope.exclude_caches
-        || scope.one_file_system
-        || scope.full_paths
 }
 
 fn params(text: &str) -> Result<Box<Params>> {

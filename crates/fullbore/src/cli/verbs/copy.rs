@@ -38,7 +38,7 @@ use fullbore_storage::{
     ssh::connect_to_peer,
     wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered, unknown_topic},
 };
-use fullbore_tree::write::deletion_limit::DeletionLimit;
+use fullbore_tree::{file_rules::FileRules, write::deletion_limit::DeletionLimit};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -373,17 +373,19 @@ fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
 /// The options of a copy from a directory with these absolute paths.
 fn options_below(args: &CopyTreeArgs, names: &[&Path]) -> CopyOptions {
     let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec().into();
-    let excluded = args.exclude.iter().map(|line| line.as_bytes().to_vec());
+    // In one list of patterns, the last one that matches decides.
     let included = args.include.iter();
-    let included = included.map(|line| [b"!", line.as_bytes()].concat());
-    let marks = args.exclude_if_present.iter();
+    let included = included.map(|line| [OsStr::new("!"), line].into_iter().collect());
     CopyOptions {
         rules: CopyRules {
-            exclude: excluded.chain(included).map(Into::into).collect(),
+            files: FileRules {
+                exclude: args.exclude.iter().cloned().chain(included).collect(),
+                exclude_from: Vec::new(),
+                exclude_caches: args.exclude_caches,
+                exclude_if_present: args.exclude_if_present.clone(),
+                one_file_system: args.one_file_system,
+            },
             names: names.iter().map(|name| below_root(name)).collect(),
-            exclude_caches: args.exclude_caches,
-            exclude_if_present: marks.map(|name| name.as_bytes().to_vec().into()).collect(),
-            one_file_system: args.one_file_system,
         },
         delete: args.delete,
         checksum: args.checksum,

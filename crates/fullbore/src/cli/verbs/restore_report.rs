@@ -5,7 +5,7 @@ use crate::cli::{
     output::aside,
     report::{damage_json, store},
 };
-use fullbore_engine::restore::{Summary, delta::DeltaChanges};
+use fullbore_engine::restore::{DeltaChanges, Summary};
 use fullbore_format::{
     error::{Error, quoted},
     root::EntryName,

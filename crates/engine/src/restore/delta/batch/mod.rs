@@ -4,7 +4,7 @@ pub(crate) mod compare;
 mod write;
 
 use super::{Batch, Delta};
-use crate::{report::damage::LEFT, restore::RestoreRun, verify::compare_tree::has_content};
+use crate::{report::damage::LEFT, restore::run::RestoreRun, verify::compare_tree::has_content};
 use fullbore_format::{
     entry::EntryPath,
     error::{Error, Result, quoted},

@@ -56,13 +56,16 @@ impl DeltaBatch<'_> {
     }
 
     /// Returns what the digests of blocks say of a piece: whether each is the same as in the
-    /// manifest, or `None` if it cannot be judged.
-    fn block_verdicts(&self, want: &WantedPiece, content: &[u8]) -> Vec<Option<bool>> {
+    /// manifest, or `None` for one without a digest. Only a piece that begins and ends at blocks
+    /// can be judged.
+    fn block_verdicts(&self, want: &WantedPiece, content: &[u8]) -> Option<Vec<Option<bool>>> {
+        // Digests of parts of blocks are not defined.
+        if !want.provable {
+            return None;
+        }
         let len = content.len();
-        judged(&want.item, self.block_bytes(), want.offset, content, len)
-            .into_iter()
-            .map(|(_, same)| same)
-            .collect()
+        let blocks = judged(&want.item, self.block_bytes(), want.offset, content, len);
+        Some(blocks.into_iter().map(|(_, same)| same).collect())
     }
 
     /// Returns whether digests prove a piece of a frame with a wrong checksum.
@@ -71,8 +74,8 @@ impl DeltaBatch<'_> {
         if want.target.is_none() {
             return is_saved(&want.item, content);
         }
-        let mut verdicts = self.block_verdicts(want, content).into_iter();
-        want.provable && verdicts.all(|same| same == Some(true))
+        let verdicts = self.block_verdicts(want, content);
+        verdicts.is_some_and(|all| all.iter().all(|same| *same == Some(true)))
     }
 
     /// Reports a damaged frame and the files that need it.
@@ -144,8 +147,8 @@ impl DeltaBatch<'_> {
 
     /// Returns whether a block digest contradicts the content of a piece.
     fn is_refuted(&self, want: &WantedPiece, content: &[u8]) -> bool {
-        let mut verdicts = self.block_verdicts(want, content).into_iter();
-        want.provable && verdicts.any(|same| same == Some(false))
+        let verdicts = self.block_verdicts(want, content);
+        verdicts.is_some_and(|all| all.contains(&Some(false)))
     }
 
     /// Writes the differing blocks of a piece in place.
