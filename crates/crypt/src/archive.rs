@@ -111,16 +111,15 @@ impl<W: Write> SealingWriter<W> {
             Box::new(Catching { inner, caught }) as Box<dyn age::Recipient>
         });
         let encryptor = encryptor_for(&catching.collect::<Vec<_>>())?;
-        let bug = || Error::new(ErrorKind::Bug, "cannot write the header of an archive");
         let mut prefix = Vec::new();
         // The writer of age is dropped before it seals anything: its payload key is used here alone.
         drop(
             encryptor
                 .wrap_output(&mut prefix)
-                .map_err(|error| bug().because(error))?,
+                .map_err(|error| header_bug().because(error))?,
         );
-        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(bug)?;
-        let file_key = caught.take().ok_or_else(bug)?;
+        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(header_bug)?;
+        let file_key = caught.take().ok_or_else(header_bug)?;
         let sealer = ChunkSealer::with_salt(&file_key, salt, None)?;
         Ok(Self {
             payload: PayloadWriter::new(sealer, &prefix),
@@ -151,6 +150,10 @@ impl<W: Write> SealingWriter<W> {
         self.inner.flush()?;
         Ok(self.inner)
     }
+}
+
+fn header_bug() -> Error {
+    Error::new(ErrorKind::Bug, "cannot write the header of an archive")
 }
 
 /// An error of the system or of the sealer, as a writer returns it.
@@ -258,7 +261,7 @@ impl<S: PositionalBytes> SealedFile<S> {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the file ends before, or if a chunk is not as it was sealed; or the system's.
     pub fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let what = || {
+        let message = || {
             format!(
                 "could not read {len} bytes at byte {offset} of {}",
                 self.name
@@ -266,10 +269,10 @@ impl<S: PositionalBytes> SealedFile<S> {
         };
         let range = self.opener.chunks_of(offset, len as u64);
         let (begin, stored) =
-            range.ok_or_else(|| Error::corrupt(what()).because("it ends too early"))?;
+            range.ok_or_else(|| Error::corrupt(message()).because("it ends too early"))?;
         self.stored
             .read_at(self.payload_at + begin, stored as usize, out)
-            .map_err(|error| Error::io(what(), error))?;
+            .map_err(|error| Error::io(message(), error))?;
         if self.opener.open(out, offset, len) {
             Ok(())
         } else {
@@ -389,8 +392,8 @@ impl<R: Read> OpeningReader<R> {
         let is_valid = opened.is_some_and(|len| len > 0 || self.number == 0);
         if !is_valid {
             self.plain.clear();
-            let why = "a chunk of the encrypted stream is damaged, or its end is missing";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            let reason = "a chunk of the encrypted stream is damaged, or its end is missing";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         self.plain.truncate(opened.unwrap_or_default());
         self.number += 1;

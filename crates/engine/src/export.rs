@@ -22,6 +22,7 @@ use fullbore_repository::{
     open::open,
     select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use std::{
     ffi::OsStr,
     num::NonZeroUsize,
@@ -32,6 +33,8 @@ use std::{
 /// The destination of an export, and its options.
 #[derive(Debug, Clone)]
 pub struct ExportOptions {
+    /// How storages are reached.
+    pub storages: Storages,
     /// Whether the destination repository must exist already.
     pub no_create: bool,
     /// The destination.
@@ -80,7 +83,11 @@ impl ExportOptions {
         filter: &BackupFilter,
         meter: &Arc<Meter>,
     ) -> Result<Exported> {
-        self.run_archive(open(backup, filter)?, &Selection::default(), meter)
+        self.run_archive(
+            open(&self.storages, backup, filter)?,
+            &Selection::default(),
+            meter,
+        )
     }
 
     /// Exports a selection of an open backup.
@@ -128,6 +135,7 @@ impl ExportOptions {
             ));
         };
         Ok(Backup {
+            storages: self.storages.clone(),
             subject: Subject::Stored(stored),
             to: self.to.clone(),
             no_create: self.no_create,

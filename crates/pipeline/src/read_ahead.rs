@@ -195,8 +195,8 @@ where
             window[file.at].as_ref().map_or(0, |item| files.inode(item))
         });
         let opened = self.open(window, small.iter())?;
-        for at in opened.cold()? {
-            if let Ok(item) = &mut window[at] {
+        for index in opened.cold()? {
+            if let Ok(item) = &mut window[index] {
                 self.files.note_read_ahead(item);
             }
         }
@@ -272,7 +272,7 @@ impl OpenedFiles {
     fn cold(&self) -> io::Result<Vec<usize>> {
         let cached = self.batch.cached_ends()?;
         let cold = self.places.iter().zip(cached).filter(|(_, cached)| !cached);
-        Ok(cold.map(|(at, _)| *at).collect())
+        Ok(cold.map(|(index, _)| *index).collect())
     }
 }
 

@@ -161,12 +161,6 @@ impl SegmentInProgress {
 /// Returns the header of a stream of this size: plain, as stored, and the filler for the rest of
 /// the gap.
 fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let too_long = || {
-        Error::new(
-            ErrorKind::Usage,
-            "cannot store a stream under this name: it is too long",
-        )
-    };
     let entry = Entry {
         kind: EntryKind::File { size, map: None },
         ..entry.clone()
@@ -179,12 +173,19 @@ fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8
         .compress(&plain, &mut bytes)?;
     let filling = match gap_bytes(codec)?
         .checked_sub(bytes.len())
-        .ok_or_else(too_long)?
+        .ok_or_else(long_name_error)?
     {
         0 => Vec::new(),
-        rest => filler(rest).ok_or_else(too_long)?,
+        rest => filler(rest).ok_or_else(long_name_error)?,
     };
     Ok((plain, bytes, filling))
+}
+
+fn long_name_error() -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        "cannot store a stream under this name: it is too long",
+    )
 }
 
 /// Returns the checksums of parts as a root has them.

@@ -88,11 +88,11 @@ impl Stdin {
         offset: u64,
         len: u64,
     ) -> Result<Option<(u64, bool)>> {
-        let failed = |e| Error::io("could not read the stream", e);
-        let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
-        let input = self.input.lock().map_err(|_| stopped())?;
-        let waits = |input: &mut StdinInput| input.offset < offset && !input.ended;
-        let mut input = self.turn.wait_while(input, waits).map_err(|_| stopped())?;
+        let input = self.input.lock().map_err(|_| stopped_error())?;
+        let mut input = self
+            .turn
+            .wait_while(input, |input| input.offset < offset && !input.ended)
+            .map_err(|_| stopped_error())?;
         if input.ended {
             return Ok(None);
         }
@@ -101,11 +101,15 @@ impl Stdin {
         input.ended = end.as_ref().map_or(true, |(_, end)| *end);
         input.offset = offset + len;
         self.turn.notify_all();
-        match end.map_err(failed)? {
+        match end.map_err(|e| Error::io("could not read the stream", e))? {
             (0, true) if offset == 0 => Err(empty_input_error()),
             end => Ok(Some(end)),
         }
     }
+}
+
+fn stopped_error() -> Error {
+    Error::new(ErrorKind::Bug, "a reader stopped")
 }
 
 fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
@@ -127,11 +131,15 @@ fn empty_input_error() -> Error {
 }
 
 fn write_to_temporary_file(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
-    let failed = |e| Error::io("could not write the stream to a temporary file", e);
-    let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
-    let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
-    file.rewind().map_err(failed)?;
+    let mut file: File =
+        platform::write::anonymous_file(&std::env::temp_dir()).map_err(temporary_file_error)?;
+    let size = std::io::copy(&mut input, &mut file).map_err(temporary_file_error)?;
+    file.rewind().map_err(temporary_file_error)?;
     Ok((Box::new(file), size))
+}
+
+fn temporary_file_error(e: std::io::Error) -> Error {
+    Error::io("could not write the stream to a temporary file", e)
 }
 
 /// Returns the time with at least one nanosecond, so that the header always has the same length.
@@ -177,10 +185,10 @@ impl Stdin {
         let size = entry.size();
         let (len, _) = self.read_in_turn(&mut buf, 0, size)?.unwrap_or_default();
         pad(&mut buf, len);
-        let what = FrameContent::Whole(entry, scanned.state);
+        let content = FrameContent::Whole(entry, scanned.state);
         let whole = FrameEntry {
             known: scanned.known,
-            ..part(what, inner, len as usize)
+            ..part(content, inner, len as usize)
         };
         Ok(Frame::new(buf, vec![whole], true))
     }
@@ -192,8 +200,8 @@ impl Stdin {
             pax::write_header(&large.entry, &mut buf)?;
         }
         let inner = buf.len();
-        let what = FrameContent::Head(self.entry.clone(), large);
-        Ok(Frame::new(buf, vec![part(what, inner, 0)], alone))
+        let content = FrameContent::Head(self.entry.clone(), large);
+        Ok(Frame::new(buf, vec![part(content, inner, 0)], alone))
     }
 
     /// Reads one piece. Many threads may call this; each waits until the pieces before its own are

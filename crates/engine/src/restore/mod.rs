@@ -88,7 +88,7 @@ impl Restore {
         let opened = if self.from == "-" {
             None
         } else {
-            Some(open_any(&self.from, &self.filter)?)
+            Some(open_any(&self.storages, &self.from, &self.filter)?)
         };
         if let Some(OpenedFrom::Backup(archive)) = opened {
             return self.run_archive(*archive, meter);

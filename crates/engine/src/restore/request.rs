@@ -4,12 +4,15 @@ use crate::report::damage::Damage;
 use fullbore_format::{entry::EntryPath, error::Result};
 use fullbore_postgres::restore::plan::ClusterOptions;
 use fullbore_repository::{archive::missing::MissingParts, select::BackupFilter};
+use fullbore_storage::Storages;
 use fullbore_tree::write::{deletion_limit::DeletionLimit, layout::TargetMount};
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf};
 
 /// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]
 pub struct Restore {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
     pub from: OsString,
     /// Selects the backups of which the latest is restored.

@@ -12,7 +12,7 @@ use fullbore_format::{
     wal::{SegmentName, WalFileName},
 };
 use fullbore_repository::{open::read_repository, wal::WalArchive};
-use fullbore_storage::{Location, Objects, access::stored_objects};
+use fullbore_storage::{Location, Objects, Storages};
 use std::{
     ffi::OsString,
     path::PathBuf,
@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// A file to archive.
 #[derive(Debug, Clone)]
 pub struct WalPush {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The file, as the server names it with `%p`.
     pub path: PathBuf,
     /// The repository.
@@ -65,13 +67,16 @@ pub(super) struct PushTarget {
 
 impl PushTarget {
     /// Opens a repository that is there.
-    pub(super) fn open(to: &OsString, copy_name: Option<&String>) -> Result<Self> {
-        let location = Location::parse(to)?;
-        let objects = location.objects()?;
+    pub(super) fn open(
+        storages: &Storages,
+        to: &OsString,
+        copy_name: Option<&String>,
+    ) -> Result<Self> {
+        let objects = storages.repository_at(to)?;
         read_repository(&*objects)?;
         Ok(Self {
             objects,
-            location: location_name(to),
+            location: location_name(storages, to),
             copy_name: copy_name.cloned(),
         })
     }
@@ -121,16 +126,19 @@ pub(super) fn system_name(system: u64, copy_name: Option<&str>) -> String {
 
 /// Names a repository for notes: one of this machine by its whole path and the file that makes it one, so that notes do not
 /// outlive it. Another storage is not asked.
-pub(super) fn location_name(to: &OsString) -> String {
-    let location = Location::parse(to).ok();
-    let path = location
-        .as_ref()
-        .and_then(|location| location.as_local()?.canonicalize().ok());
-    let endpoint = std::env::var("AWS_ENDPOINT_URL").unwrap_or_default();
-    let (Some(location), Some(path)) = (location, path) else {
-        return format!("{} {endpoint}", to.to_string_lossy());
+pub(super) fn location_name(storages: &Storages, to: &OsString) -> String {
+    let Ok(location) = Location::parse(to) else {
+        return to.to_string_lossy().into_owned();
     };
-    let document = stored_objects(&location).and_then(|objects| objects.get(REPOSITORY));
+    let path = location
+        .as_local()
+        .and_then(|path| path.canonicalize().ok());
+    let Some(path) = path else {
+        return format!("{} {}", to.to_string_lossy(), storages.way_to(&location));
+    };
+    let document = storages
+        .stored_objects(&location)
+        .and_then(|objects| objects.get(REPOSITORY));
     let document = document
         .ok()
         .flatten()
@@ -182,7 +190,12 @@ impl WalPush {
     pub(super) fn notes(&self, wal: &WalDirectory) -> Option<PushedAhead> {
         let system = self.system.or_else(|| wal.system())?;
         let name = system_name(system, self.copy_name.as_deref());
-        Some(PushedAhead::of(&location_name(&self.to), &name, wal))
+        Some(PushedAhead::of(
+            self.storages.state_dir(),
+            &location_name(&self.storages, &self.to),
+            &name,
+            wal,
+        ))
     }
 
     fn push_segment(
@@ -214,9 +227,9 @@ impl WalPush {
         let run = packing.pack_run(wal, segment, is_partial, &may_follow)?;
         run.check_system(self.system.or_else(|| wal.system()))?;
         let (segments, stored_bytes) = with_patience(self.patience, || {
-            let target = PushTarget::open(&self.to, self.copy_name.as_ref())?;
+            let target = PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?;
             let name = system_name(run.system, self.copy_name.as_deref());
-            let pushed = PushedAhead::of(&target.location, &name, wal);
+            let pushed = PushedAhead::of(self.storages.state_dir(), &target.location, &name, wal);
             target.store(&run, wal, &pushed)
         })?;
         let waits_behind = match self.alone {
@@ -245,7 +258,8 @@ impl WalPush {
         };
         let system = self.system.or_else(|| wal.system()).or(of_label);
         let system = system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))?;
-        let archive = PushTarget::open(&self.to, self.copy_name.as_ref())?.archive(system);
+        let archive =
+            PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?.archive(system);
         let others = archive.put_small(name, &content)?;
         match name {
             WalFileName::History(timeline) if others > 0 => Err(begun_before(&archive, timeline)),

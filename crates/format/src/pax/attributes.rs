@@ -149,11 +149,14 @@ fn unless_empty<T>(value: &[u8], parse: impl Fn(&[u8]) -> Option<T>) -> Option<O
 
 /// Parses a number of decimal digits, at most 2^63 - 1, the limit for file sizes.
 fn size(value: &[u8]) -> Option<u64> {
-    let digit = |c: &u8| c.is_ascii_digit().then(|| u64::from(c - b'0'));
-    let sum = value
-        .iter()
-        .try_fold(0u64, |sum, c| sum.checked_mul(10)?.checked_add(digit(c)?))?;
+    let sum = value.iter().try_fold(0u64, |sum, c| {
+        sum.checked_mul(10)?.checked_add(decimal_digit(c)?)
+    })?;
     (!value.is_empty() && i64::try_from(sum).is_ok()).then_some(sum)
+}
+
+fn decimal_digit(c: &u8) -> Option<u64> {
+    c.is_ascii_digit().then(|| u64::from(c - b'0'))
 }
 
 fn integer(value: &[u8]) -> Option<i64> {
@@ -228,13 +231,16 @@ fn decode_name(mut name: &[u8]) -> Vec<u8> {
 
 /// Returns the byte that an escape at the start of `name` encodes, if there is one.
 pub(super) fn decode_escape(name: &[u8]) -> Option<u8> {
-    let digit = |c: u8| match c {
+    match *name {
+        [b'%', high, low, ..] => Some(hex_digit(high)? << 4 | hex_digit(low)?),
+        _ => None,
+    }
+}
+
+fn hex_digit(c: u8) -> Option<u8> {
+    match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'A'..=b'F' => Some(c - b'A' + 10),
-        _ => None,
-    };
-    match *name {
-        [b'%', high, low, ..] => Some(digit(high)? << 4 | digit(low)?),
         _ => None,
     }
 }

@@ -185,6 +185,6 @@ pub(super) fn stays_within(name: &[u8]) -> bool {
 }
 
 /// An error for damage at a byte of the archive.
-pub(super) fn damaged(at: u64, why: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("cannot read the tar at byte {at}: {why}"))
+pub(super) fn damaged(offset: u64, reason: impl std::fmt::Display) -> Error {
+    Error::corrupt(format!("cannot read the tar at byte {offset}: {reason}"))
 }

@@ -109,18 +109,18 @@ impl PaxReader {
     pub fn next(&mut self, input: &mut dyn Read) -> Result<Option<TarItem>> {
         let mut pending = Pending::default();
         loop {
-            let at = self.position;
+            let start = self.position;
             let Some(block) = self.block(input)? else {
                 return if pending.is_empty() {
                     Ok(None)
                 } else {
-                    Err(cut_off(at))
+                    Err(cut_off(start))
                 };
             };
             if block == [0; BLOCK] && pending.is_empty() {
                 self.zeros += 1;
                 if !self.has_begun && self.zeros > MAX_EMPTY {
-                    return Err(damaged(at, "there are only zeros up to here"));
+                    return Err(damaged(start, "there are only zeros up to here"));
                 }
                 continue;
             }
@@ -129,11 +129,11 @@ impl PaxReader {
                     self.trailed = true;
                     return Ok(None);
                 }
-                return Err(damaged(at, "the checksum of a header is wrong"));
+                return Err(damaged(start, "the checksum of a header is wrong"));
             }
             self.zeros = 0;
             self.has_begun = true;
-            let header = Header { block, at };
+            let header = Header { block, at: start };
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
                 b'g' => self.globals(input, &header)?,
@@ -423,20 +423,20 @@ impl Pending {
 
 const MALFORMED: &str = "a pax record is malformed";
 
-fn cut_off(at: u64) -> Error {
-    damaged(at, "it is cut off in the middle of a header")
+fn cut_off(offset: u64) -> Error {
+    damaged(offset, "it is cut off in the middle of a header")
 }
 
 fn cut_off_in_member() -> Error {
     Error::corrupt("the tar is cut off in the middle of a member")
 }
 
-fn newer_sparse(at: u64, major: u64, minor: Option<u64>) -> Error {
-    let what = format!(
-        "cannot read the tar at byte {at}: it has a sparse file of version {major}.{}",
+fn newer_sparse(offset: u64, major: u64, minor: Option<u64>) -> Error {
+    let message = format!(
+        "cannot read the tar at byte {offset}: it has a sparse file of version {major}.{}",
         minor.unwrap_or(0)
     );
-    Error::new(ErrorKind::Unsupported, what)
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 fn unreadable(error: std::io::Error) -> Error {

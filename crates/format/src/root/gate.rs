@@ -57,13 +57,13 @@ impl RootGate<'_> {
     pub fn check(&self, bytes: &[u8]) -> Result<Root> {
         let name = format!("the root of backup {:?}", self.id);
         if bytes.len() as u64 > self.max_bytes {
-            let why = format!(
+            let reason = format!(
                 "it has {} bytes, and may have {}",
                 bytes.len(),
                 self.max_bytes
             );
             return Err(refused(&name)
-                .because(why)
+                .because(reason)
                 .hint("divide the source into several backups"));
         }
         let root = Root::of_backup(self.id, bytes, &name)?;

@@ -403,11 +403,11 @@ impl Root {
     pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
         let root: Self = open_sealed(bytes, name)?;
         if root.format > FORMAT {
-            let what = format!(
+            let message = format!(
                 "cannot read {name}: it has format {}, this program knows up to {FORMAT}",
                 root.format
             );
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
         }
         // These texts are printed as they are, and could otherwise control the terminal.
         if [&root.time, &root.finished, &root.tool]

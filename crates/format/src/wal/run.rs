@@ -198,10 +198,11 @@ impl WalRunIndex {
         digester: &WalDigester,
         name: &str,
     ) -> Result<Self> {
-        let damaged = |why: &'static str| Error::corrupt(format!("{name} is damaged")).because(why);
-        let index =
-            Self::parse(tail, object_bytes).ok_or_else(|| damaged("its index cannot be read"))?;
-        index.check(run, digester).map_err(damaged)?;
+        let index = Self::parse(tail, object_bytes)
+            .ok_or_else(|| damaged_run(name, "its index cannot be read"))?;
+        index
+            .check(run, digester)
+            .map_err(|value| damaged_run(name, value))?;
         Ok(index)
     }
 
@@ -251,6 +252,10 @@ impl WalRunIndex {
     }
 }
 
+fn damaged_run(name: &str, reason: &'static str) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because(reason)
+}
+
 /// Returns the content of a segment from its frame, after checking its digest. Messages call it `name`.
 ///
 /// # Errors
@@ -261,7 +266,7 @@ pub fn unpack_segment(
     segment_bytes: u64,
     name: &str,
 ) -> Result<Vec<u8>> {
-    let damaged = |why: String| Error::corrupt(format!("{name} is damaged")).because(why);
+    let damaged = |reason: String| Error::corrupt(format!("{name} is damaged")).because(reason);
     // The size comes from the index, which is checked: no other number of the storage takes memory.
     let mut plain = Vec::with_capacity(HEADER_BYTES + segment_bytes as usize);
     DCtx::create()

@@ -1,7 +1,7 @@
 //! The commands, as clap sees them.
 
 use super::{
-    help,
+    command_line, help,
     options::{GlobalArgs, PLAIN_EXIT_CODES},
     profile::ProfileArgs,
     storage::{CacheUse, StorageArgs, StorageNeeds},
@@ -16,7 +16,7 @@ use super::{
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use fullbore_storage::ClearUse;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// Back up and restore PostgreSQL clusters and file trees, as fast as the slowest piece of hardware permits, in standard streams.
 ///
@@ -129,7 +129,21 @@ pub(super) enum Command {
 
 /// Returns the program for clap.
 pub(super) fn command() -> clap::Command {
-    help::arranged(Cli::command())
+    help::arranged(Cli::command(), |_| true)
+}
+
+/// Returns the program for one line of words: only commands whose name is a word have arguments.
+///
+/// Most of the time of a start is spent on arguments. It reads the line as [`program`] does, if it
+/// does not refuse the line.
+pub(super) fn program_for(words: &[OsString]) -> clap::Command {
+    if words.iter().any(|word| command_line::is_alias(word)) {
+        return program();
+    }
+    let is_named = |name: &str| words.iter().any(|word| word == name);
+    let mut program = help::arranged(Cli::command(), is_named);
+    program.build();
+    program
 }
 
 /// Returns the program as clap knows it, with the global options in every command.

@@ -23,24 +23,34 @@ const ALIASES: [(&str, &str); 7] = [
     ("delete", "forget"),
 ];
 
-static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
-
-static PROGRAM: OnceLock<Command> = OnceLock::new();
-
-/// Keeps the program as clap knows it, built, for [`program`].
-pub(super) fn keep_program(program: Command) -> &'static Command {
-    PROGRAM.get_or_init(|| program)
+/// Returns whether the word is a verb of another program.
+pub(super) fn is_alias(word: &OsStr) -> bool {
+    ALIASES.iter().any(|(alias, _)| word == *alias)
 }
 
-/// Returns the program as clap knows it: without commands if clap has not read the words of this
-/// process.
+static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+static OWN_PROGRAM: OnceLock<Command> = OnceLock::new();
+static WHOLE_PROGRAM: OnceLock<Command> = OnceLock::new();
+static BUILD_PROGRAM: OnceLock<fn() -> Command> = OnceLock::new();
+
+/// Keeps the program as far as the words of this process need it, and what builds all of it.
+pub(super) fn keep_program(own: Command, build: fn() -> Command) -> &'static Command {
+    let _ = BUILD_PROGRAM.set(build);
+    OWN_PROGRAM.get_or_init(|| own)
+}
+
+/// Returns the whole program as clap knows it, built: without commands if clap has not read the
+/// words of this process.
 pub(super) fn program() -> &'static Command {
-    PROGRAM.get_or_init(|| Command::new("fullbore"))
+    let build = BUILD_PROGRAM.get();
+    WHOLE_PROGRAM.get_or_init(|| build.map_or_else(|| Command::new("fullbore"), |build| build()))
 }
 
 /// Returns the words of this process, read.
 pub(super) fn own_words() -> CommandWords<'static> {
-    CommandWords::read(program(), words().into_iter().skip(1))
+    let program = OWN_PROGRAM.get().unwrap_or_else(|| program());
+    CommandWords::read(program, words().into_iter().skip(1))
 }
 
 /// Returns the words of this process as clap has read them, with the name of the program.

@@ -3,7 +3,7 @@
 //! The heading of an option, and whether `-h` has it, are facts of its field. `--help` and the
 //! manual have all options.
 
-use super::examples::examples;
+use super::examples::{bare_name, examples};
 use clap::Command;
 use std::fmt::Write;
 
@@ -18,9 +18,12 @@ const FIRST: [&str; 12] = [
     "run", "init",
 ];
 
-/// Adds the ends of the help of each command.
-pub(super) fn arranged(program: Command) -> Command {
-    program.mut_subcommands(with_ends)
+/// Adds the ends of the help of each command. Commands that are not wanted get no arguments.
+pub(super) fn arranged(program: Command, is_wanted: impl Fn(&str) -> bool) -> Command {
+    program.mut_subcommands(|command| match bare_name(command.get_name()) {
+        Some(name) if !is_wanted(name) => Command::new(name),
+        _ => with_ends(command),
+    })
 }
 
 fn with_ends(command: Command) -> Command {

@@ -11,6 +11,7 @@ use fullbore_platform::metrics::{
     hardware::RunKind,
     meter::{LimitVerdict, Meter},
 };
+use fullbore_storage::Storages;
 use serde_json::Value;
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
 
@@ -40,19 +41,20 @@ pub(super) struct ReportHead<'a> {
 
 impl MeteredRun {
     /// Begins a run. `names` are those of the source, the workers and the sink.
-    pub(super) fn new(output: &OutputArgs, names: [&'static str; 3]) -> Self {
-        Self::beside_output(output, names, false)
+    pub(super) fn new(storages: &Storages, output: &OutputArgs, names: [&'static str; 3]) -> Self {
+        Self::beside_output(storages, output, names, false)
     }
 
     /// Begins a run. If its result goes to standard output, messages go to standard error.
     pub(super) fn beside_output(
+        storages: &Storages,
         output: &OutputArgs,
         names: [&'static str; 3],
         is_stdout: bool,
     ) -> Self {
         Self {
             meter: Arc::new(Meter::default()),
-            progress: Progress::new(output, is_stdout, names),
+            progress: Progress::new(storages, output, is_stdout, names),
             report: None,
         }
     }

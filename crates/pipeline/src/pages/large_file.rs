@@ -260,11 +260,11 @@ impl PageWriter {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.clear_content();
         let state = EntryState::Unreadable(reason.to_owned());
-        let from = record.from;
+        let start = record.from;
         *record = Record {
             entry: std::mem::take(&mut record.entry),
             state,
-            from,
+            from: start,
             ..Record::default()
         };
     }
@@ -325,9 +325,9 @@ fn touched_blocks(
 /// Returns whether a file is unchanged. A file with parts on earlier pages counts as changed,
 /// because those parts are stored already.
 fn is_same(record: &Record, known: &BaseEntry) -> bool {
-    let then = &known.parts[0];
-    let same = record.entry == then.entry
-        && record.state == then.state
+    let earlier = &known.parts[0];
+    let same = record.entry == earlier.entry
+        && record.state == earlier.state
         && record.digest == known.last().digest;
     record.from == 0 && same
 }

@@ -92,18 +92,18 @@ impl Thin {
             &[]
         };
         let mut runs = Vec::new();
-        let mut at = 0;
-        while at < len {
-            let end = len.min(at + self.block as usize);
-            let place = offset + at as u64;
-            let digest = blocks.get(at / self.block as usize);
-            let len = (end - at) as u32;
+        let mut position = 0;
+        while position < len {
+            let end = len.min(position + self.block as usize);
+            let place = offset + position as u64;
+            let digest = blocks.get(position / self.block as usize);
+            let len = (end - position) as u32;
             let same = digest
                 .zip(known.block(place, self.block))
                 .is_some_and(|(digest, block)| matches_block(block, digest))
                 && !known.is_stored_again(place, len.into());
-            let here = StoredRun::Here {
-                inner: (inner + at) as u32,
+            let changed = StoredRun::Here {
+                inner: (inner + position) as u32,
                 len,
             };
             push_run(
@@ -111,10 +111,10 @@ impl Thin {
                 if same {
                     StoredRun::Kept { at: place, len }
                 } else {
-                    here
+                    changed
                 },
             );
-            at = end;
+            position = end;
         }
         runs
     }
@@ -150,18 +150,17 @@ impl Thin {
 
 impl Stage for Thin {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
-        let concerns = |part: &FrameEntry| match &part.what {
+        if !frame.parts.iter().any(|part| match &part.what {
             FrameContent::Piece { file, .. } => file.known.is_some(),
             _ => is_known(part),
-        };
-        if !frame.parts.iter().any(concerns) {
+        }) {
             return Ok(frame);
         }
         self.rest.clear();
         let Frame { data, parts, .. } = &mut frame;
-        let mut at = 0;
+        let mut position = 0;
         for part in parts {
-            at = self.thin_part(part, data, at)?;
+            position = self.thin_part(part, data, position)?;
         }
         std::mem::swap(&mut **data, &mut self.rest);
         frame.plain_len = frame.data.len() as u32;
@@ -196,10 +195,13 @@ fn chunk_places(
     } else {
         chunks.iter().map(|chunk| known.chunk(chunk)).collect()
     };
-    let stays = |(at, chunk): (Option<u64>, &ContentChunk)| {
-        at.filter(|at| !known.is_stored_again(*at, chunk.len.into()))
-    };
-    places.into_iter().zip(chunks).map(stays).collect()
+    places
+        .into_iter()
+        .zip(chunks)
+        .map(|(place, chunk)| {
+            place.filter(|place| !known.is_stored_again(*place, chunk.len.into()))
+        })
+        .collect()
 }
 
 fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<StoredRun> {
@@ -207,8 +209,8 @@ fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32)
     for (ContentChunk { len, .. }, place) in chunks.iter().copied().zip(places) {
         push_run(
             &mut runs,
-            place.map_or(StoredRun::Here { inner, len }, |at| StoredRun::Kept {
-                at,
+            place.map_or(StoredRun::Here { inner, len }, |start| StoredRun::Kept {
+                at: start,
                 len,
             }),
         );

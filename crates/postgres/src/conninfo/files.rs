@@ -128,12 +128,11 @@ pub(super) fn find_password(
     wanted: [&str; 4],
     file: &Path,
 ) -> Option<ConnectionSecret> {
-    let fits = |line: &&[String; 5]| {
+    let line = lines.iter().find(|line| {
         line.iter()
             .zip(wanted)
             .all(|(said, is)| said == "*" || said.replace("\\*", "*") == is)
-    };
-    let line = lines.iter().find(fits)?;
+    })?;
     Some(ConnectionSecret {
         text: line[4].clone(),
         from: format!("{file:?}"),

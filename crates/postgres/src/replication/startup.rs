@@ -151,8 +151,8 @@ impl Login<'_> {
                 scram.finish(fields.0).map_err(not_proven)
             }
             method => {
-                let what = format!("cannot log in with authentication method {method}");
-                Err(Error::new(ErrorKind::Unsupported, what)
+                let message = format!("cannot log in with authentication method {method}");
+                Err(Error::new(ErrorKind::Unsupported, message)
                     .hint("use scram-sha-256, a certificate, or peer on a socket"))
             }
         }
@@ -208,8 +208,8 @@ impl Login<'_> {
         password
             .map(|password| password.text.as_bytes())
             .ok_or_else(|| {
-                let what = format!("the server at {} asks for a password", self.host);
-                Error::new(ErrorKind::Permission, what)
+                let message = format!("the server at {} asks for a password", self.host);
+                Error::new(ErrorKind::Permission, message)
                     .hint("set one with PGPASSWORD, ~/.pgpass or the service file")
             })
     }
@@ -219,8 +219,9 @@ impl Login<'_> {
         if self.params.tls.channel_binding != Binding::Require {
             return Ok(());
         }
-        let what = "the server does not bind the password to the connection";
-        Err(Error::new(ErrorKind::Permission, what).because("channel_binding=require asks for it"))
+        let message = "the server does not bind the password to the connection";
+        Err(Error::new(ErrorKind::Permission, message)
+            .because("channel_binding=require asks for it"))
     }
 
     fn check_binding(&self) -> Result<()> {

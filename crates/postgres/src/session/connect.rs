@@ -75,7 +75,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
 /// # Errors
 /// [`ErrorKind::Unreachable`] otherwise: another host may be suitable.
 fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
-    let (is, fits) = match wanted {
+    let (actual, fits) = match wanted {
         ServerKind::Primary => ("a standby", !session.standby),
         ServerKind::Standby => ("not a standby", session.standby),
         ServerKind::Any | ServerKind::PreferStandby => return Ok(session),
@@ -85,7 +85,7 @@ fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
     } else {
         Err(Error::new(
             ErrorKind::Unreachable,
-            format!("the server at {} is {is}", session.place),
+            format!("the server at {} is {actual}", session.place),
         ))
     }
 }
@@ -124,8 +124,8 @@ fn open_session(params: &Params, host: &Host) -> Result<Session> {
     if major >= OLDEST {
         return Ok(session);
     }
-    let what = format!("cannot back up PostgreSQL {major}");
-    Err(Error::new(ErrorKind::Unsupported, what)
+    let message = format!("cannot back up PostgreSQL {major}");
+    Err(Error::new(ErrorKind::Unsupported, message)
         .hint("the oldest version that can be backed up is 13"))
 }
 
@@ -159,20 +159,21 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
             }
         }
     }
-    let what = format!(
+    let message = format!(
         "could not connect to the server at {host} as {:?}",
         params.user
     );
     Err(match first {
-        Some(ConnectFailure::Server(error)) => with_hint(server_error(&what, &error), &error, host),
-        Some(ConnectFailure::LateFiles(limit)) => {
-            Error::new(ErrorKind::Unreachable, what).because(format!(
+        Some(ConnectFailure::Server(error)) => {
+            with_hint(server_error(&message, &error), &error, host)
+        }
+        Some(ConnectFailure::LateFiles(limit)) => Error::new(ErrorKind::Unreachable, message)
+            .because(format!(
                 "no answer within {} seconds, the connect_timeout",
                 limit.as_secs()
-            ))
-        }
+            )),
         Some(ConnectFailure::NoThread(error)) => error,
-        None => Error::new(ErrorKind::Bug, what),
+        None => Error::new(ErrorKind::Bug, message),
     })
 }
 
@@ -300,8 +301,8 @@ fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
 }
 
 /// Returns an error of the server, with its detail and hint, or of the connection.
-pub(crate) fn server_error(what: &str, error: &postgres::Error) -> Error {
-    let failed = Error::new(error_kind(error), what).because(reason(error));
+pub(crate) fn server_error(message: &str, error: &postgres::Error) -> Error {
+    let failed = Error::new(error_kind(error), message).because(reason(error));
     let Some(refusal) = error.as_db_error() else {
         return failed;
     };

@@ -1,6 +1,6 @@
 //! Facts about a server that a backup needs before it begins, and whether the role may take one.
 
-use super::{Session, rows::SqlRow};
+use super::Session;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{DatabaseInfo, EntryName},
@@ -144,15 +144,16 @@ impl Session {
 
     fn databases(&mut self) -> Result<Vec<DatabaseInfo>> {
         let rows = self.raw_rows("could not ask the server for its databases", DATABASES, &[])?;
-        let database = |row: &SqlRow| -> Result<DatabaseInfo> {
-            Ok(DatabaseInfo {
-                oid: row.get(0)?,
-                name: EntryName(row.get(1)?),
-                template: row.get(2)?,
-                subscriptions: row.get(3)?,
+        rows.iter()
+            .map(|row| -> Result<DatabaseInfo> {
+                Ok(DatabaseInfo {
+                    oid: row.get(0)?,
+                    name: EntryName(row.get(1)?),
+                    template: row.get(2)?,
+                    subscriptions: row.get(3)?,
+                })
             })
-        };
-        rows.iter().map(database).collect()
+            .collect()
     }
 
     /// Fails unless the role may start and stop a backup; returns whether it may create a slot.

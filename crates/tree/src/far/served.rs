@@ -117,8 +117,8 @@ impl ServedSources {
         let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
         let opened = Opened { of, sources };
         if self.opened.set(opened).is_err() {
-            let what = "cannot open a second source over one connection";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot open a second source over one connection";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(answer)
     }
@@ -199,8 +199,10 @@ impl ServedSource {
         if let Some(file) = &large
             && frame.rest.is_none()
         {
-            let is_head = |part: &FrameEntry| matches!(part.what, FrameContent::Head(..));
-            let is_open = frame.parts.iter().any(is_head);
+            let is_open = frame
+                .parts
+                .iter()
+                .any(|part| matches!(part.what, FrameContent::Head(..)));
             self.change_kept(&file.entry.path, |kept| {
                 kept.is_begun = true;
                 kept.pieces *= u64::from(is_open);
@@ -253,8 +255,8 @@ impl ServedSource {
         (offset, len, last): (u64, u32, bool),
         buf: Buf,
     ) -> Result<FrameWords> {
-        let count = |kept: &mut ServedFile| kept.pieces = kept.pieces.saturating_sub(1);
-        let Some(file) = self.change_kept(path, count) else {
+        let Some(file) = self.change_kept(path, |kept| kept.pieces = kept.pieces.saturating_sub(1))
+        else {
             // It could not be opened.
             return Ok(FrameWords::of(Frame::new(buf, Vec::new(), last), None));
         };

@@ -34,12 +34,12 @@ pub(super) fn decoded<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
 }
 
 /// The error for what the other host says of a source.
-pub(super) fn wrong_words(why: &str) -> Error {
-    Error::corrupt("could not read a source of another host").because(why.to_owned())
+pub(super) fn wrong_words(reason: &str) -> Error {
+    Error::corrupt("could not read a source of another host").because(reason.to_owned())
 }
 
-fn bytes(from: &[u8]) -> ByteVec {
-    from.to_vec().into()
+fn bytes(source: &[u8]) -> ByteVec {
+    source.to_vec().into()
 }
 
 /// Bytes of a file at most, as of the systems.
@@ -156,7 +156,6 @@ impl EntryWords {
     }
 
     pub(super) fn entry(self) -> Result<Entry> {
-        let device = |major, minor| Device { major, minor };
         let kind = match self.kind {
             KindWords::File(size, _) if size > MAX_SIZE => {
                 return Err(wrong_words("a file is too large"));
@@ -198,6 +197,10 @@ impl EntryWords {
                 .collect(),
         })
     }
+}
+
+fn device(major: u32, minor: u32) -> Device {
+    Device { major, minor }
 }
 
 fn safe(path: Vec<u8>) -> Result<Vec<u8>> {

@@ -160,8 +160,8 @@ impl TreeInner {
     ) -> io::Result<Child> {
         let (kind, mut state) = self.kind_and_state(dir, name, &stat)?;
         let is_file = matches!(kind, EntryKind::File { .. });
-        if is_file && let Some(why) = (self.rules.torn)(dir.as_fd(), &path) {
-            state = EntryState::Unreadable(why);
+        if is_file && let Some(reason) = (self.rules.torn)(dir.as_fd(), &path) {
+            state = EntryState::Unreadable(reason);
         }
         let ctime = if is_file && !self.has_change_time(dir, name, &stat) {
             LATEST_TIME
@@ -234,13 +234,13 @@ impl TreeInner {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
             .find(|(dev, _)| *dev == stat.dev)
-            .map(|(_, has)| *has);
-        if let Some(has) = known {
-            return has;
+            .map(|(_, answer)| *answer);
+        if let Some(answer) = known {
+            return answer;
         }
         // A single file may be a mount of its own.
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
-        let has = if is_here {
+        let answer = if is_here {
             updates_change_times(dir)
         } else {
             UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
@@ -248,8 +248,8 @@ impl TreeInner {
         self.change_times
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .push((stat.dev, has));
-        has
+            .push((stat.dev, answer));
+        answer
     }
 
     /// Returns one object by its path.

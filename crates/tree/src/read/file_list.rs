@@ -86,9 +86,9 @@ impl ListPosition {
             .is_never_entered(&object, self.dev)
             .then(|| path.clone());
         if !object.scanned.state.is_stored()
-            && let Some(why) = self.link_above(&path)
+            && let Some(reason) = self.link_above(&path)
         {
-            object.scanned.state = EntryState::Unreadable(why);
+            object.scanned.state = EntryState::Unreadable(reason);
         }
         self.links.link_if_known(&mut object);
         objects.push(object);
@@ -102,7 +102,7 @@ impl ListPosition {
             .iter()
             .enumerate()
             .filter(|(_, c)| **c == b'/')
-            .map(|(at, _)| &path[..at]);
+            .map(|(slash, _)| &path[..slash]);
         let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
         above.find_map(|entry| match entry.kind {
             EntryKind::Symlink(target) => {
@@ -120,7 +120,7 @@ impl ListPosition {
             .iter()
             .enumerate()
             .filter(|(_, c)| **c == b'/')
-            .map(|(at, _)| &path[..at]);
+            .map(|(slash, _)| &path[..slash]);
         let new = slashes.filter(|dir| !is_within(&self.last, dir));
         new.map(|dir| self.inner.look(dir))
             .filter(|dir| dir.scanned.state != EntryState::Vanished)

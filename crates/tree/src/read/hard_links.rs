@@ -90,8 +90,8 @@ impl FirstName {
         )
     }
 
-    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        std::array::from_fn(|i| self.0[at + i])
+    fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        std::array::from_fn(|i| self.0[offset + i])
     }
 
     /// Counts one more name. Returns the number of names to come.

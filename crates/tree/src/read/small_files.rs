@@ -138,7 +138,7 @@ impl TreeInner {
     fn append_member(
         &self,
         mut scanned: Scanned,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
         buf: &mut Vec<u8>,
     ) -> Result<FrameEntry> {
         match self.unlink_orphan(&mut scanned.entry, room(buf, buf.len())) {
@@ -150,7 +150,7 @@ impl TreeInner {
             return Ok(known_part(scanned.entry, scanned.state, same, buf.len()));
         }
         if scanned.entry.is_file() && scanned.state.is_stored() {
-            self.append_regular(scanned, at, buf)
+            self.append_regular(scanned, current, buf)
         } else {
             Ok(self.append_special(scanned.entry, scanned.state, buf))
         }
@@ -171,10 +171,10 @@ impl TreeInner {
     fn append_regular(
         &self,
         mut scanned: Scanned,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
         buf: &mut Vec<u8>,
     ) -> Result<FrameEntry> {
-        let (fd, is_home) = match self.open_member(&mut scanned, at) {
+        let (fd, is_home) = match self.open_member(&mut scanned, current) {
             Ok(opened) => opened,
             Err(error) => {
                 self.orphan_links(&scanned.entry, scanned.is_first);
@@ -210,11 +210,11 @@ impl TreeInner {
     fn open_member(
         &self,
         scanned: &mut Scanned,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
     ) -> io::Result<(OwnedFd, bool)> {
         let path = &scanned.entry.path;
         let (fd, is_home) =
-            self.retry_while_missing(path, || self.open_in(at, path, scanned.home))?;
+            self.retry_while_missing(path, || self.open_in(current, path, scanned.home))?;
         scanned.entry.xattrs = self.xattrs(&fd)?;
         Ok((fd, is_home))
     }
@@ -391,26 +391,26 @@ struct CopiedFile {
 }
 
 /// A part for a file whose content an earlier backup holds.
-fn known_part(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
+fn known_part(entry: Entry, state: EntryState, known: BaseEntry, offset: usize) -> FrameEntry {
     FrameEntry {
         known: Some(known),
         runs: Some(Vec::new()),
-        ..whole(entry, state, at)
+        ..whole(entry, state, offset)
     }
 }
 
 /// As [`known_part`], for a file that was opened because its metadata has changed.
-fn unchanged_part(scanned: Scanned, same: BaseEntry, at: usize) -> FrameEntry {
+fn unchanged_part(scanned: Scanned, same: BaseEntry, offset: usize) -> FrameEntry {
     let mut entry = scanned.entry;
     // The content was not compared, so the next backup must not rely on inode and ctime.
     if same.trust == Trust::Unverified {
         entry.inode = 0;
         entry.ctime = Time::default();
     }
-    known_part(entry, scanned.state, same, at)
+    known_part(entry, scanned.state, same, offset)
 }
 
-/// A part without content, for an entry whose header ends at `at`.
-fn whole(entry: Entry, state: EntryState, at: usize) -> FrameEntry {
-    part(FrameContent::Whole(entry, state), at, 0)
+/// A part without content, for an entry whose header ends at `offset`.
+fn whole(entry: Entry, state: EntryState, offset: usize) -> FrameEntry {
+    part(FrameContent::Whole(entry, state), offset, 0)
 }

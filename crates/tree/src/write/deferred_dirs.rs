@@ -80,8 +80,8 @@ impl DeferredDirs {
     /// # Errors
     /// Those of the file.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
-        let (key, there) = self.find(path)?;
-        there.map(|_| self.places.insert(key, None));
+        let (key, place) = self.find(path)?;
+        place.map(|_| self.places.insert(key, None));
         Ok(())
     }
 

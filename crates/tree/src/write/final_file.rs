@@ -54,7 +54,7 @@ impl TargetTree {
             let Some(dir) = self.parent_if_there(path)? else {
                 continue;
             };
-            let failed = |e| self.error("remove", path, e);
+            let failed = self.failed("remove", path);
             for name in [entry::split(path).1, UNFINISHED] {
                 ignore_missing(write::unlink_at(&dir, name)).map_err(failed)?;
             }
@@ -74,7 +74,7 @@ impl TargetTree {
         let Some(dir) = self.parent_if_there(&last.path)? else {
             return Ok(FinalPlaced::Missing);
         };
-        let failed = |e| self.error("put in place", &last.path, e);
+        let failed = self.failed("put in place", &last.path);
         if !exists(&dir, UNFINISHED).map_err(failed)? {
             return Ok(FinalPlaced::Missing);
         }

@@ -52,17 +52,17 @@ impl NewFile {
 }
 
 impl TargetWriter {
-    /// Opens the unfinished file for `entry`, or makes the file `from` that, or creates it. Returns
+    /// Opens the unfinished file for `entry`, or makes the file `source` that, or creates it. Returns
     /// it, and whether it may have content.
     pub(super) fn partial_file(
         &mut self,
         entry: &Entry,
-        from: Option<&[u8]>,
+        source: Option<&[u8]>,
     ) -> Result<(NewFile, bool)> {
         let tree = self.tree.clone();
         let path = entry.path.clone();
-        let moved = match from {
-            Some(from) => self.take_over(entry, from)?,
+        let moved = match source {
+            Some(source) => self.take_over(entry, source)?,
             None => None,
         };
         let (dir, name) = self.enter(&path)?;
@@ -86,19 +86,18 @@ impl TargetWriter {
         Ok((made, has_content))
     }
 
-    /// Renames the file `from` to the name of the unfinished file for `entry`, if it has no other
+    /// Renames the file `source` to the name of the unfinished file for `entry`, if it has no other
     /// name and only users whom the entry admits can have it open. Returns its device and inode.
-    fn take_over(&mut self, entry: &Entry, from: &[u8]) -> Result<Option<(u64, u64)>> {
+    fn take_over(&mut self, entry: &Entry, source: &[u8]) -> Result<Option<(u64, u64)>> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("rename", from, e);
-        let (parent, old) = tree.places.split(from);
+        let (parent, old) = tree.places.split(source);
         let Ok(from_dir) = tree.open_dir(parent) else {
             return Ok(None);
         };
         let Ok(file) = write::open_write(&from_dir, old) else {
             return Ok(None);
         };
-        let stat = dir::stat_fd(&file).map_err(failed)?;
+        let stat = dir::stat_fd(&file).map_err(|e| tree.error("rename", source, e))?;
         let is_alone = stat.kind == FileKind::File && stat.nlink == 1;
         if !is_alone || !self.may_keep_file(entry, &file, &stat)? {
             return Ok(None);

@@ -31,7 +31,8 @@ pub(super) fn write_archived_wal(
         return Ok(());
     }
     let (location, _) = place(&restore.from)?;
-    let wal = WalArchive::new(location.objects()?, &cluster.system_identifier);
+    let objects = restore.storages.objects(&location)?;
+    let wal = WalArchive::new(objects, &cluster.system_identifier);
     let mut writer = TargetWriter::new(tree);
     let root = archive.find(b"")?;
     let owner = root.first().map(|item| item.entry.owner.clone());

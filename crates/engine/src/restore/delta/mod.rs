@@ -92,7 +92,7 @@ impl Restore {
         if let Some(archive) = choose_backup::choose_of_cluster(self, true)? {
             return Ok(archive);
         }
-        match open_any(&self.from, &self.filter)? {
+        match open_any(&self.storages, &self.from, &self.filter)? {
             OpenedFrom::Backup(archive) => Ok(*archive),
             OpenedFrom::Foreign(path) => {
                 let what =

@@ -11,7 +11,11 @@ use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
-use super::{command_line::TypedLine, command_words::CommandWords, output::aside};
+use super::{
+    command_line::{self, TypedLine},
+    command_words::CommandWords,
+    output::aside,
+};
 use clap::{Args, Command, ValueHint};
 use fullbore_engine::backup::paths::source_path;
 use fullbore_format::error::Result;
@@ -80,9 +84,9 @@ pub(super) fn of_process() -> Option<&'static NamedProfile> {
 ///
 /// # Errors
 /// As [`named`] and [`in_file`].
-pub(super) fn effective_words(program: &'static Command, line: TypedLine) -> Result<Vec<OsString>> {
+pub(super) fn effective_words(program: &Command, line: TypedLine) -> Result<Vec<OsString>> {
     let nothing = Profile::default();
-    let profile = match profile_of(&line, program)? {
+    let profile = match profile_of(&line)? {
         Some(profile) => &PROFILE.get_or_init(|| profile).profile,
         None => &nothing,
     };
@@ -94,7 +98,7 @@ pub(super) fn effective_words(program: &'static Command, line: TypedLine) -> Res
     Ok(layers.added_to(line))
 }
 
-fn profile_of(line: &TypedLine, program: &'static Command) -> Result<Option<NamedProfile>> {
+fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
     let names: Vec<_> = line.command.iter().map(String::as_str).collect();
     let is_naming = NAMING.contains(&&names[..]);
     let first = line.positionals.first().filter(|_| is_naming);
@@ -103,26 +107,27 @@ fn profile_of(line: &TypedLine, program: &'static Command) -> Result<Option<Name
     let variable = |name| env::var_os(name).filter(|value| !is_explicit && !value.is_empty());
     let config = line.config.clone().or_else(|| variable(CONFIG_VARIABLE));
     if let Some(config) = config {
-        return in_file(config.into(), program).map(Some);
+        return in_file(config.into()).map(Some);
     }
     let name = first.or_else(|| line.profile.clone());
     let name = name.or_else(|| variable(PROFILE_VARIABLE));
-    name.map(|name| named(&name, program)).transpose()
+    name.map(|name| named(&name)).transpose()
 }
 
 /// Reads the profile with a name.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none, else as [`in_file`].
-fn named(name: &OsStr, program: &'static Command) -> Result<NamedProfile> {
-    in_file(search::find(name, &search::directories())?, program)
+fn named(name: &OsStr) -> Result<NamedProfile> {
+    in_file(search::find(name, &search::directories())?)
 }
 
 /// Reads the profile in a file.
 ///
 /// # Errors
 /// The system's; [`ErrorKind::Usage`] for a file that is no profile.
-pub(super) fn in_file(file: PathBuf, program: &'static Command) -> Result<NamedProfile> {
+pub(super) fn in_file(file: PathBuf) -> Result<NamedProfile> {
+    let program = command_line::program();
     let read = search::read(&file)?;
     let profile = Profile::parse(&read.text, &file, program)?;
     if let Some(changeable) = &read.changeable {

@@ -35,6 +35,7 @@ use fullbore_platform::{
     queue::start,
 };
 use fullbore_repository::base::WantedBase;
+use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
     ffi::{OsStr, OsString},
@@ -46,19 +47,19 @@ use std::{
 /// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
-pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
     let file = args.metrics.clone().filter(|_| !args.dry_run);
     let Some(file) = file else {
-        return store(args, &mut None);
+        return store(args, storages, &mut None);
     };
     let profile = profile::of_process();
     let name = profile.map(|profile| &profile.name[..]);
     measured(Some(&file), name, |numbers| {
         let to = args.to.clone();
-        let code = store(args, &mut numbers.backup);
+        let code = store(args, storages, &mut numbers.backup);
         numbers.warnings = numbers.backup.as_ref().map_or(0, warning_count);
         let own = profile.and_then(NamedProfile::own_source);
-        numbers.newest = newest_backups(&to, own.as_ref()).ok();
+        numbers.newest = newest_backups(storages, &to, own.as_ref()).ok();
         code
     })
 }
@@ -71,20 +72,24 @@ fn warning_count(result: &serde_json::Value) -> u64 {
 }
 
 /// Makes the backup. `result` gets the object that `--json` prints at the end.
-fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8> {
-    if let Some(code) = far_backup::backup(&args)? {
+fn store(
+    args: BackupArgs,
+    storages: &Storages,
+    result: &mut Option<serde_json::Value>,
+) -> Result<u8> {
+    if let Some(code) = far_backup::backup(&args, storages)? {
         return Ok(code);
     }
     let output = args.output.clone();
     let report_file = args.run.report.clone();
     let is_dry_run = args.dry_run;
     let destination = args.to.clone();
-    let ends = run_ends(&args);
-    let plan = opened_plan(args)?;
+    let ends = run_ends(&args, storages);
+    let plan = opened_plan(args, storages)?;
     if is_dry_run {
         return count(&plan, &output);
     }
-    let run = MeteredRun::beside_output(&output, report::SIDES, plan.to.is_stdout());
+    let run = MeteredRun::beside_output(storages, &output, report::SIDES, plan.to.is_stdout());
     let run = run.with_report(report_file.as_deref())?;
     if run.progress().is_drawn() && plan.subject.can_be_counted() {
         count_beside(&plan, run.meter());
@@ -134,21 +139,21 @@ fn print_end(
 }
 
 /// Opens the destination, and connects to the host of the source if that is another one.
-fn opened_plan(args: BackupArgs) -> Result<Backup> {
-    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+fn opened_plan(args: BackupArgs, storages: &Storages) -> Result<Backup> {
+    let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
     // The question takes a round trip, and the outcome has the answer, too.
-    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
+    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
-    let far = far_backup::subject(&args)?;
-    plan(args, to, codec, far)
+        .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
+    let far = far_backup::subject(&args, storages)?;
+    plan(args, storages, to, codec, far)
 }
 
 /// The ends of the run: files of this host, unless the arguments name something else.
-fn run_ends(args: &BackupArgs) -> RunEnds {
+fn run_ends(args: &BackupArgs, storages: &Storages) -> RunEnds {
     let stdin = args.stdin_name.as_ref().map(|_| OsStr::new("-"));
-    RunEnds::of(stdin, Some(&args.to))
+    RunEnds::of(storages, stdin, Some(&args.to))
 }
 
 /// Said once for each source.
@@ -236,6 +241,7 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
 
 fn plan(
     args: BackupArgs,
+    storages: &Storages,
     to: SinkSpec,
     codec: Option<Codec>,
     far: Option<FarSubject>,
@@ -248,7 +254,7 @@ fn plan(
     }
     let cluster = match far {
         Some(_) => None,
-        None => requested_cluster(&args)?,
+        None => requested_cluster(&args, storages)?,
     };
     let host = match (args.host, &far) {
         (None, Some(far)) => Some(far.host_name()?),
@@ -275,6 +281,7 @@ fn plan(
         return Err(Error::new(ErrorKind::Usage, what).hint("use a smaller --frame-size"));
     }
     Ok(Backup {
+        storages: storages.clone(),
         subject,
         to,
         no_create: args.no_create,

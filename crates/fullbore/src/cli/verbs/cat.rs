@@ -23,6 +23,7 @@ use fullbore_repository::{
     },
     open::open,
 };
+use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -52,10 +53,10 @@ pub(in crate::cli) struct CatArgs {
     entry: OsString,
 }
 
-pub(in crate::cli) fn run(args: CatArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: CatArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.from, true)?;
     let path = args.entry.into_vec();
-    plain_output(|out| cat(open(&args.from, &filter)?, &path, out))
+    plain_output(|out| cat(storages, open(storages, &args.from, &filter)?, &path, out))
 }
 
 /// Writes a file to `out`, or a directory to standard output. Returns the exit code.
@@ -63,7 +64,7 @@ pub(in crate::cli) fn run(args: CatArgs) -> Result<u8> {
 /// # Errors
 /// [`ErrorKind::NotFound`] if the path is not in the backup; [`ErrorKind::Usage`] for other kinds of entries;
 /// [`ErrorKind::Corrupt`] for damage, which is found after a part was written.
-fn cat(archive: Archive, path: &[u8], out: &mut dyn Write) -> Result<u8> {
+fn cat(storages: &Storages, archive: Archive, path: &[u8], out: &mut dyn Write) -> Result<u8> {
     let selection = selection_in(&archive, &[path.to_vec()])?;
     let [path] = selection.paths() else {
         return Err(Error::new(ErrorKind::Bug, "one path became several"));
@@ -71,8 +72,8 @@ fn cat(archive: Archive, path: &[u8], out: &mut dyn Write) -> Result<u8> {
     let parts = file_parts(&archive, path)?;
     match parts.last().map(|item| &item.entry.kind) {
         Some(EntryKind::File { .. }) => write_file(archive, parts, out).map(|()| 0),
-        Some(EntryKind::Directory) => write_tar(archive, &selection),
-        None if archive.has(path)? => write_tar(archive, &selection),
+        Some(EntryKind::Directory) => write_tar(storages, archive, &selection),
+        None if archive.has(path)? => write_tar(storages, archive, &selection),
         None => Err(not_there(&archive, path)),
         Some(_) => {
             let what = format!("cannot write {}: it is no file or directory", quoted(path));
@@ -82,8 +83,9 @@ fn cat(archive: Archive, path: &[u8], out: &mut dyn Write) -> Result<u8> {
     }
 }
 
-fn write_tar(archive: Archive, selection: &Selection) -> Result<u8> {
+fn write_tar(storages: &Storages, archive: Archive, selection: &Selection) -> Result<u8> {
     let options = ExportOptions {
+        storages: storages.clone(),
         no_create: false,
         to: SinkSpec::Stdout,
         codec: Some(Codec::None.for_pipe()),

@@ -50,8 +50,7 @@ pub(in crate::cli) fn run(args: ConfigArgs) -> Result<u8> {
     printed(|out| {
         let mut code = 0;
         for file in files {
-            let checked = profile::in_file(file, command_line::program())
-                .and_then(|profile| check(&profile, out));
+            let checked = profile::in_file(file).and_then(|profile| check(&profile, out));
             if let Err(error) = checked {
                 aside(report::error(&error));
                 code = error.exit_code();

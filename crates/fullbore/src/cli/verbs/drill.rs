@@ -25,6 +25,7 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_postgres::restore::{plan::ClusterOptions, recovery::RecoveryOptions};
+use fullbore_storage::Storages;
 use serde_json::{Value, json};
 use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf};
 
@@ -86,15 +87,17 @@ pub(in crate::cli) struct DrillArgs {
     output: OutputArgs,
 }
 
-pub(in crate::cli) fn run(args: DrillArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: DrillArgs, storages: &Storages) -> Result<u8> {
     let metrics = args.metrics.clone();
-    measured(metrics.as_deref(), None, |numbers| drill(args, numbers))
+    measured(metrics.as_deref(), None, |numbers| {
+        drill(args, storages, numbers)
+    })
 }
 
-fn drill(args: DrillArgs, numbers: &mut RunNumbers) -> Result<u8> {
+fn drill(args: DrillArgs, storages: &Storages, numbers: &mut RunNumbers) -> Result<u8> {
     let output = args.output.clone();
-    let run = MeteredRun::new(&output, report::ENDS);
-    let outcome = plan(args).and_then(|drill| run.work(|meter| drill.run(meter)))?;
+    let run = MeteredRun::new(storages, &output, report::ENDS);
+    let outcome = plan(args, storages).and_then(|drill| run.work(|meter| drill.run(meter)))?;
     let json = outcome_json(&outcome);
     let is_failed = outcome.failure.is_some();
     numbers.drill = Some(json.clone()).filter(|_| !is_failed);
@@ -113,7 +116,7 @@ fn drill(args: DrillArgs, numbers: &mut RunNumbers) -> Result<u8> {
 }
 
 /// The drill that the arguments ask for.
-fn plan(args: DrillArgs) -> Result<Drill> {
+fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
     if args.from == "-" {
         let what = "cannot drill a stream";
         return Err(Error::new(ErrorKind::Usage, what).hint("write it to a file first"));
@@ -126,6 +129,7 @@ fn plan(args: DrillArgs) -> Result<Drill> {
         ..RecoveryOptions::default()
     };
     let restore = Restore {
+        storages: storages.clone(),
         filter: args.select.filter(&args.from, true)?,
         from: args.from,
         to: PathBuf::new(),

@@ -21,6 +21,7 @@ use fullbore_format::{error::Result, text::size};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
 use fullbore_platform::metrics::hardware::RunKind;
+use fullbore_storage::Storages;
 use serde_json::Value;
 use std::{ffi::OsString, num::NonZeroUsize};
 
@@ -69,16 +70,17 @@ pub(in crate::cli) struct ExportArgs {
     output: OutputArgs,
 }
 
-pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
-    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
+    let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
     let is_new = to.is_new_repository();
-    let from = sealing_of(&args.from)?;
+    let from = sealing_of(storages, &args.from)?;
     let to = args
         .encrypt
-        .apply_to_copy(from, to, &args.to, is_new, args.no_create)?;
-    let ends = RunEnds::of(Some(&args.from), Some(&args.to));
+        .apply_to_copy(storages, from, to, &args.to, is_new, args.no_create)?;
+    let ends = RunEnds::of(storages, Some(&args.from), Some(&args.to));
     let filter = args.select.filter(&args.from, true)?;
     let export = ExportOptions {
+        storages: storages.clone(),
         no_create: args.no_create,
         to,
         codec,
@@ -87,7 +89,8 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
         memory: memory(args.memory, FRAME_BYTES),
         segment_bytes: args.segment_size,
     };
-    let run = MeteredRun::beside_output(&args.output, report::SIDES, export.to.is_stdout());
+    let run =
+        MeteredRun::beside_output(storages, &args.output, report::SIDES, export.to.is_stdout());
     let exported = run.work(|meter| export.run(&args.from, &filter, meter))?;
     let judged = JudgedRun {
         kind: RunKind::Backup,

@@ -8,8 +8,7 @@ use fullbore_engine::backup::{far_source::check_scope, paths::Scope};
 use fullbore_format::{error::Result, text::shown};
 use fullbore_platform::queue::Locked;
 use fullbore_storage::{
-    Objects,
-    access::connect_to_host,
+    Objects, Storages,
     wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService, unknown_topic},
 };
 use fullbore_tree::far::{ServedSources, opened_words, question_room};
@@ -60,9 +59,14 @@ impl NearService {
     }
 
     /// Runs the command of this process on another host, with other arguments. Returns its exit code.
-    pub(super) fn run(self, host: &str, arguments: &FarArguments) -> Result<u8> {
+    pub(super) fn run(
+        self,
+        storages: &Storages,
+        host: &str,
+        arguments: &FarArguments,
+    ) -> Result<u8> {
         let service = Arc::new(self);
-        let wire = connect_to_host(host, service.clone())?;
+        let wire = storages.connect_to_host(host, service.clone())?;
         let code = wire.run(&arguments.of(command_line::own_words()));
         // Threads of the session may hold the service until the process ends.
         drop(service.report.locked().take());

@@ -18,31 +18,29 @@ use fullbore_format::{
     layout::REPOSITORY,
 };
 use fullbore_repository::writer::must_be_possible;
-use fullbore_storage::{
-    FarBackup, Location, access::connect_to_host, ssh::connect_to_peer, wire::NoService,
-};
+use fullbore_storage::{FarBackup, Location, Storages, ssh::connect_to_peer, wire::NoService};
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 /// Runs a backup on the host of its source, if that is another one. Returns the exit code.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the paths are on several hosts, or if the destination is no repository; those of the connection.
-pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
+pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8>> {
     if args.on.as_deref() == Some(PEER) {
         return Ok(None);
     }
     let source = source_host(args)?;
     if args.run_on == RunOn::Dest {
-        return run_at_destination(args, source);
+        return run_at_destination(args, storages, source);
     }
     let Some((host, paths)) = source else {
         return Ok(None);
     };
-    let (to, _) = SinkSpec::parse(&args.to, args.compress)?;
-    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
+    let (to, _) = SinkSpec::parse(storages, &args.to, args.compress)?;
+    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
+        .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
     let Some(objects) = to.storage() else {
         let what = format!("cannot back up another host to {}", to.name());
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
@@ -63,7 +61,7 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
     let report = args.run.report.as_deref();
     let rights = Arc::new(FarBackup::new(objects.clone(), &name));
     let service = NearService::new(Some(rights.clone()), None, report)?;
-    let code = service.run(&host, &arguments)?;
+    let code = service.run(storages, &host, &arguments)?;
     let is_done = [0, UNREADABLE].contains(&code) && !args.dry_run;
     if is_done && !rights.has_root() {
         return Err(stored_nothing(&host));
@@ -88,7 +86,11 @@ fn stored_nothing(host: &str) -> Error {
 }
 
 /// Runs a backup on the host of its destination, if that is another one. Returns the exit code.
-fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Option<u8>> {
+fn run_at_destination(
+    args: &BackupArgs,
+    storages: &Storages,
+    source: Option<FarSource>,
+) -> Result<Option<u8>> {
     check_trees(args)?;
     let Location::Ssh { host, path } = Location::parse(&args.to)? else {
         return Ok(None);
@@ -109,13 +111,13 @@ fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Op
     };
     let files = match from {
         Some(from) => OfferedFiles::Far {
-            wire: connect_to_host(&from, Arc::new(NoService))?,
+            wire: storages.connect_to_host(&from, Arc::new(NoService))?,
             scope: Box::new(scope),
         },
         None => OfferedFiles::Near(served_sources(SourceRights::Scope(scope))),
     };
     let service = NearService::new(None, Some(files), args.run.report.as_deref())?;
-    service.run(&host, &arguments).map(Some)
+    service.run(storages, &host, &arguments).map(Some)
 }
 
 /// Only trees are read for a backup that runs on another host.
@@ -147,7 +149,7 @@ fn far_scope(args: &BackupArgs, words: &[Replaced]) -> Scope {
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for what is no tree; those of the connection.
-pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
+pub(super) fn subject(args: &BackupArgs, storages: &Storages) -> Result<Option<FarSubject>> {
     if args.on.as_deref() == Some(PEER) {
         return FarSubject::new(connect_to_peer()?, far_scope(args, &[])).map(Some);
     }
@@ -156,7 +158,7 @@ pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
         return Ok(None);
     };
     let scope = far_scope(args, &paths);
-    let wire = connect_to_host(&host, Arc::new(NoService))?;
+    let wire = storages.connect_to_host(&host, Arc::new(NoService))?;
     Ok(Some(FarSubject::new(wire, scope)?.of_host(name_of(&host))))
 }
 

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_report_is_sent_only_if_the_option_asks_for_it() {
-        keep_program(args::program());
+        keep_program(args::program(), args::program);
         for (line, is_wanted) in [
             ("backup --report peer: --to peer:/b /srv", true),
             ("backup --to peer:/b --report=peer: /srv", true),

@@ -6,7 +6,7 @@ use super::{
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_repository::open::{named, place};
-use fullbore_storage::{FarRestore, Location};
+use fullbore_storage::{FarRestore, Location, Storages};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -17,7 +17,7 @@ use std::{
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the backup is in no repository; those of the connection.
-pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
+pub(super) fn restore(args: &RestoreArgs, storages: &Storages) -> Result<Option<u8>> {
     let Some(to) = &args.to else {
         return Ok(None);
     };
@@ -29,7 +29,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         let what = format!("cannot restore {location} on another host");
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
     }
-    let root = plan(args)?.chosen_root()?;
+    let root = plan(args, storages)?.chosen_root()?;
     // The other host finds one backup, so it needs no other name for it than its id.
     let named = match selector {
         Some(selector) => named(without(&args.from, selector), &root.id),
@@ -41,9 +41,9 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         added: Vec::new(),
     };
     let report = args.run.report.as_deref();
-    let rights = FarRestore::new(location.objects()?, &root);
+    let rights = FarRestore::new(storages.objects(&location)?, &root);
     let service = NearService::new(Some(Arc::new(rights)), None, report)?;
-    service.run(&host, &arguments).map(Some)
+    service.run(storages, &host, &arguments).map(Some)
 }
 
 /// The word of a repository without `@` and the words that select a backup.

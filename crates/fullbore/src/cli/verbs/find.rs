@@ -20,10 +20,10 @@ use fullbore_format::{
 };
 use fullbore_repository::{
     archive::{Archive, object::Sealing},
-    open::{list_backups, pick, place, repository_at, without_backup},
+    open::{list_backups, pick, place, without_backup},
     select::BackupFilter,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -73,9 +73,10 @@ struct FindLine<'a> {
     backups: u64,
 }
 
-pub(in crate::cli) fn run(args: FindArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: FindArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.repository, true)?;
     let find = FindBackups {
+        storages,
         repository: &args.repository,
         pattern: &args.pattern,
         filter,
@@ -87,6 +88,7 @@ pub(in crate::cli) fn run(args: FindArgs) -> Result<u8> {
 
 /// A pattern, and the backups to search.
 struct FindBackups<'a> {
+    storages: &'a Storages,
     repository: &'a OsStr,
     pattern: &'a OsStr,
     filter: BackupFilter,
@@ -105,7 +107,9 @@ impl FindBackups<'_> {
     fn run(&self, out: &mut dyn Write) -> Result<u8> {
         check_pattern(self.pattern)?;
         let (_, backup) = place(self.repository)?;
-        let repository = &repository_at(without_backup(self.repository))?;
+        let repository = &self
+            .storages
+            .repository_at(without_backup(self.repository))?;
         let only = backup
             .map(|backup| pick(repository, Some(backup), &self.filter))
             .transpose()?;

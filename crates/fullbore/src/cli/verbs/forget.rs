@@ -15,6 +15,7 @@ use fullbore_repository::{
     open::{place, without_backup},
     retention::{self, RetentionRules},
 };
+use fullbore_storage::Storages;
 use jiff::Span;
 use std::{
     ffi::OsString,
@@ -140,7 +141,7 @@ impl Keep {
     }
 }
 
-pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
+pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u8> {
     let (_, named) = place(&args.repository)?;
     if let Some(named) = named {
         args.ids.insert(0, named.to_owned());
@@ -148,10 +149,11 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
     }
     args.repository = without_backup(&args.repository).to_owned();
     if !args.undo.is_empty() {
-        return undo(args);
+        return undo(args, storages);
     }
     let filter = no_filter(&args.repository, false);
     let mut forget = Forget {
+        storages: storages.clone(),
         filter,
         repository: args.repository,
         ids: args.ids,
@@ -174,9 +176,9 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
 }
 
 /// Lists forgotten backups again.
-fn undo(mut args: ForgetArgs) -> Result<u8> {
+fn undo(mut args: ForgetArgs, storages: &Storages) -> Result<u8> {
     args.undo.append(&mut args.ids);
-    told(|out| unforget(&args.repository, &args.undo, args.json, out).map(|()| 0))
+    told(|out| unforget(storages, &args.repository, &args.undo, args.json, out).map(|()| 0))
 }
 
 /// Asks whether sources may lose their last backup.

@@ -1,6 +1,6 @@
 //! Arguments of `fullbore key`.
 
-use super::key_change::{self, Agreement, NewRecipient};
+use super::key_change::{Agreement, NewRecipient, RepositoryKeys};
 use crate::cli::{
     options::EXIT_CODES,
     output::told,
@@ -9,7 +9,7 @@ use crate::cli::{
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_crypt::{Access, KeyOptions};
 use fullbore_format::error::{Error, Result};
-use fullbore_storage::Location;
+use fullbore_storage::{Location, Storages};
 use std::{
     ffi::OsString,
     io::{IsTerminal, Write, stderr, stdin},
@@ -132,8 +132,8 @@ fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> New
     named.map_or_else(by_passphrase, NewRecipient::Named)
 }
 
-pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
-    told(|out| args.verb.run(out).map(|()| 0))
+pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {
+    told(|out| args.verb.run(storages, out).map(|()| 0))
 }
 
 impl KeyVerb {
@@ -141,9 +141,9 @@ impl KeyVerb {
     ///
     /// # Errors
     /// As the functions of [`keys`](fullbore_storage::keys).
-    fn run(self, out: &mut dyn Write) -> Result<()> {
+    fn run(self, storages: &Storages, out: &mut dyn Write) -> Result<()> {
         match self {
-            Self::List { place, json } => key_change::list(&place.location()?, json, out),
+            Self::List { place, json } => place.keys(storages)?.list(json, out),
             Self::Add {
                 place,
                 name,
@@ -151,7 +151,9 @@ impl KeyVerb {
                 new_passphrase_file,
             } => {
                 let recipient = new_recipient(recipient, new_passphrase_file);
-                key_change::add(&place.location()?, &name, (&recipient, Access::Read), out)
+                place
+                    .keys(storages)?
+                    .add(&name, (&recipient, Access::Read), out)
             }
             Self::Put {
                 place,
@@ -159,11 +161,13 @@ impl KeyVerb {
                 recipient,
             } => {
                 let recipient = NewRecipient::Named(recipient);
-                key_change::add(&place.location()?, &name, (&recipient, Access::Put), out)
+                place
+                    .keys(storages)?
+                    .add(&name, (&recipient, Access::Put), out)
             }
             Self::Remove { place, name, put } => {
                 let access = put.then_some(Access::Put);
-                key_change::remove(&place.location()?, &name, access, out)
+                place.keys(storages)?.remove(&name, access, out)
             }
             Self::Restore {
                 place,
@@ -172,7 +176,7 @@ impl KeyVerb {
                 new_passphrase_file,
             } => {
                 let recipient = new_recipient(recipient, new_passphrase_file);
-                key_change::restore(&place.location()?, &name, &recipient, out)
+                place.keys(storages)?.restore(&name, &recipient, out)
             }
             Self::Rotate { place, yes } => {
                 let agreement = match yes {
@@ -180,16 +184,19 @@ impl KeyVerb {
                     false if stdin().is_terminal() => Agreement::Asked(asked),
                     false => Agreement::Impossible,
                 };
-                key_change::rotate(&place.location()?, agreement, out)
+                place.keys(storages)?.rotate(agreement, out)
             }
-            Self::Accept { place, backup } => key_change::accept(&place.location()?, &backup, out),
+            Self::Accept { place, backup } => place.keys(storages)?.accept(&backup, out),
         }
     }
 }
 
 impl KeyRepository {
-    fn location(&self) -> Result<Location> {
-        Location::parse(&self.repository)
+    fn keys<'a>(&self, storages: &'a Storages) -> Result<RepositoryKeys<'a>> {
+        Ok(RepositoryKeys {
+            storages,
+            location: Location::parse(&self.repository)?,
+        })
     }
 }
 

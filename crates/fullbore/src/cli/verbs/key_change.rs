@@ -8,8 +8,7 @@ use fullbore_format::{
 };
 use fullbore_repository::{roots, verify_memory::carry_memory};
 use fullbore_storage::{
-    Location, Objects, SealedObjects,
-    access::{new_passphrase, opened_key, saved_key, stored_and_key},
+    Location, Objects, SealedObjects, Storages,
     keys::{KeyFile, accept_root, add_key, list_keys, remove_key, rotate_key},
     lost_keys::restore_keys,
     seen_keys::{new_recipients, remember_recipients},
@@ -37,68 +36,179 @@ pub(super) enum Agreement {
     Impossible,
 }
 
-/// Adds a key.
-///
-/// # Errors
-/// As [`add_key`].
-pub(super) fn add(
-    location: &Location,
-    name: &str,
-    (recipient, access): (&NewRecipient, Access),
-    out: &mut dyn Write,
-) -> Result<()> {
-    let (stored, ring) = opened_key(location)?;
-    add_key(&*stored, &ring, name, &recipient.get()?, access)?;
-    text::line(out, &format!("key {name:?} was added"))?;
-    show_all(&*stored, &ring, out)
+/// The keys of a repository.
+pub(super) struct RepositoryKeys<'a> {
+    pub(super) storages: &'a Storages,
+    pub(super) location: Location,
 }
 
-/// Removes a key. `access` is what it permits, if two keys have the name.
-///
-/// # Errors
-/// As [`remove_key`].
-pub(super) fn remove(
-    location: &Location,
-    name: &str,
-    access: Option<Access>,
-    out: &mut dyn Write,
-) -> Result<()> {
-    let (stored, ring) = opened_key(location)?;
-    let access = access_of(&list_keys(&*stored, Some(&ring))?, name, access)?;
-    remove_key(&*stored, Some(&ring), name, access)?;
-    text::line(out, &format!("key {name:?} was removed"))?;
-    text::line(out, after_removal(access))
-}
+impl RepositoryKeys<'_> {
+    /// Adds a key.
+    ///
+    /// # Errors
+    /// As [`add_key`].
+    pub(super) fn add(
+        &self,
+        name: &str,
+        (recipient, access): (&NewRecipient, Access),
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let (stored, ring) = self.storages.opened_key(&self.location)?;
+        add_key(&*stored, &ring, name, &recipient.get()?, access)?;
+        text::line(out, &format!("key {name:?} was added"))?;
+        self.show_all(&*stored, &ring, out)
+    }
 
-/// Writes the keys again, from a copy of the repository's key.
-///
-/// # Errors
-/// As [`restore_keys`].
-pub(super) fn restore(
-    location: &Location,
-    name: &str,
-    recipient: &NewRecipient,
-    out: &mut dyn Write,
-) -> Result<()> {
-    let (stored, ring) = saved_key(location)?;
-    restore_keys(&stored, &ring, name, &recipient.get()?)?;
-    remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
-    let line = format!("the keys were written anew, with key {name:?}");
-    text::line(out, &line)?;
-    text::line(out, &fingerprint_line(&ring))
-}
+    /// Removes a key. `access` is what it permits, if two keys have the name.
+    ///
+    /// # Errors
+    /// As [`remove_key`].
+    pub(super) fn remove(
+        &self,
+        name: &str,
+        access: Option<Access>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let (stored, ring) = self.storages.opened_key(&self.location)?;
+        let access = access_of(&list_keys(&*stored, Some(&ring))?, name, access)?;
+        remove_key(&*stored, Some(&ring), name, access)?;
+        text::line(out, &format!("key {name:?} was removed"))?;
+        text::line(out, after_removal(access))
+    }
 
-/// Seals later backups with a new key.
-///
-/// # Errors
-/// As [`rotate_key`].
-pub(super) fn rotate(location: &Location, agreement: Agreement, out: &mut dyn Write) -> Result<()> {
-    let (stored, ring) = opened_key(location)?;
-    agree(&list_keys(&*stored, Some(&ring))?, &ring, agreement, out)?;
-    let rotated = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
-    remember_recipients(&rotated, &list_keys(&*stored, Some(&rotated))?);
-    text::line(out, "later backups are sealed with a new key")?;
-    keep_memory(&stored, (ring, rotated), out)
+    /// Writes the keys again, from a copy of the repository's key.
+    ///
+    /// # Errors
+    /// As [`restore_keys`].
+    pub(super) fn restore(
+        &self,
+        name: &str,
+        recipient: &NewRecipient,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let (stored, ring) = self.storages.saved_key(&self.location)?;
+        restore_keys(&stored, &ring, name, &recipient.get()?)?;
+        self.remember(&ring, &list_keys(&*stored, Some(&ring))?);
+        let line = format!("the keys were written anew, with key {name:?}");
+        text::line(out, &line)?;
+        text::line(out, &fingerprint_line(&ring))
+    }
+
+    /// Seals later backups with a new key.
+    ///
+    /// # Errors
+    /// As [`rotate_key`].
+    pub(super) fn rotate(&self, agreement: Agreement, out: &mut dyn Write) -> Result<()> {
+        let (stored, ring) = self.storages.opened_key(&self.location)?;
+        self.agree(&list_keys(&*stored, Some(&ring))?, &ring, agreement, out)?;
+        let rotated = rotate_key(&*stored, &ring, &|_| {
+            self.storages.new_passphrase().map(Some)
+        })?;
+        self.remember(&rotated, &list_keys(&*stored, Some(&rotated))?);
+        text::line(out, "later backups are sealed with a new key")?;
+        keep_memory(&stored, (ring, rotated), out)
+    }
+
+    /// Shows for whom a repository has keys.
+    fn show_all(&self, stored: &dyn Objects, ring: &KeyRing, out: &mut dyn Write) -> Result<()> {
+        let files = list_keys(stored, Some(ring))?;
+        text::line(out, "keys of this repository:")?;
+        for file in &files {
+            text::line(out, &format!("  {}", line_of(file)))?;
+        }
+        self.remember(ring, &files);
+        Ok(())
+    }
+
+    /// Shows all that get the next key, and asks if some are new to this user.
+    fn agree(
+        &self,
+        files: &[KeyFile],
+        ring: &KeyRing,
+        by: Agreement,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        text::line(out, "the new key is wrapped for:")?;
+        let new = new_recipients(self.storages.state_dir(), ring, files);
+        for file in files {
+            let mark = if new.contains(&file) {
+                "  new to this user"
+            } else {
+                ""
+            };
+            text::line(out, &format!("  {}{mark}", line_of(file)))?;
+        }
+        let names: Vec<&str> = new.iter().map(|file| &file.name[..]).collect();
+        let is_agreed = new.is_empty()
+            || match by {
+                Agreement::Given => true,
+                Agreement::Asked(ask) => ask("Give the new key to all of them?")?,
+                Agreement::Impossible => false,
+            };
+        if is_agreed {
+            self.remember(ring, files);
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Usage, "cannot rotate the key")
+            .because(format!("keys that this user has not seen before would get it: {}", names.join(", ")))
+            .hint("remove those that should not read or add (fullbore key remove); then run the same command with --yes"))
+    }
+
+    /// Lets a backup count that was sealed by a key that does not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] without a root of this id that a key of this repository sealed.
+    pub(super) fn accept(&self, backup: &str, out: &mut dyn Write) -> Result<()> {
+        let (stored, ring) = self.storages.opened_key(&self.location)?;
+        let cannot = |why: &str| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("cannot accept backup {backup:?}"),
+            )
+            .because(why.to_owned())
+        };
+        if !is_backup_id(backup) {
+            return Err(cannot("it is not the id of a backup"));
+        }
+        if accept_root(&*stored, &ring, &roots::key(backup, ROOT))? {
+            return text::line(out, &format!("backup {backup:?} counts from now on"));
+        }
+        Err(cannot(
+            "there is no root of this id that a key of this repository sealed",
+        ))
+    }
+
+    /// Prints the keys.
+    ///
+    /// # Errors
+    /// The storage's, and those of `out`.
+    pub(super) fn list(&self, as_json: bool, out: &mut dyn Write) -> Result<()> {
+        let (stored, ring) = self.storages.stored_and_key(&self.location)?;
+        for key in list_keys(&*stored, ring.as_ref())? {
+            let access = access_word(key.access);
+            if as_json {
+                text::json(
+                    out,
+                    &json!({"type": "key", "name": key.name, "access": access, "recipient": key.recipient}),
+                )?;
+            } else {
+                text::line(out, &line_of(&key))?;
+            }
+        }
+        match (ring, as_json) {
+            (None, _) => Ok(()),
+            (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
+            (Some(ring), true) => {
+                let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
+                text::json(out, &fingerprint)
+            }
+        }
+    }
+
+    /// Notes for whom the keys are, so that only new recipients are asked about.
+    fn remember(&self, ring: &KeyRing, files: &[KeyFile]) {
+        remember_recipients(self.storages.state_dir(), ring, files);
+    }
 }
 
 impl NewRecipient {
@@ -164,69 +274,6 @@ fn fingerprint_line(ring: &KeyRing) -> String {
     format!("fingerprint of the keys: {}", ring.fingerprint())
 }
 
-/// Shows for whom a repository has keys.
-fn show_all(stored: &dyn Objects, ring: &KeyRing, out: &mut dyn Write) -> Result<()> {
-    let files = list_keys(stored, Some(ring))?;
-    text::line(out, "keys of this repository:")?;
-    for file in &files {
-        text::line(out, &format!("  {}", line_of(file)))?;
-    }
-    remember_recipients(ring, &files);
-    Ok(())
-}
-
-/// Shows all that get the next key, and asks if some are new to this user.
-fn agree(files: &[KeyFile], ring: &KeyRing, by: Agreement, out: &mut dyn Write) -> Result<()> {
-    text::line(out, "the new key is wrapped for:")?;
-    let new = new_recipients(ring, files);
-    for file in files {
-        let mark = if new.contains(&file) {
-            "  new to this user"
-        } else {
-            ""
-        };
-        text::line(out, &format!("  {}{mark}", line_of(file)))?;
-    }
-    let names: Vec<&str> = new.iter().map(|file| &file.name[..]).collect();
-    let is_agreed = new.is_empty()
-        || match by {
-            Agreement::Given => true,
-            Agreement::Asked(ask) => ask("Give the new key to all of them?")?,
-            Agreement::Impossible => false,
-        };
-    if is_agreed {
-        remember_recipients(ring, files);
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Usage, "cannot rotate the key")
-        .because(format!("keys that this user has not seen before would get it: {}", names.join(", ")))
-        .hint("remove those that should not read or add (fullbore key remove); then run the same command with --yes"))
-}
-
-/// Lets a backup count that was sealed by a key that does not.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`] without a root of this id that a key of this repository sealed.
-pub(super) fn accept(location: &Location, backup: &str, out: &mut dyn Write) -> Result<()> {
-    let (stored, ring) = opened_key(location)?;
-    let cannot = |why: &str| {
-        Error::new(
-            ErrorKind::NotFound,
-            format!("cannot accept backup {backup:?}"),
-        )
-        .because(why.to_owned())
-    };
-    if !is_backup_id(backup) {
-        return Err(cannot("it is not the id of a backup"));
-    }
-    if accept_root(&*stored, &ring, &roots::key(backup, ROOT))? {
-        return text::line(out, &format!("backup {backup:?} counts from now on"));
-    }
-    Err(cannot(
-        "there is no root of this id that a key of this repository sealed",
-    ))
-}
-
 fn line_of(file: &KeyFile) -> String {
     let access = access_word(file.access);
     let recipient = file.recipient.as_deref().unwrap_or("");
@@ -239,32 +286,5 @@ fn access_word(access: Access) -> &'static str {
     match access {
         Access::Read => "read",
         Access::Put => "add",
-    }
-}
-
-/// Prints the keys.
-///
-/// # Errors
-/// The storage's, and those of `out`.
-pub(super) fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
-    let (stored, ring) = stored_and_key(location)?;
-    for key in list_keys(&*stored, ring.as_ref())? {
-        let access = access_word(key.access);
-        if as_json {
-            text::json(
-                out,
-                &json!({"type": "key", "name": key.name, "access": access, "recipient": key.recipient}),
-            )?;
-        } else {
-            text::line(out, &line_of(&key))?;
-        }
-    }
-    match (ring, as_json) {
-        (None, _) => Ok(()),
-        (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
-        (Some(ring), true) => {
-            let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
-            text::json(out, &fingerprint)
-        }
     }
 }

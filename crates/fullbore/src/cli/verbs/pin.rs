@@ -4,6 +4,7 @@ use crate::cli::{options::EXIT_CODES, output::told, select::no_filter};
 use clap::Args;
 use fullbore_format::{error::Result, text};
 use fullbore_repository::{annotations::Annotations, open::locate};
+use fullbore_storage::Storages;
 use serde_json::json;
 use std::{ffi::OsString, io::Write};
 
@@ -20,8 +21,8 @@ pub(in crate::cli) struct PinArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: PinArgs, is_pinned: bool) -> Result<u8> {
-    told(|out| args.print(is_pinned, out).map(|()| 0))
+pub(in crate::cli) fn run(args: PinArgs, storages: &Storages, is_pinned: bool) -> Result<u8> {
+    told(|out| args.print(storages, is_pinned, out).map(|()| 0))
 }
 
 impl PinArgs {
@@ -29,8 +30,8 @@ impl PinArgs {
     ///
     /// # Errors
     /// Those of finding the backup; errors of the system.
-    fn print(&self, is_pinned: bool, out: &mut dyn Write) -> Result<()> {
-        let (objects, id) = locate(&self.from, &no_filter(&self.from, true))?;
+    fn print(&self, storages: &Storages, is_pinned: bool, out: &mut dyn Write) -> Result<()> {
+        let (objects, id) = locate(storages, &self.from, &no_filter(&self.from, true))?;
         let notes = Annotations {
             pinned: is_pinned,
             ..Annotations::read(&*objects, &id)?

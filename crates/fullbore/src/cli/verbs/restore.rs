@@ -16,14 +16,15 @@ use crate::cli::{
 use fullbore_engine::restore::{Restore, Summary};
 use fullbore_format::error::Result;
 use fullbore_platform::metrics::hardware::RunKind;
+use fullbore_storage::Storages;
 
-pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
-    if let Some(code) = far_restore::restore(&args)? {
+pub(in crate::cli) fn run(args: RestoreArgs, storages: &Storages) -> Result<u8> {
+    if let Some(code) = far_restore::restore(&args, storages)? {
         return Ok(code);
     }
     args.delta.check()?;
-    let ends = RunEnds::of(Some(&args.from), None);
-    let restore = plan(&args)?;
+    let ends = RunEnds::of(storages, Some(&args.from), None);
+    let restore = plan(&args, storages)?;
     if args.dry_run {
         return restore_preview::run(&restore, &args.output);
     }
@@ -33,7 +34,7 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         planned.refusal.iter().for_each(say_refusal);
         return restore_plan::run(restore, args.to, args.output.json);
     }
-    let run = MeteredRun::new(&args.output, report::ENDS);
+    let run = MeteredRun::new(storages, &args.output, report::ENDS);
     let run = run.with_report(args.run.report.as_deref())?;
     let summary = run.work(|meter| restore.run(meter))?;
     let judged = JudgedRun {

@@ -22,6 +22,7 @@ use fullbore_format::{
     text::{self, arguments::pattern, size},
 };
 use fullbore_platform as platform;
+use fullbore_storage::Storages;
 use fullbore_tree::write::{deletion_limit::DeletionLimit, layout::TargetMount};
 use serde_json::json;
 use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathBuf};
@@ -195,8 +196,9 @@ impl RestoreArgs {
 ///
 /// # Errors
 /// As [`SelectArgs::filter`](crate::cli::select::SelectArgs::filter).
-pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
+pub(super) fn plan(args: &RestoreArgs, storages: &Storages) -> Result<Restore> {
     Ok(Restore {
+        storages: storages.clone(),
         from: args.from.clone(),
         filter: args.select.clone().filter(&args.from, true)?,
         to: args.to.clone().unwrap_or_default(),

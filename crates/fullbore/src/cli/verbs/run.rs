@@ -18,6 +18,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text,
 };
+use fullbore_storage::Storages;
 use std::{env, path::PathBuf, process, time::Instant};
 
 /// `fullbore run`.
@@ -47,7 +48,7 @@ const USUAL_SHARE: [&str; 2] = ["--sample", "5%"];
 const SHARES: [&str; 4] = ["time", "sample", "data", "against"];
 
 /// Runs the profile. The exit code is that of the worst step.
-pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u8> {
     let profile = named_profile()?;
     let metrics = args.metrics.as_deref();
     let metrics = metrics
@@ -71,7 +72,7 @@ pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
         let newest = commands
             .iter()
             .find_map(|(_, words)| words.value("to"))
-            .map(|to| newest_backups(to, profile.own_source().as_ref()));
+            .map(|to| newest_backups(storages, to, profile.own_source().as_ref()));
         let newest = newest.and_then(|found| found.inspect_err(warn).ok());
         metrics.write(&run.numbers(newest));
     }

@@ -4,7 +4,7 @@ use super::{allowed_access::AllowedAccess, serve_session::Serve};
 use crate::cli::values::rate;
 use clap::{ArgGroup, Args};
 use fullbore_format::error::Result;
-use fullbore_storage::{AppendRules, access::tls_files, check_host_name, wire::TlsClients};
+use fullbore_storage::{AppendRules, Storages, check_host_name, wire::TlsClients};
 use std::{net::SocketAddr, num::NonZeroU64, path::PathBuf};
 
 /// `fullbore serve`.
@@ -57,9 +57,10 @@ fn host_name(word: &str) -> std::result::Result<String, String> {
     Ok(word.to_owned())
 }
 
-pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: ServeArgs, storages: &Storages) -> Result<u8> {
     let (allowed, sources_below) = AllowedAccess::divide(args.allow)?;
     let serve = Serve {
+        storages: storages.clone(),
         allowed,
         sources_below,
         rules: AppendRules {
@@ -76,7 +77,7 @@ pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
                 revoked: args.tls_crl,
                 names: args.tls_name.into_iter().collect(),
             };
-            serve.listen(address, tls_files(), clients)
+            serve.listen(address, clients)
         }
         None => serve.run(),
     }

@@ -12,6 +12,7 @@ use fullbore_format::{
 use fullbore_repository::{
     annotations::Annotations, open::place, roots::put_key_of, select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 
@@ -31,21 +32,26 @@ pub(in crate::cli) struct ShowArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: ShowArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: ShowArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.clone().filter(&args.from, true)?;
-    printed(|out| print_facts(&args, &filter, out).map(|()| 0))
+    printed(|out| print_facts(storages, &args, &filter, out).map(|()| 0))
 }
 
 /// Prints the facts to `out`.
 ///
 /// # Errors
 /// Those of opening the backup, and of `out`.
-fn print_facts(args: &ShowArgs, filter: &BackupFilter, out: &mut dyn Write) -> Result<()> {
-    let (root, objects) = match look(&args.from, filter)? {
+fn print_facts(
+    storages: &Storages,
+    args: &ShowArgs,
+    filter: &BackupFilter,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (root, objects) = match look(storages, &args.from, filter)? {
         InspectedInput::Stream(input) => (stream::root(input)?, None),
         InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
         InspectedInput::Backup(archive) => {
-            let objects = place(&args.from).and_then(|(location, _)| location.objects());
+            let objects = place(&args.from).and_then(|(location, _)| storages.objects(&location));
             (archive.root, objects.ok())
         }
     };

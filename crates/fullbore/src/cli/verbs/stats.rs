@@ -14,12 +14,13 @@ use fullbore_format::{
     },
 };
 use fullbore_repository::{
-    open::{ids_of, listed_roots, read_repository, repository_at},
+    open::{ids_of, listed_roots, read_repository},
     prune::prune_forecast,
     roots::{BackupState, Document, Documents, backup_files},
     verify_memory::CheckedShare,
     wal::WalNeeds,
 };
+use fullbore_storage::Storages;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,8 +39,8 @@ pub(in crate::cli) struct StatsArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: StatsArgs) -> Result<u8> {
-    printed(|out| args.print(out))
+pub(in crate::cli) fn run(args: StatsArgs, storages: &Storages) -> Result<u8> {
+    printed(|out| args.print(storages, out))
 }
 
 /// The numbers of a repository.
@@ -93,8 +94,8 @@ impl StatsArgs {
     ///
     /// # Errors
     /// Those of opening the repository, and of `out`.
-    fn print(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = repository_at(&self.repository)?;
+    fn print(&self, storages: &Storages, out: &mut dyn Write) -> Result<u8> {
+        let objects = storages.repository_at(&self.repository)?;
         read_repository(&*objects)?;
         let files = backup_files(&*objects)?;
         let mut stats = RepositoryStats {

@@ -16,6 +16,7 @@ use fullbore_repository::{
     annotations::Annotations,
     open::{locate, open_in},
 };
+use fullbore_storage::Storages;
 use serde_json::json;
 use std::{collections::BTreeMap, ffi::OsString, io::Write};
 
@@ -38,8 +39,8 @@ pub(in crate::cli) struct TagArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: TagArgs) -> Result<u8> {
-    told(|out| args.print(out).map(|()| 0))
+pub(in crate::cli) fn run(args: TagArgs, storages: &Storages) -> Result<u8> {
+    told(|out| args.print(storages, out).map(|()| 0))
 }
 
 impl TagArgs {
@@ -48,11 +49,11 @@ impl TagArgs {
     /// # Errors
     /// Those of opening the backup; [`ErrorKind::NotFound`] if a tag to remove does not exist;
     /// [`ErrorKind::Usage`] if a tag is to be both set and removed; errors of the system.
-    fn print(self, out: &mut dyn Write) -> Result<()> {
+    fn print(self, storages: &Storages, out: &mut dyn Write) -> Result<()> {
         let set = distinct_tags(self.tags)?;
         check_distinct(&set, &self.remove)?;
         let filter = no_filter(&self.from, true);
-        let (objects, id) = locate(&self.from, &filter)?;
+        let (objects, id) = locate(storages, &self.from, &filter)?;
         let notes = Annotations::read(&*objects, &id)?;
         let mut tags = open_in(&objects, Some(&id), &filter)?.root.tags;
         for key in &self.remove {

@@ -9,11 +9,11 @@ use fullbore_format::{
 use fullbore_repository::{
     exact::forgotten,
     import::{IncomingBackup, NeededObject},
-    open::{read_repository, repository_at},
+    open::read_repository,
     protocol,
     roots::{key, needs},
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use serde_json::json;
 use std::{ffi::OsStr, io::Write, sync::Arc};
 
@@ -23,12 +23,13 @@ use std::{ffi::OsStr, io::Write, sync::Arc};
 /// [`ErrorKind::NotFound`] if a backup was not forgotten, or if a prune has freed some of its
 /// data; errors of the storage.
 pub(super) fn unforget(
+    storages: &Storages,
     repository: &OsStr,
     ids: &[String],
     is_json: bool,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let objects = repository_at(repository)?;
+    let objects = storages.repository_at(repository)?;
     read_repository(&*objects)?;
     for id in ids {
         let id = forgotten(&objects, id)?;

@@ -27,8 +27,8 @@ use fullbore_platform::{
     debug,
     metrics::{hardware::RunKind, meter::Meter},
 };
-use fullbore_repository::open::{is_repository, place, repository_at};
-use fullbore_storage::Found;
+use fullbore_repository::open::{is_repository, place};
+use fullbore_storage::{Found, Storages};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -105,22 +105,23 @@ fn percent(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// As [`Verify::run`].
-pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: VerifyArgs, storages: &Storages) -> Result<u8> {
     if let Some(amount) = args.sample.amount() {
-        return sample(args, amount);
+        return sample(args, amount, storages);
     }
-    let ends = RunEnds::of(Some(&args.from), None);
+    let ends = RunEnds::of(storages, Some(&args.from), None);
     let filter = args.select.filter(&args.from, true)?;
     let verify = Verify {
+        storages: storages.clone(),
         from: args.from,
         filter,
         data: args.data,
         against: args.against,
         workers: args.workers.unwrap_or_else(fullbore_platform::cores),
     };
-    let run = MeteredRun::new(&args.output, report::SIDES);
+    let run = MeteredRun::new(storages, &args.output, report::SIDES);
     let found = run.work(|meter| verify.run(meter))?;
-    remember(&found, &verify.from);
+    remember(&found, &verify);
     if !args.output.json {
         told(|out| found.print(out, args.output.verbose).map(|()| 0))?;
     }
@@ -143,9 +144,12 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
 }
 
 /// Remembers in the repository which data was checked.
-fn remember(found: &VerifyVerdict, from: &OsStr) {
+fn remember(found: &VerifyVerdict, verify: &Verify) {
     let Some(record) = &found.record else { return };
-    let remembered = repository_at(from).and_then(|objects| record.remember(&*objects, PART_BYTES));
+    let remembered = verify
+        .storages
+        .repository_at(&verify.from)
+        .and_then(|objects| record.remember(&*objects, PART_BYTES));
     // A repository that cannot be written to does not remember.
     let _ = remembered.map_err(|why| debug(|| why.line()));
 }
@@ -155,7 +159,7 @@ fn wal_faults_of(verify: &Verify) -> Result<Vec<String>> {
     if !is_repository(&verify.from) {
         return Ok(Vec::new());
     }
-    let faults = wal_faults(&repository_at(&verify.from)?, verify.data)?.1;
+    let faults = wal_faults(&verify.storages.repository_at(&verify.from)?, verify.data)?.1;
     Ok(faults.iter().map(|fault| fault.trim().to_owned()).collect())
 }
 
@@ -172,7 +176,7 @@ fn last_lines(
     let share = share.map(|checked| verify_report::checked_line(checked.share));
     hint.into_iter()
         .chain(limit.and_then(|limit| limit.line(is_verbose)))
-        .chain(report::store(limit))
+        .chain(report::store(verify.storages.cloud_counts(), limit))
         .chain(share)
         .chain(wal.iter().map(|fault| format!("WAL: {fault}")))
         .chain([verify_report::last_line(found, verify.against.as_deref())])
@@ -195,9 +199,10 @@ fn result_json(found: &VerifyVerdict, limit: Option<&RunLimit>, wal: &[String]) 
 ///
 /// # Errors
 /// As [`Sample::run`].
-fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
+fn sample(args: VerifyArgs, amount: SampleAmount, storages: &Storages) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(fullbore_platform::cores);
     let (found, sampled) = SampleVerify {
+        storages: storages.clone(),
         repository: args.from,
         amount,
         workers,

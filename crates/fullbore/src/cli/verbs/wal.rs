@@ -14,6 +14,7 @@ use fullbore_format::{
     wal::SegmentName,
 };
 use fullbore_platform::cores;
+use fullbore_storage::Storages;
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// The exit code of a fetch that failed: a server ends its recovery then, and does not open.
@@ -199,7 +200,7 @@ pub(super) fn segment(text: &str) -> Result<SegmentName, String> {
     SegmentName::parse(text).ok_or_else(|| "a WAL segment has 24 hexadecimal digits".to_owned())
 }
 
-pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
+pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) -> Result<u8> {
     match args.verb {
         WalVerb::Push {
             path,
@@ -211,6 +212,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             no_serve,
         } => {
             let push = WalPush {
+                storages: storages.clone(),
                 path,
                 to,
                 copy_name: system.copy_name,
@@ -237,6 +239,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             patience,
         } => {
             let get = WalGet {
+                storages: storages.clone(),
                 name,
                 path,
                 from,
@@ -256,6 +259,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             copy_name,
         } => {
             let ahead = WalAhead {
+                storages: storages.clone(),
                 name,
                 from,
                 system,
@@ -272,6 +276,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             idle,
         } => {
             let serve = WalServe {
+                storages: storages.clone(),
                 data,
                 to,
                 copy_name,
@@ -282,11 +287,19 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             serve.run().map(|_| 0)
         }
         WalVerb::List { repository, json } => {
-            let list = WalList { repository, json };
+            let list = WalList {
+                storages: storages.clone(),
+                repository,
+                json,
+            };
             printed(|out| list.run(out).map(|()| 0))
         }
         WalVerb::Check { repository, json } => {
-            let check = WalCheck { repository, json };
+            let check = WalCheck {
+                storages: storages.clone(),
+                repository,
+                json,
+            };
             told(|out| check.run(out))
         }
     }

@@ -8,16 +8,18 @@ use fullbore_format::{
 };
 use fullbore_postgres::wal_archive::{WalGap, check_segment};
 use fullbore_repository::{
-    open::{list_backups, repository_at},
+    open::list_backups,
     wal::{WalArchive, WalListing, WalNeeds, list_systems},
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use serde_json::json;
 use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
 
 /// Lists the WAL of each system in a repository.
 #[derive(Debug, Clone)]
 pub(super) struct WalList {
+    /// How storages are reached.
+    pub(super) storages: Storages,
     /// The repository.
     pub(super) repository: OsString,
     /// Whether to print JSON, one object a line.
@@ -27,6 +29,8 @@ pub(super) struct WalList {
 /// Checks all WAL of a repository.
 #[derive(Debug, Clone)]
 pub(super) struct WalCheck {
+    /// How storages are reached.
+    pub(super) storages: Storages,
     /// The repository.
     pub(super) repository: OsString,
     /// Whether to print JSON, one object a line.
@@ -48,7 +52,7 @@ impl WalList {
     /// # Errors
     /// The storage's, and those of `out`.
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         let needs = needs_of_backups(&objects)?;
         let reports = system_reports(&objects, &needs)?;
         if reports.is_empty() && !self.json {
@@ -167,7 +171,7 @@ impl WalCheck {
     /// # Errors
     /// The storage's, and those of `out`.
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         let (segments, faults) = wal_faults(&objects, true)?;
         self.print(segments, &faults, out)?;
         Ok(if faults.is_empty() { 0 } else { 4 })
