@@ -231,6 +231,7 @@ impl<S: PositionalBytes> SealedFile<S> {
         name: &str,
     ) -> Result<Self> {
         let mut begin = Vec::new();
+        // The length comes from the storage: a header takes at most this much memory.
         let len = stored_bytes.min(MAX_HEADER_BYTES) as usize;
         stored
             .read_at(0, len, &mut begin)
@@ -238,6 +239,8 @@ impl<S: PositionalBytes> SealedFile<S> {
         let mut rest = &begin[..];
         let (file_key, salt) = open_header(&mut rest, identities, name)?;
         let payload_at = (begin.len() - rest.len()) as u64;
+        // The stored length fixes which chunk is the last one, so a file that was cut off is
+        // noticed here.
         let opener = ChunkOpener::new(&file_key, &salt, stored_bytes - payload_at)?;
         let opener = opener.ok_or_else(|| {
             Error::corrupt(format!("{name} is damaged"))
@@ -289,6 +292,8 @@ fn open_header(
 ) -> Result<(FileKey, [u8; SALT_BYTES])> {
     protect();
     let caught = CaughtKey::default();
+    // age keeps the file key to itself. Chunks can be read at any offset only with it, so it is
+    // caught on the way from the identity to age.
     let catching: Vec<_> = identities
         .iter()
         .map(|identity| Catching {
@@ -296,6 +301,7 @@ fn open_header(
             caught: caught.clone(),
         })
         .collect();
+    // age reads the salt as the last part of the header: the last bytes it has read are the salt.
     let mut recorded = LastBytes {
         inner: input,
         last: [0; SALT_BYTES],

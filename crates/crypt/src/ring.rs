@@ -380,6 +380,8 @@ impl KeyRing {
             } else if line.starts_with(IDENTITY) {
                 let generation = generations.last_mut().ok_or_else(|| damaged_ring(name))?;
                 let identity: x25519::Identity = line.parse().map_err(|_| damaged_ring(name))?;
+                // A line that was moved to another generation would seal for one key and open with
+                // another.
                 let is_of_it = identity.to_public().to_string() == generation.recipient.to_string();
                 if !is_of_it || generation.identity.is_some() {
                     return Err(damaged_ring(name));
@@ -399,6 +401,8 @@ impl KeyRing {
             .iter()
             .filter(|generation| generation.identity.is_some())
             .count();
+        // People hold all identities, hosts that only add backups hold none: a mixture is a file
+        // that was cut or joined.
         let is_whole = match author.is_person() {
             true => readable == generations.len(),
             false => readable == 0,

@@ -239,6 +239,7 @@ fn write_entry(entry: &AclEntry<'_>, has_number: bool, out: &mut Vec<u8>) {
     let mut number = None;
     if let Some(holder) = &entry.who {
         match holder.number {
+            // Without a name the number stands in its place, as getfacl writes it.
             Some(number) if holder.name.is_empty() => {
                 let _ = write!(out, "{number}");
             }
@@ -312,6 +313,7 @@ fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
     let item = item.strip_prefix("default:").unwrap_or(item);
     let mut fields = item.split(':');
     let word = fields.next().unwrap_or_default();
+    // One more than an entry has: the match below refuses what is longer.
     let rest: Vec<&str> = fields.take(4).collect();
     let (holder, permissions, stated) = match rest[..] {
         [permissions] => ("", permissions, None),
@@ -323,6 +325,7 @@ fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
     let permissions = parse_permissions(permissions)?;
     let holder = match (holder, holder.parse().ok()) {
         ("", _) => None,
+        // A name of digits alone is a number, unless a number follows: then digits are the name.
         (_, Some(number)) if stated.is_none() => Some(Who {
             name: Cow::Borrowed(""),
             number: Some(number),

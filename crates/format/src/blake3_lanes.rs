@@ -215,6 +215,7 @@ impl Forest {
             .filter_map(|pair| pair.as_flattened().first_chunk());
         let pairs: Vec<&[u8; PAIR]> = pairs.collect();
         self.out.resize(pairs.len() * VALUE, 0);
+        // Parents have no counter and no flags for begin and end: only chunks have these.
         self.platform.hash_many(
             &pairs,
             &IV,
@@ -233,6 +234,7 @@ impl Forest {
                 .take(count / 2)
                 .zip(&mut parents)
                 .for_each(|(value, parent)| *value = *parent);
+            // BLAKE3 moves a node without a sibling up as it is.
             if count % 2 == 1 {
                 values[count / 2] = values[count - 1];
             }

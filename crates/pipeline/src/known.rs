@@ -252,6 +252,7 @@ impl BaseEntry {
         let mut inner = 0;
         let end = offset + len;
         let changed = self.changed.as_ref()?;
+        // The runs are ascending, so those before the piece are skipped without reading them.
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
         for run in &changed[first..] {
             let start = run.offset.clamp(position, end);

@@ -115,6 +115,8 @@ impl ClusterSource {
             })
             .collect();
         match cluster.follow_start() {
+            // WAL is not stored, but copies of template files must be found in it while it is still
+            // there.
             Some(start) if cluster.wal != Wal::Included => {
                 let watched = cluster.clone();
                 if let Err(error) = queue::start(move || watched.watch_copies(start, &ended)) {
@@ -195,6 +197,7 @@ impl ClusterSource {
             let file = Arc::new(finished.file);
             scanned.push(self.late.insert_file(tree, b"backup_manifest", file)?);
         }
+        // Records of a page are in archive order, also those of late files.
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         let paths = scanned.iter().map(|late| late.entry.path.clone());
         self.awaited.locked().extend(paths);

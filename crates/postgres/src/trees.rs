@@ -113,6 +113,7 @@ impl TreeOpener<'_> {
         }
         for space in spaces {
             let (stat, top) = open_top(space.path(), location_path(space), TopRole::Mounted)?;
+            // One stream for each device: two walks on one disk would disturb each other.
             let device = tree_device(split, &stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),

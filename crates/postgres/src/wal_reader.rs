@@ -216,6 +216,7 @@ impl<'a> WalReader<'a> {
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
         self.open = Some((number, file, begin));
+        // A recycled file has old pages behind the end: their address is not this one.
         let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
         if u64::from_le_bytes(says) == begin {
             Ok(())

@@ -116,6 +116,7 @@ impl Base {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
+            // Where each call takes long, pages are read while the intent is announced.
             let is_far = objects.answers_late();
             let ((), referred) = run_both(
                 is_far,
@@ -151,6 +152,8 @@ impl Base {
                     is_new_source,
                 });
             }
+            // A prune removed a base between choice and announcement: choose again without it. Each
+            // round removes at least one, so this ends.
             chosen.gone.extend(referred.gone);
             let files = backup_files(&**objects)?;
             chosen.choose(objects, &files, wanted, new_backup)?;

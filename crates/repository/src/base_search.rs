@@ -344,6 +344,7 @@ fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
         _ => false,
     };
     match () {
+        // The strongest reason first: it is the one that is shown.
         () if !same_source => Some(OTHER_SOURCE),
         () if base.source.host != new_backup.origin.host => Some(OTHER_HOST),
         () if earlier.codec != now.codec => Some("it is compressed by another codec"),

@@ -286,6 +286,8 @@ pub fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> 
     for (position, archive) in archives.iter().enumerate() {
         for index in wanted(archive) {
             let page = &archive.root.pages[index];
+            // Backups refer to pages of earlier ones: each is read and checked once, whoever lists
+            // it.
             let backup = if page.backup.is_empty() {
                 &archive.root.id
             } else {

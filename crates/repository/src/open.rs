@@ -73,6 +73,7 @@ pub fn open(
 /// # Errors
 /// As [`open`].
 pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
+    // Every caller jumps between root, pages and frames, which a pipe cannot do.
     if source == "-" {
         return Err(Error::new(ErrorKind::Usage, "this command needs random access and cannot read from standard input").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
@@ -190,6 +191,7 @@ pub fn place(source: &OsStr) -> Result<(Location, Option<&str>)> {
             None => Ok((whole, None)),
         };
     }
+    // A path that exists as it is written wins: `@` is a legal character in names.
     if whole.look() != Found::Nothing {
         return Ok((whole, None));
     }
@@ -433,6 +435,7 @@ pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
         );
         return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
     }
+    // Only after the format is known to be ours: the check speaks of directories of a repository.
     if let Some(local) = objects.as_local() {
         local.check_backups_link()?;
     }
@@ -470,6 +473,7 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
         Some(local) => local.root().as_os_str().to_owned(),
         None => OsString::from(name.trim_matches('"')),
     };
+    // In a bucket `@` is common in names: only what looks like a backup is taken for one.
     let is_cloud = objects.as_local().is_none();
     let named = parts(&place).filter(|(_, id)| !is_cloud || is_backup_id(id) || *id == LATEST);
     none.hint(

@@ -252,6 +252,7 @@ impl BackupFilter {
         });
         let options = "choose one with --host, --path or --tag, or a backup with @ID; `fullbore list` shows them";
         let ids = "name a backup by its id; `fullbore list` shows them";
+        // Options for hosts and paths would select nothing: the names in the roots are sealed.
         if Sealing::of(&**objects) == Sealing::Locked {
             return Err(error.hint(
                 "hosts and paths are encrypted: give --key FILE, which shows and reads them",
@@ -305,6 +306,7 @@ impl BackupFilter {
             .iter()
             .map(|path| OsString::from_vec(path.0.clone()))
             .collect();
+        // The shortest command first.
         let tries = [(None, &paths[..]), (host.clone(), &[]), (host, &paths[..])];
         let (host, paths) = tries.into_iter().find(|(host, paths)| {
             let filter = Self {
@@ -407,6 +409,7 @@ impl SourceList {
             .0
             .iter()
             .position(|kin| kin.source == root.source)
+            // A list, no map: sources keep the order in which they first had a backup.
             .unwrap_or_else(|| {
                 let (newest, time) = Default::default();
                 self.0.push(SourceBackups {

@@ -135,6 +135,8 @@ impl RepositoryWriter {
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
+        // Before and after: if the lease was lost meanwhile, a prune may have deleted what the root
+        // names.
         self.intent.check()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;

@@ -250,6 +250,8 @@ impl Patterns {
             .unwrap_or(text)
             .split(|byte| *byte == b'\n')
             .collect();
+        // One line can become several rules, one for each name of a place. The line is kept once,
+        // for messages.
         for (pattern, number, _) in gix_ignore::parse(text, false) {
             let line = self.lines.len();
             let text = lines[number - 1];
@@ -308,6 +310,7 @@ impl PatternPlace {
             .names
             .iter()
             .find_map(|name| parts_below(&pattern.text, name))?;
+        // A pattern without a leading `/` matches at any depth, so it is not tied to a place.
         let is_absolute = pattern.mode.contains(PatternMode::ABSOLUTE) && !rest.is_empty();
         let mut text = Vec::new();
         for name in self

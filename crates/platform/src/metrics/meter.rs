@@ -164,6 +164,7 @@ impl Default for Meter {
             begun: Mutex::default(),
             timeline: Mutex::default(),
         };
+        // Figures of a run are differences from here: processors and devices were busy before it.
         let begun = MeterSample {
             seconds: 0.0,
             ..meter.sample()
@@ -293,6 +294,7 @@ impl Meter {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
+            // Relaxed loads: the figures are of one moment only nearly, which is enough for rates.
             small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
             machine: platform::machine_time(),
@@ -441,6 +443,7 @@ pub fn verdict(start: &MeterSample, end: &MeterSample) -> LimitVerdict {
     let wall = (end.seconds - start.seconds).max(1e-9);
     let [read, work, store] =
         [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(start, end, side));
+    // Readers that starve wait for the walk, the only part before them.
     let waited_for_walk = end.times[0][1] - start.times[0][1];
     let walk = (waited_for_walk / (wall * end.streams as f64)).clamp(0.0, 1.0);
     let source = read.max(walk);

@@ -53,6 +53,7 @@ impl Link {
                 keep_alive(&stream, &params.keepalive)
                     .map_err(|value| unreachable_host(host, value))?;
                 stream
+                    // A server that accepts and then says nothing must not hold the run.
                     .set_read_timeout(Some(limit))
                     .map_err(|value| unreachable_host(host, value))?;
                 match encryption {
@@ -139,6 +140,8 @@ fn encrypted(
             .and_then(|()| stream.read_exact(&mut answer));
         asked.map_err(|error| lost(&error))?;
         match answer {
+            // Only this byte is read: clear bytes behind it would spoil the handshake, not pass for
+            // the server's.
             [b'S'] => {}
             _ if is_optional => return Ok(Link::Tcp(stream)),
             _ => {

@@ -241,6 +241,8 @@ fn read_answer(messages: &mut Messages) -> Result<Result<Vec<AnswerRow>, Vec<u8>
         match kind {
             b'D' if rows.len() < MAX_ROWS => rows.push(Fields(&body).row()?),
             b'D' => return Err(unexpected("too many rows")),
+            // An error is followed by "ready": it is read to the end, so that the session stays
+            // usable.
             b'E' => refused = Some(body),
             b'T' | b'C' | b'N' | b'S' | b'c' | b'I' => {}
             b'Z' => return Ok(refused.map_or(Ok(rows), Err)),

@@ -108,6 +108,7 @@ fn is_number(value: &str) -> bool {
         Some(digits) => split_at_end(digits, |c| c.is_ascii_hexdigit()),
         None => split_at_end(value, |c| c.is_ascii_digit() || "+-.".contains(c)),
     };
+    // `e` begins an exponent only before a digit or a sign; otherwise it begins a unit.
     let exponent = rest
         .strip_prefix(['e', 'E'])
         .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c)));

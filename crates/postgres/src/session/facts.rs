@@ -86,6 +86,8 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::Permission`] with the statements to run, if the role may not take a backup.
     pub fn facts(&mut self) -> Result<ServerFacts> {
+        // First: a role without rights would fail below with an error that does not say what to
+        // grant.
         let may_hold_wal = self.check_role()?;
         let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
         let major = self.major();

@@ -88,6 +88,7 @@ pub fn check_segment(content: &[u8], name: SegmentName) -> Result<SegmentFacts> 
         let actual = SegmentName::at(name.timeline, facts.start, facts.segment_bytes);
         return wrong_segment(name, format!("its first page is that of {actual}"));
     }
+    // An older timeline is right: the first segment of a timeline begins with WAL of its parent.
     if facts.timeline > name.timeline {
         return wrong_segment(
             name,

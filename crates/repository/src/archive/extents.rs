@@ -98,6 +98,7 @@ impl FileContent {
                 offset.max(*place) - place,
                 (offset + len - place).min(extent.len.into()),
             );
+            // An extent that is all of its frame can be compared by the frame alone.
             let alone = stop - start == u64::from(extent.len) && extent.inner == 0;
             let (inner, len) = (
                 extent.inner as usize + start as usize,

@@ -309,6 +309,8 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             return self.add_bare(item);
         }
         let len: u64 = item.described_bytes();
+        // Frames follow from the record: a length that does not add up would leave a hole in the
+        // file.
         let whole = item
             .from
             .checked_add(len)
@@ -361,6 +363,8 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             .going_on
             .remove(&item.entry.path)
             .unwrap_or_else(|| (share(item), 0));
+        // Records of one file must follow each other without a gap, or content would be written at
+        // a wrong place.
         if position != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(&item.entry.path));
         }

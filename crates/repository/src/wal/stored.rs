@@ -299,6 +299,8 @@ impl WalArchive {
     ) -> Result<()> {
         let key = stored.run.to_string();
         let name = self.describe(&key);
+        // A short run is read with one request, index and segments at once. Of a long one only what
+        // is wanted is fetched.
         let whole = match stored.bytes <= WHOLE_BYTES {
             true => Some(self.objects.get(&key)?.ok_or_else(|| missing(&name))?.0),
             false => None,
@@ -319,6 +321,7 @@ impl WalArchive {
         let members = stored.run.segments().zip(&index.members);
         for (segment, member) in members.filter(|(segment, _)| *segment >= first) {
             let end = member.offset.saturating_add(member.stored_bytes);
+            // The positions are from the index: no read goes beyond the object that was listed.
             if end > stored.bytes {
                 return Err(
                     Error::corrupt(format!("{name} is damaged")).because("it ends too early")

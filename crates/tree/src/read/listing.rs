@@ -229,6 +229,7 @@ impl TreeInner {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
         let now = dir::stat_fd(dir)?;
         let mut names = self.add_tops(path, Vec::new());
+        // The rest is handed to other threads in batches of this size.
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.build_children(Ok((dir, &now)), path, names, true);
         let xattrs = if self.has_overlay() {

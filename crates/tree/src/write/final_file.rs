@@ -85,10 +85,13 @@ impl TargetTree {
         if may && !is_whole {
             return Ok(FinalPlaced::Kept);
         }
+        // The directory has its final time already, and the rename would change it.
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
         if may {
             write::rename_at(&dir, UNFINISHED, &dir, entry::split(&last.path).1).map_err(failed)?;
         } else {
+            // The file that this one belongs to is not there: the final file would make a server
+            // start on half a cluster.
             write::unlink_at(&dir, UNFINISHED).map_err(failed)?;
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;

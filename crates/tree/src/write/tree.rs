@@ -122,6 +122,8 @@ impl TargetTree {
             sync_methods: AtomicU8::new(0),
             mask: Mask::clear(),
         };
+        // Before anything is created: a directory without write permission would refuse even the
+        // test file.
         for place in tree.places.all() {
             tree.add_write_access(&place.at, place.dir.as_fd());
         }
@@ -130,6 +132,8 @@ impl TargetTree {
             .all()
             .map(|place| place.probe_case_folding(&tree.notes))
             .collect();
+        // Names that were made are remembered only where `A` and `a` are one name: it takes memory
+        // for each object.
         tree.made = folds.contains(&true).then(Mutex::default);
         for place in tree.places.all() {
             let dir = place
@@ -232,6 +236,8 @@ impl TargetTree {
                 continue;
             }
             let stat = dir::stat_fd(self.open_or_make(above)?)?;
+            // The file system gave the directory of another name: entries of two directories would
+            // be mixed.
             if made.is_taken(above, &stat) {
                 return Err(name_taken_error());
             }

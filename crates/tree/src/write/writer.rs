@@ -64,6 +64,7 @@ impl TargetWriter {
     /// Opens the directory of `path`. Returns it with the last name of the path.
     pub fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
+        // Entries come in archive order, so a directory that is left is not entered again.
         while let Some(last) = self.parents.pop_if(|last| !is_within(parent, &last.path)) {
             self.close(last.dir);
         }
@@ -251,6 +252,8 @@ impl TargetWriter {
         match tree.places.mount_target(&entry.path) {
             None => Ok(()),
             Some(final_name) => {
+                // A mounted directory is seen in its place through a link, which has the same owner
+                // and time.
                 let kind = EntryKind::Symlink(final_name.as_os_str().as_bytes().to_vec());
                 self.apply_metadata_at(&Entry {
                     kind,

@@ -246,6 +246,8 @@ pub(crate) fn plan(
     check_settings(&settings)?;
     let archive = is_set(&settings, RESTORE_COMMAND, known.restore_command);
     let primary = is_set(&settings, "primary_conninfo", known.primary);
+    // Without WAL from the archive the server would stop at the end of the backup, not at the
+    // point.
     if mode == Mode::Point && !archive {
         return Err(advice::no_restore_command(options, cluster));
     }
@@ -405,6 +407,7 @@ fn target_settings(
         TargetAction::Promote => "promote",
         TargetAction::Shutdown => "shutdown",
     });
+    // Only what differs from the server's default is written.
     let exclusive = options
         .exclusive
         .then(|| setting("recovery_target_inclusive", "false"));
