@@ -1,11 +1,11 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
 use crate::{
+    cli::verbs::wal_report::{WalCheck, WalList},
     cli::{
         output::{aside, printed, told},
         values::{any_bytes, destination, interval, threads},
     },
-    command::wal::{WalCheck, WalList},
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
