@@ -58,7 +58,6 @@ impl References {
         number
     }
 
-    /// Returns the number of a segment by its ID.
     pub fn number_of(&mut self, id: &SegmentId) -> u32 {
         if let Some(number) = self.numbers.get(id) {
             return *number;
@@ -75,7 +74,6 @@ impl References {
         number
     }
 
-    /// Returns the ID of the segment with this number.
     pub fn segment(&self, number: u32) -> &SegmentId {
         &self.counts[number as usize].id
     }

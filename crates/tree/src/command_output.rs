@@ -11,7 +11,6 @@ use std::{
     sync::Mutex,
 };
 
-/// The commands that run.
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Ends all commands whose output is read, because this process ends. May be called at any time.

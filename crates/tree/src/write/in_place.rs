@@ -141,7 +141,6 @@ impl Patch {
         &self.stat
     }
 
-    /// Returns the open file.
     pub fn file(&self) -> &File {
         match &self.file {
             PatchSource::There(file) => file,
