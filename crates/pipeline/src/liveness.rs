@@ -119,6 +119,8 @@ impl LiveCount {
         let offset = extent.frame.offset;
         let stored = u64::from(extent.frame.stored_len);
         let plain = u64::from(extent.frame.plain_len);
+        // Extents come frame by frame. The bytes of a frame count in proportion to its used
+        // content.
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);

@@ -95,6 +95,7 @@ pub fn local_list(
     names: &dyn AclNames,
     is_numeric: bool,
 ) -> Result<LocalAcl, &'static str> {
+    // Bytes of a system have numbers only, so there are no names to look up.
     if value.starts_with(&VERSION.to_le_bytes()) {
         return Ok(LocalAcl {
             raw: value.to_vec(),
@@ -135,6 +136,7 @@ pub fn local_list(
 /// Returns whether two lists grant the same: to the same names where both have one and
 /// `is_numeric` is false, otherwise to the same numbers.
 pub fn is_same_list(one: &[u8], other: &[u8], is_numeric: bool) -> bool {
+    // Most lists that are compared are the same to the byte: nothing is parsed for them.
     if one == other {
         return true;
     }

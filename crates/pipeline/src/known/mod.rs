@@ -177,6 +177,7 @@ impl BaseEntry {
             EntryKind::File { map: Some(map), .. } => map.data_before(place),
             _ => Some(place),
         };
+        // Both lists are ascending, so one pass over the earlier chunks finds all of them.
         let wanted: Vec<Option<u64>> = places
             .iter()
             .map(|place| data_before(place.offset))

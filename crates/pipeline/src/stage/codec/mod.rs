@@ -185,6 +185,7 @@ impl FromStr for Codec {
                     )
                 }),
         };
+        // lz4, auto and none have no level: a level behind them is a mistake and not ignored.
         match (name, text.contains(':')) {
             ("zstd", _) => Ok(Self::Zstd(level(
                 1,
