@@ -254,7 +254,6 @@ impl<S: PositionalBytes> SealedFile<S> {
         })
     }
 
-    /// Plain bytes of the file.
     pub fn plain_bytes(&self) -> u64 {
         self.opener.plain_bytes()
     }
@@ -358,7 +357,6 @@ pub struct OpeningReader<R> {
     number: u64,
     /// Stored bytes that were read ahead: one byte behind a chunk tells that it is not the last.
     ahead: Vec<u8>,
-    /// The open chunk.
     plain: Vec<u8>,
     /// Bytes of the open chunk that were given out.
     given: usize,

@@ -36,26 +36,20 @@ const PIECE: usize = 4095;
 /// Kind of a file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
     /// A symbolic link.
     Symlink,
     /// A named pipe.
     Fifo,
-    /// A character device.
     CharDevice,
-    /// A block device.
     BlockDevice,
-    /// A socket.
     Socket,
     /// The file system does not store kinds in its directories (ask [`stat`]), or fullbore does not
     /// know the kind.
     Unknown,
 }
 
-/// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirName {
     /// Any bytes but `/` and NUL; never `.` or `..`.
@@ -70,7 +64,6 @@ pub struct DirName {
 /// Metadata of an object, from `statx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Kind.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
     pub mode: u32,
@@ -88,7 +81,6 @@ pub struct Stat {
     pub ctime: Time,
     /// Creation time of the inode, if the file system has it.
     pub born: Option<Time>,
-    /// Inode number.
     pub inode: u64,
     /// Device of the file system that holds the object.
     pub dev: u64,

@@ -9,7 +9,6 @@
 /// Columns in a row.
 const LANES: usize = 32;
 
-/// Bytes of a row.
 const ROW: usize = LANES * 4;
 
 const PRIME: u32 = 16_777_619;

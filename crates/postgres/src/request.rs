@@ -29,7 +29,6 @@ use std::{
 /// The cluster to back up, and the options.
 #[derive(Debug, Clone)]
 pub struct ClusterRequest {
-    /// The cluster's location.
     pub server: ClusterServer,
     /// True for a checkpoint at once; false to spread it over time.
     pub fast: bool,
@@ -39,7 +38,6 @@ pub struct ClusterRequest {
     pub archive: Option<Arc<dyn SegmentArchive>>,
 }
 
-/// Location of a cluster.
 #[derive(Debug, Clone)]
 pub enum ClusterServer {
     /// A running server, with its connection parameters.

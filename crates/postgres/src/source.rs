@@ -81,7 +81,6 @@ pub struct ClusterSource {
     pub(super) awaited: Mutex<BTreeSet<entry::EntryPath>>,
 }
 
-/// A source for each stream.
 pub type Sources = Vec<Arc<dyn Source>>;
 
 /// One stream of the cluster: the directories on one device.

@@ -37,7 +37,6 @@ use std::{
 
 /// Facts needed to open the trees of a cluster.
 pub(super) struct TreeOpener<'a> {
-    /// The data directory.
     pub(super) data: &'a FilePath,
     pub(super) major: u32,
     /// Catalog version number; names the cluster's directory in each tablespace.

@@ -38,12 +38,10 @@ pub struct RecordKind {
 
 /// The segments of the WAL to read.
 pub struct WalSegments<'a> {
-    /// The directory that has them.
     pub directory: PathBuf,
     /// The possible names of each segment, the one to read first; from the segment with the start
     /// on.
     pub names: &'a [Vec<String>],
-    /// Bytes of a segment.
     pub bytes: u64,
 }
 
@@ -58,7 +56,6 @@ pub(crate) struct WalReader<'a> {
     /// Bytes from here on are not read.
     end: u64,
     record: Vec<u8>,
-    /// The page read last.
     page: Vec<u8>,
     /// The open segment: its number, its file, and the location of `page`.
     open: Option<(u64, File, u64)>,

@@ -2,6 +2,8 @@
 //!
 //! Belongs here: how a message is read and written, and its bounds. Does not belong here: connections, and what a call does.
 
+#![warn(missing_docs)]
+
 pub mod certificate;
 pub mod frame;
 pub mod key;

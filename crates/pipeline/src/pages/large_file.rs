@@ -14,7 +14,6 @@ use fullbore_format::{
 use fullbore_platform::queue::Locked;
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
-/// A large file in progress.
 pub(super) struct OpenLargeFile {
     pub(super) record: Record,
     joiner: Joiner,

@@ -23,7 +23,6 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// Time for a connection and for its start, unless a connect_timeout is given.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection.
 pub(super) enum Link {
     Socket(UnixStream),
     Tcp(TcpStream),

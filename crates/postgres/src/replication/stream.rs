@@ -32,7 +32,6 @@ pub enum WalEvent {
     },
     /// The server lives, and its WAL ends here.
     Alive {
-        /// The end of its WAL.
         end: Lsn,
         /// Whether it wants a report at once, or it ends the connection.
         wants_report: bool,
@@ -46,7 +45,6 @@ pub enum WalEvent {
 /// Where a timeline ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineEnd {
-    /// The timeline that follows.
     pub next: u32,
     /// The place of the switch.
     pub at: Lsn,

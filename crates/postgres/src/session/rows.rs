@@ -7,7 +7,6 @@ use fullbore_format::{
 };
 use postgres::types::{FromSql, ToSql, Type};
 
-/// One row of an answer.
 pub(super) struct SqlRow(pub(super) postgres::Row);
 
 impl SqlRow {

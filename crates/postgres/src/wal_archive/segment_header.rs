@@ -11,7 +11,6 @@ use fullbore_format::{
 const MAGIC: u16 = 0xD100;
 /// The flag of a long header, which only the first page of a segment has.
 const LONG_HEADER: u16 = 0x0002;
-/// Bytes of the header.
 const HEADER_BYTES: usize = 40;
 
 /// What the header of a segment says.
@@ -19,7 +18,6 @@ const HEADER_BYTES: usize = 40;
 pub struct SegmentFacts {
     /// Identifies the cluster that wrote it.
     pub system: u64,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Timeline of the first page: at most that of the name, as the first segment of a timeline begins with a copy.
     pub timeline: u32,

@@ -10,11 +10,9 @@ pub const MAX_HISTORY_BYTES: u64 = 64 << 10;
 /// The WAL of a system that is there, by name.
 #[derive(Debug, Clone, Default)]
 pub struct HeldWal {
-    /// Complete segments.
     pub segments: BTreeSet<SegmentName>,
     /// Segments in which timelines ended.
     pub partial: BTreeSet<SegmentName>,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
 }
 
@@ -277,7 +275,6 @@ impl TimelineTree {
         self.way(first, timeline).is_some()
     }
 
-    /// Returns whether the segment is there.
     pub fn has(&self, segment: SegmentName) -> bool {
         self.held.segments.contains(&segment)
     }

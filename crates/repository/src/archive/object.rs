@@ -31,10 +31,8 @@ use std::{
     },
 };
 
-/// An object of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectName {
-    /// The root.
     Root,
     /// All pages of a backup, one after the other; of this backup if the name is empty.
     Manifest(String),
@@ -54,7 +52,6 @@ pub enum Sealing {
 }
 
 impl Sealing {
-    /// Of the objects of a repository.
     pub fn of(objects: &dyn Objects) -> Self {
         match objects.as_sealed().map(SealedObjects::access) {
             None => Self::Clear,
@@ -163,7 +160,6 @@ pub trait ObjectReader: Send + Sync {
     }
 }
 
-/// A backup in a repository.
 #[derive(Debug)]
 pub struct BackupObjects {
     objects: Arc<dyn Objects>,
@@ -341,7 +337,6 @@ impl ObjectReader for BackupObjects {
     }
 }
 
-/// A one-file archive.
 #[derive(Debug)]
 pub struct OneFileObjects {
     path: PathBuf,

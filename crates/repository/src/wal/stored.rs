@@ -29,12 +29,10 @@ pub struct WalArchive {
     digester: WalDigester,
 }
 
-/// A run that a listing had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRun {
     /// Its key as data.
     pub run: WalRun,
-    /// Bytes of the object.
     pub bytes: u64,
 }
 
@@ -59,7 +57,6 @@ impl WalListing {
         listing
     }
 
-    /// Returns the bytes of all objects.
     pub fn bytes(&self) -> u64 {
         let runs = self.runs.iter().map(|stored| stored.bytes);
         runs.chain(self.small.iter().map(|(_, bytes)| *bytes)).sum()
@@ -135,7 +132,6 @@ impl WalArchive {
         }
     }
 
-    /// The system.
     pub fn system(&self) -> &str {
         &self.system
     }

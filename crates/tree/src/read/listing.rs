@@ -32,7 +32,6 @@ pub(super) const LATEST_TIME: Time = Time {
 /// Bytes of directory attributes that count as one more object.
 const XATTRS: usize = 1 << 10;
 
-/// A directory to list.
 pub(crate) struct DirectoryToList {
     pub(crate) path: EntryPath,
     /// Device of the directory when its attributes were read.
@@ -41,7 +40,6 @@ pub(crate) struct DirectoryToList {
     pub(crate) is_whole: bool,
 }
 
-/// A directory to list, and the promise of its listing.
 pub(crate) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
 /// The progress of one thread with one job.

@@ -104,7 +104,6 @@ pub trait Overlay: Send + Sync {
 
 /// A place where a walk begins, or which it meets within another such place.
 pub struct Top {
-    /// Path in the archive.
     pub at: EntryPath,
     /// The directory itself, or its parent.
     pub dir: OwnedFd,
@@ -296,7 +295,6 @@ impl TreeInner {
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
     }
 
-    /// Returns the top with this path.
     pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
         let index = self
             .tops
