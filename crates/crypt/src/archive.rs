@@ -111,16 +111,15 @@ impl<W: Write> SealingWriter<W> {
             Box::new(Catching { inner, caught }) as Box<dyn age::Recipient>
         });
         let encryptor = encryptor_for(&catching.collect::<Vec<_>>())?;
-        let bug = || Error::new(ErrorKind::Bug, "cannot write the header of an archive");
         let mut prefix = Vec::new();
         // The writer of age is dropped before it seals anything: its payload key is used here alone.
         drop(
             encryptor
                 .wrap_output(&mut prefix)
-                .map_err(|error| bug().because(error))?,
+                .map_err(|error| header_bug().because(error))?,
         );
-        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(bug)?;
-        let file_key = caught.take().ok_or_else(bug)?;
+        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(header_bug)?;
+        let file_key = caught.take().ok_or_else(header_bug)?;
         let sealer = ChunkSealer::with_salt(&file_key, salt, None)?;
         Ok(Self {
             payload: PayloadWriter::new(sealer, &prefix),
@@ -151,6 +150,10 @@ impl<W: Write> SealingWriter<W> {
         self.inner.flush()?;
         Ok(self.inner)
     }
+}
+
+fn header_bug() -> Error {
+    Error::new(ErrorKind::Bug, "cannot write the header of an archive")
 }
 
 /// An error of the system or of the sealer, as a writer returns it.
@@ -227,6 +230,7 @@ impl<S: PositionalBytes> SealedFile<S> {
         name: &str,
     ) -> Result<Self> {
         let mut begin = Vec::new();
+        // The length comes from the storage: a header takes at most this much memory.
         let len = stored_bytes.min(MAX_HEADER_BYTES) as usize;
         stored
             .read_at(0, len, &mut begin)
@@ -234,6 +238,8 @@ impl<S: PositionalBytes> SealedFile<S> {
         let mut rest = &begin[..];
         let (file_key, salt) = open_header(&mut rest, identities, name)?;
         let payload_at = (begin.len() - rest.len()) as u64;
+        // The stored length fixes which chunk is the last one, so a file that was cut off is
+        // noticed here.
         let opener = ChunkOpener::new(&file_key, &salt, stored_bytes - payload_at)?;
         let opener = opener.ok_or_else(|| {
             Error::corrupt(format!("{name} is damaged"))
@@ -285,6 +291,8 @@ fn open_header(
 ) -> Result<(FileKey, [u8; SALT_BYTES])> {
     protect();
     let caught = CaughtKey::default();
+    // age keeps the file key to itself. Chunks can be read at any offset only with it, so it is
+    // caught on the way from the identity to age.
     let catching: Vec<_> = identities
         .iter()
         .map(|identity| Catching {
@@ -292,6 +300,7 @@ fn open_header(
             caught: caught.clone(),
         })
         .collect();
+    // age reads the salt as the last part of the header: the last bytes it has read are the salt.
     let mut recorded = LastBytes {
         inner: input,
         last: [0; SALT_BYTES],

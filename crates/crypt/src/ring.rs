@@ -364,29 +364,27 @@ impl KeyRing {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is none, [`ErrorKind::Unsupported`] if it has a line of a newer program.
     pub fn parse(text: &str, name: &str) -> Result<Self> {
-        let damaged = || {
-            Error::corrupt(format!("{name} is damaged"))
-                .because("its content is not the key of a repository")
-        };
         if text.len() > MAX_TEXT_BYTES {
-            return Err(damaged());
+            return Err(damaged_ring(name));
         }
         let mut pseudonym_secret = None;
         let mut author = Author::PERSON;
         let mut generations: Vec<Generation> = Vec::new();
         for line in text.lines() {
             if let Some(hex) = line.strip_prefix(PSEUDONYMS) {
-                pseudonym_secret = Some(Secret::from_hex(hex).ok_or_else(damaged)?);
+                pseudonym_secret = Some(Secret::from_hex(hex).ok_or_else(|| damaged_ring(name))?);
             } else if let Some(digits) = line.strip_prefix(PUT_KEY) {
-                author = Author::parse(digits).ok_or_else(damaged)?;
+                author = Author::parse(digits).ok_or_else(|| damaged_ring(name))?;
             } else if let Some(words) = line.strip_prefix(GENERATION) {
-                generations.push(parse_generation(words).ok_or_else(damaged)?);
+                generations.push(parse_generation(words).ok_or_else(|| damaged_ring(name))?);
             } else if line.starts_with(IDENTITY) {
-                let generation = generations.last_mut().ok_or_else(damaged)?;
-                let identity: x25519::Identity = line.parse().map_err(|_| damaged())?;
+                let generation = generations.last_mut().ok_or_else(|| damaged_ring(name))?;
+                let identity: x25519::Identity = line.parse().map_err(|_| damaged_ring(name))?;
+                // A line that was moved to another generation would seal for one key and open with
+                // another.
                 let is_of_it = identity.to_public().to_string() == generation.recipient.to_string();
                 if !is_of_it || generation.identity.is_some() {
-                    return Err(damaged());
+                    return Err(damaged_ring(name));
                 }
                 generation.identity = Some(identity);
             } else if line.starts_with(OURS) {
@@ -395,7 +393,7 @@ impl KeyRing {
                     Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore")
                 );
             } else if !line.starts_with('#') && !line.is_empty() {
-                return Err(damaged());
+                return Err(damaged_ring(name));
             }
         }
         let is_newest_first = generations.is_sorted_by(|a, b| a.number > b.number);
@@ -403,6 +401,8 @@ impl KeyRing {
             .iter()
             .filter(|generation| generation.identity.is_some())
             .count();
+        // People hold all identities, hosts that only add backups hold none: a mixture is a file
+        // that was cut or joined.
         let is_whole = match author.is_person() {
             true => readable == generations.len(),
             false => readable == 0,
@@ -416,9 +416,14 @@ impl KeyRing {
                     may_seal: true,
                 })
             }
-            _ => Err(damaged()),
+            _ => Err(damaged_ring(name)),
         }
     }
+}
+
+fn damaged_ring(name: &str) -> Error {
+    Error::corrupt(format!("{name} is damaged"))
+        .because("its content is not the key of a repository")
 }
 
 /// Reads a fingerprint as [`KeyRing::fingerprint`] writes it; capital letters, and digits without groups, are the same.

@@ -53,8 +53,7 @@ pub fn unwrap_secret(
     identities: &[UserIdentity],
     name: &str,
 ) -> Result<Option<Zeroizing<Vec<u8>>>> {
-    let damaged = |reason: String| Error::corrupt(format!("{name} is damaged")).because(reason);
-    let decryptor = Decryptor::new(bytes).map_err(|error| damaged(error.to_string()))?;
+    let decryptor = Decryptor::new(bytes).map_err(|error| damaged_file(name, error.to_string()))?;
     // A file for keys is no work for a passphrase, and the reverse: age tries each identity until one answers.
     let reader = match decryptor.decrypt(identities.iter().map(UserIdentity::as_age)) {
         Ok(reader) => reader,
@@ -64,8 +63,12 @@ pub fn unwrap_secret(
     // With all room from the start: a vector that grows leaves copies behind.
     let mut plain = Zeroizing::new(Vec::with_capacity(bytes.len().min(MAX_BYTES as usize)));
     let read: io::Result<usize> = reader.take(MAX_BYTES).read_to_end(&mut plain);
-    read.map_err(|_| damaged("its content is not as it was sealed".to_owned()))?;
+    read.map_err(|_| damaged_file(name, "its content is not as it was sealed".to_owned()))?;
     Ok(Some(plain))
+}
+
+fn damaged_file(name: &str, reason: String) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because(reason)
 }
 
 /// Is the file for another key than those that were tried? With a passphrase age cannot tell a wrong one from damage.

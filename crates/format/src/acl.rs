@@ -141,22 +141,23 @@ pub fn is_same_list(one: &[u8], other: &[u8], is_numeric: bool) -> bool {
     let (Some(one), Some(other)) = (parse(one), parse(other)) else {
         return false;
     };
-    let is_same_who = |a: &Who<'_>, b: &Who<'_>| {
-        let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
-        if by_name {
-            a.name == b.name
-        } else {
-            a.number == b.number
-        }
-    };
     let is_same = |a: &AclEntry<'_>, b: &AclEntry<'_>| {
         let holder = match (&a.who, &b.who) {
-            (Some(a), Some(b)) => is_same_who(a, b),
+            (Some(a), Some(b)) => is_same_who(a, b, is_numeric),
             (a, b) => a.is_none() && b.is_none(),
         };
         (a.tag, a.permissions) == (b.tag, b.permissions) && holder
     };
     one.len() == other.len() && one.iter().all(|a| other.iter().any(|b| is_same(a, b)))
+}
+
+fn is_same_who(a: &Who<'_>, b: &Who<'_>, is_numeric: bool) -> bool {
+    let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
+    if by_name {
+        a.name == b.name
+    } else {
+        a.number == b.number
+    }
 }
 
 /// Returns the rights of the owning group in a list: 0 to 7. A list that is not one grants none.
@@ -238,6 +239,7 @@ fn write_entry(entry: &AclEntry<'_>, has_number: bool, out: &mut Vec<u8>) {
     let mut number = None;
     if let Some(holder) = &entry.who {
         match holder.number {
+            // Without a name the number stands in its place, as getfacl writes it.
             Some(number) if holder.name.is_empty() => {
                 let _ = write!(out, "{number}");
             }
@@ -311,6 +313,7 @@ fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
     let item = item.strip_prefix("default:").unwrap_or(item);
     let mut fields = item.split(':');
     let word = fields.next().unwrap_or_default();
+    // One more than an entry has: the match below refuses what is longer.
     let rest: Vec<&str> = fields.take(4).collect();
     let (holder, permissions, stated) = match rest[..] {
         [permissions] => ("", permissions, None),
@@ -322,6 +325,7 @@ fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
     let permissions = parse_permissions(permissions)?;
     let holder = match (holder, holder.parse().ok()) {
         ("", _) => None,
+        // A name of digits alone is a number, unless a number follows: then digits are the name.
         (_, Some(number)) if stated.is_none() => Some(Who {
             name: Cow::Borrowed(""),
             number: Some(number),
@@ -364,10 +368,13 @@ fn unescaped(name: &str) -> Option<String> {
 
 /// Returns the tag for a word or its first letter.
 fn tag(word: &str, named: bool) -> Option<u16> {
-    let is = |known: &str| known == word || known[..1] == *word;
     TAGS.iter()
-        .find(|(_, known, names)| is(known) && *names == named)
+        .find(|(_, known, names)| is_tag_word(word, known) && *names == named)
         .map(|(tag, ..)| *tag)
+}
+
+fn is_tag_word(word: &str, known: &str) -> bool {
+    known == word || known[..1] == *word
 }
 
 fn parse_permissions(text: &str) -> Option<u16> {

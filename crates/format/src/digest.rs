@@ -126,15 +126,18 @@ pub fn piece_of_any_bounds(
     offset: u64,
     total: u64,
 ) -> Option<(Piece, u64)> {
-    let aligned = |place: u64| 1 << place.trailing_zeros().min(MAX_BLOCK.trailing_zeros());
     let end = offset + data.len() as u64;
-    let block = aligned(offset).min(if end == total {
+    let block = largest_block_at(offset).min(if end == total {
         MAX_BLOCK
     } else {
-        aligned(end)
+        largest_block_at(end)
     });
     let fits = block >= CHUNK || algorithm != Algorithm::Blake3;
     fits.then(|| (piece(algorithm, data, offset, total, block), block / CHUNK))
+}
+
+fn largest_block_at(place: u64) -> u64 {
+    1 << place.trailing_zeros().min(MAX_BLOCK.trailing_zeros())
 }
 
 /// CRC-32C (Castagnoli), as in PostgreSQL's manifest.

@@ -81,10 +81,12 @@ pub struct SparseMap(Arc<(Vec<ByteRun>, Vec<u64>)>);
 
 impl From<Vec<ByteRun>> for SparseMap {
     fn from(runs: Vec<ByteRun>) -> Self {
-        let sum = |sum: &mut u64, run: &ByteRun| {
-            Some(std::mem::replace(sum, sum.saturating_add(run.len)))
-        };
-        let preceding = runs.iter().scan(0, sum).collect();
+        let preceding = runs
+            .iter()
+            .scan(0u64, |sum, run| {
+                Some(std::mem::replace(sum, sum.saturating_add(run.len)))
+            })
+            .collect();
         Self(Arc::new((runs, preceding)))
     }
 }
@@ -217,6 +219,7 @@ impl Entry {
             EntryKind::File { map: Some(map), .. } => Some(map.placed(offset)),
             _ => None,
         };
+        // A file without a map is one run without end, so both kinds take one way below.
         let whole = map.is_none().then_some((
             0,
             ByteRun {
@@ -251,8 +254,13 @@ impl Entry {
 ///
 /// This is byte order with `/` less than every other byte, so `a`, `a/b`, `a.txt` is ascending.
 pub fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    let key = |c: &u8| if *c == b'/' { 0 } else { *c };
-    a.iter().map(key).cmp(b.iter().map(key))
+    a.iter()
+        .map(path_byte_rank)
+        .cmp(b.iter().map(path_byte_rank))
+}
+
+fn path_byte_rank(c: &u8) -> u8 {
+    if *c == b'/' { 0 } else { *c }
 }
 
 /// Returns whether `path` is `top` or below it. Every path is below the empty path.
@@ -304,12 +312,13 @@ pub fn xattr_bytes(xattrs: &[Xattr]) -> usize {
 /// Returns whether both lists hold the same attributes. The order depends on the file system and
 /// does not count.
 pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
-    let sorted = |list: &[Xattr]| {
-        let mut list = list.to_vec();
-        list.sort_unstable();
-        list
-    };
     a == b || a.len() == b.len() && sorted(a) == sorted(b)
+}
+
+fn sorted(list: &[Xattr]) -> Vec<Xattr> {
+    let mut list = list.to_vec();
+    list.sort_unstable();
+    list
 }
 
 /// Returns whether an archive may hold this path, by the rules of [`EntryPath`]. Every path that is

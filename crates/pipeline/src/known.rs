@@ -126,15 +126,14 @@ impl BaseEntry {
     /// Limits the possible changes of a file of `size` bytes to these ascending runs. Runs to be
     /// stored again are added to them.
     pub fn limit_changes(&mut self, runs: Vec<ByteRun>, size: u64) {
-        let clipped = |run: &ByteRun| ByteRun {
-            offset: run.offset,
-            len: run.len.min(size - run.offset),
-        };
         let again = self
             .again
             .iter()
             .filter(|run| run.offset < size)
-            .map(clipped);
+            .map(|run| ByteRun {
+                offset: run.offset,
+                len: run.len.min(size - run.offset),
+            });
         let mut all: Vec<ByteRun> = runs.into_iter().chain(again).collect();
         all.sort_unstable_by_key(|run| run.offset);
         all.dedup_by(|next, run| {
@@ -191,15 +190,18 @@ impl BaseEntry {
             .saturating_sub(1);
         let starts = self.parts[from..].iter().flat_map(chunk_starts);
         let mut starts = starts.peekable();
-        let find = |(wanted, chunk): (Option<u64>, &ContentChunk)| {
-            let wanted = wanted?;
-            while starts.next_if(|(start, _)| *start < wanted).is_some() {}
-            starts
-                .peek()
-                .filter(|(start, found)| *start == wanted && *found == chunk)
-                .map(|(start, _)| *start)
-        };
-        wanted.into_iter().zip(chunks).map(find).collect()
+        wanted
+            .into_iter()
+            .zip(chunks)
+            .map(|(wanted, chunk)| {
+                let wanted = wanted?;
+                while starts.next_if(|(start, _)| *start < wanted).is_some() {}
+                starts
+                    .peek()
+                    .filter(|(start, found)| *start == wanted && *found == chunk)
+                    .map(|(start, _)| *start)
+            })
+            .collect()
     }
 
     /// Returns whether the record has chunks.
@@ -250,6 +252,7 @@ impl BaseEntry {
         let mut inner = 0;
         let end = offset + len;
         let changed = self.changed.as_ref()?;
+        // The runs are ascending, so those before the piece are skipped without reading them.
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
         for run in &changed[first..] {
             let start = run.offset.clamp(position, end);

@@ -276,9 +276,11 @@ impl StreamWriter {
             .into_iter()
             .for_each(|part| self.pages.add(frame_at, part));
         let BackupTotals { entries, files, .. } = self.pages.totals;
+        // The meter is shared by all streams: only the difference since the last frame is added.
         let previous = std::mem::replace(&mut self.told, (entries, files));
         self.meter.entries.fetch_add(entries - previous.0, Relaxed);
         self.meter.files.fetch_add(files - previous.1, Relaxed);
+        // A frame of unchanged files has records and no bytes: only the pages have changed.
         if data.is_empty() {
             return Ok(());
         }
@@ -394,6 +396,8 @@ impl StreamWriter {
         if let Some(root) = root {
             self.laid.segments.push(self.filling.description());
             self.update_totals();
+            // The root describes its own segment as it is before the root. The segment is described
+            // again when it ends.
             let root = root(&self.laid)?;
             self.laid.segments.pop();
             let offset = self.write_service(&Service::Root.frame(&root), true)?;
@@ -458,6 +462,8 @@ impl StreamWriter {
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
         let offset = self.write_service(&Service::Page.frame(&stored), true)?;
+        // In a repository the manifest has a copy of the page: if one is damaged, the other is
+        // read.
         let manifest_offset = self.meter.sink.work(|| self.sink.put_page(&stored))?;
         if manifest_offset.is_some() {
             self.meter.stored_bytes.fetch_add(bytes, Relaxed);

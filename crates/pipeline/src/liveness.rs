@@ -101,16 +101,18 @@ impl References {
 
     /// Returns the counts of all segments, with as much of their length as is known here.
     pub fn all(&self) -> Vec<Live> {
-        let live = |count: &LiveCount| Live {
-            backup: count.id.backup.clone(),
-            stream: count.id.stream,
-            number: count.id.number,
-            frames: count.frames,
-            bytes: count.bytes,
-            of_bytes: count.end,
-            data_bytes: 0,
-        };
-        self.counts.iter().map(live).collect()
+        self.counts
+            .iter()
+            .map(|count| Live {
+                backup: count.id.backup.clone(),
+                stream: count.id.stream,
+                number: count.id.number,
+                frames: count.frames,
+                bytes: count.bytes,
+                of_bytes: count.end,
+                data_bytes: 0,
+            })
+            .collect()
     }
 }
 

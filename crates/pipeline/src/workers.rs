@@ -99,9 +99,10 @@ pub fn work<J: Send, W>(
         if let Some((most, meter)) = limit.tuner {
             let pool = &pool;
             meter.share_threads(first);
-            let adjust = move || pool.adjust(scope, &ended, (limit, most), meter);
             // Without a thread to adjust it, the number of workers stays the same.
-            let _ = start_in(scope, adjust);
+            let _ = start_in(scope, move || {
+                pool.adjust(scope, &ended, (limit, most), meter)
+            });
         }
         if let Err(error) = plan(&mut |job| pool.send(job)) {
             pool.failure.note(error);

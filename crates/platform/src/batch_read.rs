@@ -89,8 +89,11 @@ impl FileBatch {
         if told != 0 {
             return Err(io::Error::last_os_error());
         }
-        let is_cached = |page: &usize| pages[*page] & 1 == 1;
-        Ok(self.last_pages.iter().map(is_cached).collect())
+        Ok(self
+            .last_pages
+            .iter()
+            .map(|page| pages[*page] & 1 == 1)
+            .collect())
     }
 
     /// Requests all files from the disk. Does not wait until they are read.

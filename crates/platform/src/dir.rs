@@ -457,10 +457,6 @@ pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn stat_of_statx(statx: &Statx) -> Stat {
-    let time = |time: rustix::fs::StatxTimestamp| Time {
-        seconds: time.tv_sec,
-        nanos: time.tv_nsec,
-    };
     Stat {
         kind: kind_of(FileType::from_raw_mode(statx.stx_mode.into())),
         mode: u32::from(statx.stx_mode) & 0o7777,
@@ -468,11 +464,11 @@ fn stat_of_statx(statx: &Statx) -> Stat {
         gid: statx.stx_gid,
         size: statx.stx_size,
         blocks512: statx.stx_blocks,
-        mtime: time(statx.stx_mtime),
-        ctime: time(statx.stx_ctime),
+        mtime: time_of_statx(statx.stx_mtime),
+        ctime: time_of_statx(statx.stx_ctime),
         born: StatxFlags::from_bits_retain(statx.stx_mask)
             .contains(StatxFlags::BTIME)
-            .then(|| time(statx.stx_btime)),
+            .then(|| time_of_statx(statx.stx_btime)),
         inode: statx.stx_ino,
         dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         rdev: Device {
@@ -482,6 +478,13 @@ fn stat_of_statx(statx: &Statx) -> Stat {
         nlink: statx.stx_nlink,
         is_mount: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         is_append_only: statx.stx_attributes.contains(StatxAttributes::APPEND),
+    }
+}
+
+fn time_of_statx(time: rustix::fs::StatxTimestamp) -> Time {
+    Time {
+        seconds: time.tv_sec,
+        nanos: time.tv_nsec,
     }
 }
 

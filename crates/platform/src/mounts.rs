@@ -176,10 +176,9 @@ fn octal(digits: &[u8]) -> Option<u8> {
 }
 
 fn visible(lines: &[MountLine]) -> Vec<FileSystemMount> {
-    let reached = |line: &&MountLine| !lines.iter().any(|other| hides(other, line, lines));
     lines
         .iter()
-        .filter(reached)
+        .filter(|line| !lines.iter().any(|other| hides(other, line, lines)))
         .map(|line| line.mount.clone())
         .collect()
 }

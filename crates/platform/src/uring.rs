@@ -88,8 +88,7 @@ impl FileRing {
     /// Creates a ring. It uses no system resources before the first 64 files.
     pub fn new() -> Self {
         static IS_ALLOWED: OnceLock<bool> = OnceLock::new();
-        let is_allowed = || tricks() && open_files_limit() >= ENOUGH_FILES;
-        let ring = match IS_ALLOWED.get_or_init(is_allowed) {
+        let ring = match IS_ALLOWED.get_or_init(|| tricks() && open_files_limit() >= ENOUGH_FILES) {
             true => Ring::Later,
             false => Ring::Never,
         };

@@ -87,6 +87,8 @@ impl Control {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let crc_at = crc_at(bytes)?;
         let intact = read_u32(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
+        // The server writes this number so that a file of another byte order or float format is
+        // recognized.
         let same_floats = f64::from_ne_bytes(read_array(bytes, FLOAT)?) == 1_234_567.0;
         if !intact || !same_floats {
             return None;

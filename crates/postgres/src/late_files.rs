@@ -77,8 +77,10 @@ impl LateFiles {
     /// # Errors
     /// The system's.
     pub fn insert_file(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
-        let failed = |e| Error::io("could not read the size of a temporary file", e);
-        let size = file.metadata().map_err(failed)?.len();
+        let size = file
+            .metadata()
+            .map_err(|e| Error::io("could not read the size of a temporary file", e))?
+            .len();
         self.set_content(path, file);
         // Take owner and mode from a file that every cluster has.
         let model = tree.look(b"PG_VERSION").entry;

@@ -66,6 +66,8 @@ impl SocketSession {
                 Err(error) => {
                     let is_missing =
                         error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+                    // Only a role that does not exist lets the next be tried: another failure would
+                    // be the same for all.
                     missing = server_error(&message, &error);
                     if !is_missing {
                         return Err(missing);
@@ -119,6 +121,8 @@ fn read_rows(reader: &mut dyn BufRead) -> std::io::Result<QueryAnswer> {
         }
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let part = &bytes[..end.unwrap_or(bytes.len())];
+        // An answer may have any size: of each line only the begin is kept, and all lines are
+        // counted.
         let room = KEPT_BYTES.saturating_sub(line.len());
         line.extend_from_slice(&part[..part.len().min(room)]);
         let used = part.len() + usize::from(end.is_some());

@@ -100,17 +100,23 @@ impl ClusterSource {
     pub(super) fn sources(self, split: bool) -> (Arc<Self>, Sources) {
         let cluster = Arc::new(self);
         let (unread, ended) = channel();
-        let part = |(index, tree): (usize, &Arc<SourceTree>)| {
-            let unread = Mutex::new(Some(unread.clone()));
-            Arc::new(ClusterPart {
-                cluster: cluster.clone(),
-                tree: tree.clone(),
-                is_first: index == 0,
-                unread,
-            }) as Arc<dyn Source>
-        };
-        let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
+        let mut sources: Sources = cluster
+            .trees
+            .iter()
+            .enumerate()
+            .map(|(index, tree)| {
+                let unread = Mutex::new(Some(unread.clone()));
+                Arc::new(ClusterPart {
+                    cluster: cluster.clone(),
+                    tree: tree.clone(),
+                    is_first: index == 0,
+                    unread,
+                }) as Arc<dyn Source>
+            })
+            .collect();
         match cluster.follow_start() {
+            // WAL is not stored, but copies of template files must be found in it while it is still
+            // there.
             Some(start) if cluster.wal != Wal::Included => {
                 let watched = cluster.clone();
                 if let Err(error) = queue::start(move || watched.watch_copies(start, &ended)) {
@@ -191,6 +197,7 @@ impl ClusterSource {
             let file = Arc::new(finished.file);
             scanned.push(self.late.insert_file(tree, b"backup_manifest", file)?);
         }
+        // Records of a page are in archive order, also those of late files.
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         let paths = scanned.iter().map(|late| late.entry.path.clone());
         self.awaited.locked().extend(paths);
@@ -373,12 +380,13 @@ impl ClusterSource {
 
     /// Waits until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &HeldSession, last: &str) -> Result<()> {
-        let wait = || {
-            session.with(|session| {
-                archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
+        self.waits
+            .record(archiver::AWAITED, || {
+                session.with(|session| {
+                    archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
+                })
             })
-        };
-        self.waits.record(archiver::AWAITED, wait).map(drop)
+            .map(drop)
     }
 
     /// The tree of the data directory.

@@ -199,8 +199,11 @@ impl<'a> WalReader<'a> {
     /// Reads the page at `begin`, unless it is the page read last.
     fn load_page(&mut self, begin: u64) -> io::Result<()> {
         let number = begin / self.segments.bytes;
-        let is_open = |(_, _, page): &(u64, File, u64)| *page == begin;
-        if self.open.as_ref().is_some_and(is_open) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(_, _, page)| *page == begin)
+        {
             return Ok(());
         }
         if begin >= self.end {
@@ -213,6 +216,7 @@ impl<'a> WalReader<'a> {
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
         self.open = Some((number, file, begin));
+        // A recycled file has old pages behind the end: their address is not this one.
         let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
         if u64::from_le_bytes(says) == begin {
             Ok(())

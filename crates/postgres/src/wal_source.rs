@@ -132,18 +132,20 @@ impl WalFollower {
 impl Source for WalFollower {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let facts = self.cluster.facts();
-        let follow = |ended| CompletedSegments {
-            cluster: self.cluster.clone(),
-            over: ended,
-            start: self.start,
-            timeline: facts.timeline,
-            bytes: facts.wal_segment_bytes,
-            end: Lsn(0),
-            kept: self.start,
-        };
         let ended = self.over.locked().take();
         Ok(Box::new(
-            ended.map(follow).into_iter().flat_map(Iterator::fuse),
+            ended
+                .map(|ended| CompletedSegments {
+                    cluster: self.cluster.clone(),
+                    over: ended,
+                    start: self.start,
+                    timeline: facts.timeline,
+                    bytes: facts.wal_segment_bytes,
+                    end: Lsn(0),
+                    kept: self.start,
+                })
+                .into_iter()
+                .flat_map(Iterator::fuse),
         ))
     }
 

@@ -151,8 +151,12 @@ impl StoredNotes {
 
     /// Says nothing, neither with a key nor without.
     fn is_empty(&self) -> bool {
-        let is_proven_empty = |proven: &ProvenNotes| proven.tags.is_none() && !proven.pinned;
-        self.tags.is_none() && !self.pinned && self.proven.as_ref().is_none_or(is_proven_empty)
+        self.tags.is_none()
+            && !self.pinned
+            && self
+                .proven
+                .as_ref()
+                .is_none_or(|proven| proven.tags.is_none() && !proven.pinned)
     }
 
     /// Notes that say nothing are deleted, so that a backup can be unpinned, and then forgotten, on a full disk.
@@ -205,8 +209,7 @@ impl Annotations {
     /// [`ErrorKind::NotFound`] if the backup is not listed, or was forgotten meanwhile; [`ErrorKind::Permission`] if a person pinned it, and
     /// it would be unpinned without a key; or an error of the system.
     pub fn write(&self, objects: &dyn Objects, id: &str) -> Result<()> {
-        let is_listed = || objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some());
-        if is_listed()? {
+        if is_listed(objects, id)? {
             let is_keyless = objects.as_sealed().is_some() && reading_ring(objects).is_none();
             let previous = match is_keyless.then(|| StoredNotes::read(objects, id)) {
                 None => StoredNotes::default(),
@@ -217,7 +220,7 @@ impl Annotations {
             let notes = previous.with(self, objects, id)?;
             notes.store(objects, &key(id, NOTES))?;
         }
-        match is_listed()? {
+        match is_listed(objects, id)? {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::NotFound,
@@ -247,4 +250,8 @@ impl Annotations {
             words.join(", ")
         ))
     }
+}
+
+fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
+    objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some())
 }

@@ -20,7 +20,7 @@ use fullbore_format::{
     entry::{ByteRun, EntryKind},
     error::{Error, ErrorKind, Result},
     layout::{MANIFEST, segment},
-    page::{FrameAt, PageItem, SegmentId, describe_whole_file},
+    page::{PageItem, SegmentId, describe_whole_file},
     root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
     segment::SERVICE_HEADER_BYTES,
     sizes,
@@ -116,13 +116,17 @@ impl Base {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
+            // Where each call takes long, pages are read while the intent is announced.
             let is_far = objects.answers_late();
-            let read_first = || {
-                if is_far {
-                    archives.iter().for_each(Archive::read_ahead);
-                }
-            };
-            let ((), referred) = run_both(is_far, read_first, || refer(&ids));
+            let ((), referred) = run_both(
+                is_far,
+                || {
+                    if is_far {
+                        archives.iter().for_each(Archive::read_ahead);
+                    }
+                },
+                || refer(&ids),
+            );
             let referred = referred?;
             if referred.gone.is_empty() {
                 let ChosenBases {
@@ -136,8 +140,9 @@ impl Base {
                     let memory = DamagedPlaces::read(&**objects, &referred);
                     let sealing = archives[0].store().sealing();
                     let base = Self::new(archives, wanted, new_backup, referred, &mut damage);
-                    let bytes = |id: &SegmentId| base.sizes.get(id).map(|size| size.bytes);
-                    let damaged = DamagedPlaces::of(&memory, sealing, bytes);
+                    let damaged = DamagedPlaces::of(&memory, sealing, |id| {
+                        base.sizes.get(id).map(|size| size.bytes)
+                    });
                     Self { damaged, ..base }
                 });
                 return Ok(FoundBase {
@@ -147,6 +152,8 @@ impl Base {
                     is_new_source,
                 });
             }
+            // A prune removed a base between choice and announcement: choose again without it. Each
+            // round removes at least one, so this ends.
             chosen.gone.extend(referred.gone);
             let files = backup_files(&**objects)?;
             chosen.choose(objects, &files, wanted, new_backup)?;
@@ -183,9 +190,12 @@ impl Base {
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let archives = archives.into_iter().map(|archive| {
             let (trusted, found) = (is_trusted(&archive.root, new_backup), found.clone());
-            let warn = move |damage: Error| _ = found.locked().insert(damage.line());
             (
-                Arc::new(archive.as_base(refers_to_pages).warn_with(warn)),
+                Arc::new(
+                    archive
+                        .as_base(refers_to_pages)
+                        .warn_with(move |damage| _ = found.locked().insert(damage.line())),
+                ),
                 trusted,
             )
         });
@@ -271,10 +281,10 @@ impl Base {
             return None;
         }
         let is_damaged = self.note_damage(&known);
-        let is_given_up = |segment: &SegmentId, frame: &FrameAt| {
+        let fragmented: Vec<ByteRun> = runs_in(&known, |segment, frame| {
             self.worn.contains(segment) || self.damaged.touch(segment, frame)
-        };
-        let fragmented: Vec<ByteRun> = runs_in(&known, is_given_up).collect();
+        })
+        .collect();
         let again = sizes::sum(fragmented.iter().map(|run| run.len));
         if again == 0 {
             return Some(known);

@@ -301,8 +301,13 @@ fn divide(ids: Vec<String>, letters: &str) -> (Vec<String>, Vec<String>) {
         .rev()
         .partition(|id| source_letters(id) == letters);
     let mut met = HashSet::new();
-    let is_newest = |id: &String| met.insert(source_letters(id).to_owned());
-    (likely, others.into_iter().filter(is_newest).collect())
+    (
+        likely,
+        others
+            .into_iter()
+            .filter(|id| met.insert(source_letters(id).to_owned()))
+            .collect(),
+    )
 }
 
 /// Returns whether the options choose single names of the source.
@@ -339,6 +344,7 @@ fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
         _ => false,
     };
     match () {
+        // The strongest reason first: it is the one that is shown.
         () if !same_source => Some(OTHER_SOURCE),
         () if base.source.host != new_backup.origin.host => Some(OTHER_HOST),
         () if earlier.codec != now.codec => Some("it is compressed by another codec"),

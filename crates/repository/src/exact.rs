@@ -54,8 +54,13 @@ pub fn forgettable(
             return found.ok_or_else(|| no_moment(word));
         }
     }
-    let is_left = |state| !matches!(state, Some(BackupState::Forgotten | BackupState::Void));
-    one_of(&ids_where(objects, is_left)?, word, &**objects)
+    one_of(
+        &ids_where(objects, |state| {
+            !matches!(state, Some(BackupState::Forgotten | BackupState::Void))
+        })?,
+        word,
+        &**objects,
+    )
 }
 
 /// Returns the id of a backup that was forgotten and is not pruned yet.
@@ -63,8 +68,7 @@ pub fn forgettable(
 /// # Errors
 /// [`ErrorKind::NotFound`], which lists such backups; [`ErrorKind::Usage`] if several match.
 pub fn forgotten(objects: &Arc<dyn Objects>, word: &str) -> Result<String> {
-    let is_forgotten = |state| state == Some(BackupState::Forgotten);
-    let ids = ids_where(objects, is_forgotten)?;
+    let ids = ids_where(objects, |state| state == Some(BackupState::Forgotten))?;
     one_of(&ids, word, &**objects).map_err(|error| match error.kind {
         ErrorKind::NotFound => none_forgotten(word, &ids),
         _ => error,

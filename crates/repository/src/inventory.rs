@@ -64,11 +64,10 @@ impl Inventory {
     /// Makes the inventory of these backups. `objects` is where other roots are looked for; `None`
     /// for an archive.
     pub fn new(mut archives: Vec<Archive>, objects: Option<&dyn Objects>) -> Self {
-        let key = |archive: &Archive| {
+        archives.sort_by_cached_key(|archive| {
             let SourceInfo { host, paths, .. } = &archive.root.source;
             (host.clone(), paths.clone(), archive.root.id.clone())
-        };
-        archives.sort_by_cached_key(key);
+        });
         let segments = segments(&archives, objects);
         let sheets = sheets(&archives, |archive| (0..archive.root.pages.len()).collect());
         Self {
@@ -134,14 +133,13 @@ fn own(root: &Root, segment: &Segment, archive: usize) -> SegmentPlace {
 
 fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentPlace> {
     let mut places: BTreeMap<(String, u32, u32), SegmentPlace> = BTreeMap::new();
-    let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
     for (index, archive) in archives.iter().enumerate() {
         let own = archive
             .root
             .segments
             .iter()
             .map(|segment| own(&archive.root, segment, index));
-        places.extend(own.map(|place| (key(&place.id), place)));
+        places.extend(own.map(|place| (segment_key(&place.id), place)));
     }
     let mut known: HashMap<String, Option<KnownFrames>> = HashMap::new();
     for (index, archive) in archives.iter().enumerate() {
@@ -151,7 +149,7 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
             let of = known
                 .entry(id.backup.clone())
                 .or_insert_with(|| read(&id.backup));
-            if places.contains_key(&key(&id)) {
+            if places.contains_key(&segment_key(&id)) {
                 continue;
             }
             let told = of.as_ref().and_then(|of| of.place(&id, index));
@@ -163,10 +161,14 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
                 parts: String::new(),
                 ended: false,
             });
-            places.insert(key(&place.id), place);
+            places.insert(segment_key(&place.id), place);
         }
     }
     places.into_values().collect()
+}
+
+fn segment_key(id: &SegmentId) -> (String, u32, u32) {
+    (id.backup.clone(), id.stream, id.number)
 }
 
 /// The description of its segments in the document of a backup that is listed, forgotten or dead.
@@ -180,45 +182,46 @@ impl KnownFrames {
     /// Reads the document of this backup, and returns it with its sealed bytes; `None` if no
     /// document describes it.
     pub fn read(objects: &dyn Objects, id: &str) -> Option<(Self, Vec<u8>)> {
-        let read = |name: &str| {
-            let (bytes, _) = objects.get(&key(id, name)).ok()??;
-            let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
-            Some((
-                Self {
-                    root,
-                    is_listed: name == layout::ROOT,
-                },
-                bytes,
-            ))
-        };
         [layout::ROOT, layout::PARTIAL, layout::FORGOTTEN]
             .into_iter()
-            .find_map(read)
+            .find_map(|name| {
+                let (bytes, _) = objects.get(&key(id, name)).ok()??;
+                let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
+                Some((
+                    Self {
+                        root,
+                        is_listed: name == layout::ROOT,
+                    },
+                    bytes,
+                ))
+            })
     }
 
     /// Returns whether this segment certainly ended. The last segment of a stream of a dead backup
     /// has no seek table, and may have more frames than are known. A forgotten backup may have died
     /// before.
     pub fn is_ended(&self, segment: &Segment) -> bool {
-        let is_followed =
-            |later: &Segment| later.stream == segment.stream && later.number > segment.number;
-        self.is_listed || self.root.segments.iter().any(is_followed)
+        self.is_listed
+            || self
+                .root
+                .segments
+                .iter()
+                .any(|later| later.stream == segment.stream && later.number > segment.number)
     }
 
     fn place(&self, id: &SegmentId, archive: usize) -> Option<SegmentPlace> {
         // The order in which segments begin.
-        let numbers = |segment: &Segment| (segment.stream, segment.number);
         let wanted = (id.stream, id.number);
         let found = self
             .root
             .segments
-            .binary_search_by_key(&wanted, numbers)
+            .binary_search_by_key(&wanted, segment_numbers)
             .ok();
         let position = found.or_else(|| {
             self.root
                 .segments
                 .iter()
-                .position(|segment| numbers(segment) == wanted)
+                .position(|segment| segment_numbers(segment) == wanted)
         })?;
         let segment = &self.root.segments[position];
         let is_it = id.backup == self.root.id;
@@ -227,6 +230,10 @@ impl KnownFrames {
             ..own(&self.root, segment, archive)
         })
     }
+}
+
+fn segment_numbers(segment: &Segment) -> (u32, u32) {
+    (segment.stream, segment.number)
 }
 
 /// The placeholder document of a forgotten backup about which no other facts are left.
@@ -279,6 +286,8 @@ pub fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> 
     for (position, archive) in archives.iter().enumerate() {
         for index in wanted(archive) {
             let page = &archive.root.pages[index];
+            // Backups refer to pages of earlier ones: each is read and checked once, whoever lists
+            // it.
             let backup = if page.backup.is_empty() {
                 &archive.root.id
             } else {

@@ -63,13 +63,16 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
 
 /// Returns whether there is neither a repository nor the backups of one.
 pub fn is_absent(objects: &dyn Objects) -> bool {
-    let has = |key: &str| !matches!(objects.stat(key), Ok(None));
     match objects.as_local() {
         Some(local) => [REPOSITORY, BACKUPS]
             .iter()
             .all(|name| !local.root().join(name).exists()),
-        None => !has(REPOSITORY),
+        None => !may_have(objects, REPOSITORY),
     }
+}
+
+fn may_have(objects: &dyn Objects, key: &str) -> bool {
+    !matches!(objects.stat(key), Ok(None))
 }
 
 /// Refuses a directory in which no repository can be made.

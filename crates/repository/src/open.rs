@@ -73,6 +73,7 @@ pub fn open(
 /// # Errors
 /// As [`open`].
 pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
+    // Every caller jumps between root, pages and frames, which a pipe cannot do.
     if source == "-" {
         return Err(Error::new(ErrorKind::Usage, "this command needs random access and cannot read from standard input").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
@@ -190,6 +191,7 @@ pub fn place(source: &OsStr) -> Result<(Location, Option<&str>)> {
             None => Ok((whole, None)),
         };
     }
+    // A path that exists as it is written wins: `@` is a legal character in names.
     if whole.look() != Found::Nothing {
         return Ok((whole, None));
     }
@@ -317,11 +319,13 @@ pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Res
         .hint("give the beginning of an id, `latest`, or a time such as 2026-11-25 or 2d; `fullbore list` shows all of them"));
     }
     // The letters behind the time are enough, too.
-    let is_meant = |id: &&String| {
-        let letters = id.split_once('-').map_or("", |(_, letters)| letters);
-        id.starts_with(wanted) || letters.starts_with(wanted)
-    };
-    let found: Vec<&String> = ids.iter().filter(is_meant).collect();
+    let found: Vec<&String> = ids
+        .iter()
+        .filter(|id| {
+            let letters = id.split_once('-').map_or("", |(_, letters)| letters);
+            id.starts_with(wanted) || letters.starts_with(wanted)
+        })
+        .collect();
     match found[..] {
         [id] => Ok(id.clone()),
         [] => Err(none_found(objects, wanted, ids)?),
@@ -384,11 +388,10 @@ pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     if cut_off.is_empty() {
         return Ok(none.hint("only completed backups can be used; `fullbore backup` makes one"));
     }
-    let line = |id: &String| format!("{id:?} was interrupted and is incomplete");
     Ok(cut_off
         .iter()
         .take(LISTED)
-        .map(line)
+        .map(|id| format!("{id:?} was interrupted and is incomplete"))
         .fold(none, Error::detail)
         .hint(GOES_ON))
 }
@@ -432,6 +435,7 @@ pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
         );
         return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
     }
+    // Only after the format is known to be ours: the check speaks of directories of a repository.
     if let Some(local) = objects.as_local() {
         local.check_backups_link()?;
     }
@@ -469,6 +473,7 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
         Some(local) => local.root().as_os_str().to_owned(),
         None => OsString::from(name.trim_matches('"')),
     };
+    // In a bucket `@` is common in names: only what looks like a backup is taken for one.
     let is_cloud = objects.as_local().is_none();
     let named = parts(&place).filter(|(_, id)| !is_cloud || is_backup_id(id) || *id == LATEST);
     none.hint(
@@ -518,11 +523,12 @@ pub fn cut_off(objects: &dyn Objects, files: &BTreeMap<String, BackupFiles>) -> 
     let mut ids = ids_of(files, BackupState::Partial);
     ids.retain(|id| is_dead(objects, id));
     // A damaged partial root is of no use; and a concurrent prune may have forgotten it.
-    let read = |id: &String| {
-        let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
-        Root::open(&bytes, layout::PARTIAL).ok()
-    };
-    ids.iter().filter_map(read).collect()
+    ids.iter()
+        .filter_map(|id| {
+            let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
+            Root::open(&bytes, layout::PARTIAL).ok()
+        })
+        .collect()
 }
 
 /// Returns the ids of interrupted backups that can be resumed, oldest first.
@@ -554,8 +560,9 @@ pub fn listed_roots(
         .map(<[String]>::to_vec)
         .collect();
     let objects = objects.clone();
-    let read = move |ids: Vec<String>| read_roots(&*objects, ids);
-    batches.into_iter().flat_map(read)
+    batches
+        .into_iter()
+        .flat_map(move |ids| read_roots(&*objects, ids))
 }
 
 /// Backups that were forgotten since the listing are left out.

@@ -243,8 +243,8 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
     if objects.stat(&key(id, PARTIAL))?.is_some() {
         objects.delete(&[key(id, PARTIAL)])?;
     }
-    let still_listed = |error: Error| error.detail(format!("backup {id:?} is still listed"));
-    replace_by_mark(objects, id, ROOT, &root).map_err(still_listed)?;
+    replace_by_mark(objects, id, ROOT, &root)
+        .map_err(|error| error.detail(format!("backup {id:?} is still listed")))?;
     Ok(true)
 }
 
@@ -322,21 +322,15 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
     // Held until the backup is forgotten: a process that uses it as a base checks for it after
     // naming it.
     let lock = objects.lease(&intent_key(id), b"", Take::Dead)?;
-    let refused = |reason: &str| {
-        Err(Error::new(
-            ErrorKind::Usage,
-            format!("cannot forget backup {id:?}: {reason}"),
-        ))
-    };
     match lock {
         Leased::Ours(_) | Leased::Absent => {}
-        Leased::Held => return refused("it is running, or being pruned or copied"),
+        Leased::Held => return cannot_forget(id, "it is running, or being pruned or copied"),
         Leased::Unknown => {
             let hint = format!(
                 "if it is not running, remove {:?} and run the same command again",
                 intent_key(id)
             );
-            return refused("it may still be running").map_err(|error| error.hint(hint));
+            return cannot_forget(id, "it may still be running").map_err(|error| error.hint(hint));
         }
     }
     // The backup may have committed, and died, since the caller looked.
@@ -355,6 +349,13 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
         )?;
     }
     Ok(is_lost)
+}
+
+fn cannot_forget(id: &str, reason: &str) -> Result<bool> {
+    Err(Error::new(
+        ErrorKind::Usage,
+        format!("cannot forget backup {id:?}: {reason}"),
+    ))
 }
 
 /// Gives up a live backup, in its own process. Objects that no other backup can have referred to
@@ -467,12 +468,14 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
 
 /// Returns the ids of the intents in a listing.
 pub(super) fn listed_intents(listed: &[ListedObject]) -> Vec<String> {
-    let id_of = |object: &ListedObject| {
-        let below = object.key.strip_prefix(INTENTS)?.strip_prefix('/')?;
-        let id = below.strip_suffix(".json")?;
-        is_backup_id(id).then(|| id.to_owned())
-    };
-    listed.iter().filter_map(id_of).collect()
+    listed
+        .iter()
+        .filter_map(|object| {
+            let below = object.key.strip_prefix(INTENTS)?.strip_prefix('/')?;
+            let id = below.strip_suffix(".json")?;
+            is_backup_id(id).then(|| id.to_owned())
+        })
+        .collect()
 }
 
 /// Removes the intents that no process holds: their backups are dead. Objects of a dead backup
@@ -609,8 +612,7 @@ pub(super) fn fence(
         return Ok(());
     }
     let files = backup_files(objects)?;
-    let is_open = |id: &&&String| !files.get(**id).is_some_and(|files| files.has(ROOT));
     dead.iter()
-        .filter(is_open)
+        .filter(|id| !files.get(**id).is_some_and(|files| files.has(ROOT)))
         .try_for_each(|id| make_void(objects, id).map(drop))
 }

@@ -159,6 +159,8 @@ struct PruneSurvey {
 impl PruneSurvey {
     /// Step 0. In this order: an intent exists before the first file, and until there is a root.
     fn look(objects: &dyn Objects, known: Documents) -> Result<Self> {
+        // Files before intents, intents before documents: a file that is listed here has an intent,
+        // or its document is found below.
         let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
         let alive = alive(objects, &announced, &HeldLeases::new())?;
@@ -197,6 +199,7 @@ impl PruneSurvey {
             own_intents: BTreeSet::new(),
             lacks_conditions: false,
         };
+        // After all documents: a candidate is an object that none of them mentions.
         first.candidates = first.unmentioned()?;
         first.tombstones = tombstones(objects)?;
         Ok(first)
@@ -229,8 +232,6 @@ impl PruneSurvey {
         });
         let mut kept = HashSet::new();
         // A base that became void before any object of it could be used mentions no objects.
-        let is_mute =
-            |document: &Document| document.state == BackupState::Void && document.facts.is_none();
         for (id, document) in counts
             .chain(bases)
             .filter(|(_, document)| !is_mute(document))
@@ -249,21 +250,19 @@ impl PruneSurvey {
             .iter()
             .map(|candidate| &candidate.id)
             .collect();
-        let may_go = |id: &&String| {
-            has_candidate.contains(id)
-                || self.forgotten.contains(*id)
-                || !self.documents.contains_key(*id)
-        };
         // A void backup that was pruned before has no objects left.
-        let has_rest = |id: &&String| {
-            self.files[*id].names().any(|name| name != ROOT)
-                || self.files[*id].state() != Some(BackupState::Void)
-        };
         let ids: Vec<String> = self
             .files
             .keys()
-            .filter(may_go)
-            .filter(has_rest)
+            .filter(|id| {
+                has_candidate.contains(id)
+                    || self.forgotten.contains(*id)
+                    || !self.documents.contains_key(*id)
+            })
+            .filter(|id| {
+                self.files[*id].names().any(|name| name != ROOT)
+                    || self.files[*id].state() != Some(BackupState::Void)
+            })
             .cloned()
             .collect();
         let mut claims = HeldLeases::new();
@@ -354,6 +353,7 @@ impl PruneSurvey {
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
         announced.retain(|id| !self.own_intents.contains(id));
+        // Without conditional requests no lease proves that a backup is dead.
         if self.lacks_conditions {
             refuse_doubt(objects, announced.first())?;
         }
@@ -418,11 +418,10 @@ impl PruneSurvey {
     /// Returns the keys of candidates that are still there.
     fn left(&self, objects: &dyn Objects) -> Result<HashSet<String>> {
         let present = backup_files(objects)?;
-        let is_left = |candidate: &&PruneCandidate| {
+        let left = self.candidates.iter().filter(|candidate| {
             let files = present.get(&candidate.id);
             files.is_some_and(|files| files.has(&candidate.name))
-        };
-        let left = self.candidates.iter().filter(is_left);
+        });
         Ok(left.map(PruneCandidate::key).collect())
     }
 
@@ -471,6 +470,7 @@ impl PruneSurvey {
             let mut remains = BackupRemains::default();
             for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
+                // The first arm that fits counts: an object is in one sum only.
                 let amount = match (going.contains(&key), is_unlisted, state) {
                     (true, ..) if left.contains(&key) => &mut remains.undeleted,
                     (true, ..) => &mut remains.freed,
@@ -502,6 +502,10 @@ impl PruneSurvey {
         }
         holders
     }
+}
+
+fn is_mute(document: &Document) -> bool {
+    document.state == BackupState::Void && document.facts.is_none()
 }
 
 /// Refuses to delete after the lease may have been lost: a copy may be restoring objects with these

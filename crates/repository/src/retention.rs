@@ -233,6 +233,7 @@ pub fn span(text: &str) -> Option<Span> {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: i64 = rest[..digits].parse().ok()?;
         let unit = rest[digits..].chars().next()?;
+        // Units behind the one that was found are left: this forbids repetition and another order.
         units = &units[units.find(unit)? + 1..];
         span = match unit {
             'y' => span.try_years(number),

@@ -77,14 +77,10 @@ impl BackupSelector {
 
 /// Returns the time that a text means.
 fn time(text: &str, now: &Zoned) -> Option<TimeSpan> {
-    let begin_of = |date: Date| {
-        let begin = date.to_zoned(now.time_zone().clone()).ok()?;
-        Some(begin.timestamp())
-    };
     let day = |date: Date| {
-        let next = begin_of(date.tomorrow().ok()?)?;
+        let next = begin_of_day(now, date.tomorrow().ok()?)?;
         let end = next.checked_sub(1.nanosecond()).ok()?;
-        let begin = begin_of(date)?;
+        let begin = begin_of_day(now, date)?;
         Some(TimeSpan { begin, end })
     };
     match text {
@@ -113,6 +109,11 @@ fn time(text: &str, now: &Zoned) -> Option<TimeSpan> {
     };
     let end = begin.checked_add(length).ok()?;
     Some(TimeSpan { begin, end })
+}
+
+fn begin_of_day(now: &Zoned, date: Date) -> Option<Timestamp> {
+    let begin = date.to_zoned(now.time_zone().clone()).ok()?;
+    Some(begin.timestamp())
 }
 
 /// A backup that may be chosen, or one whose root cannot be read.

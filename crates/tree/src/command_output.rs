@@ -43,8 +43,10 @@ impl CommandOutput {
         let command = without_secrets(&mut command);
         let command = command.args(words.iter().skip(1)).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
-        let missing = || failed(io::ErrorKind::BrokenPipe.into());
-        let out = child.stdout.take().ok_or_else(missing)?;
+        let out = child
+            .stdout
+            .take()
+            .ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
         if let (Some(pid), Ok(mut running)) = (pid_of(&child), RUNNING.lock()) {
             running.push(pid);
         }

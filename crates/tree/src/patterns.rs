@@ -202,14 +202,18 @@ impl Patterns {
             self.paths.get(object.path),
         ];
         let is_dir = object.is_dir;
-        let fits = move |index: &usize| {
-            is_dir
-                || !self.all[*index]
-                    .pattern
-                    .mode
-                    .contains(PatternMode::MUST_BE_DIR)
-        };
-        found.into_iter().flatten().flatten().copied().filter(fits)
+        found
+            .into_iter()
+            .flatten()
+            .flatten()
+            .copied()
+            .filter(move |index| {
+                is_dir
+                    || !self.all[*index]
+                        .pattern
+                        .mode
+                        .contains(PatternMode::MUST_BE_DIR)
+            })
     }
 
     fn is_match(&self, wild: &WildPattern, object: &MatchedPath<'_>) -> bool {
@@ -246,6 +250,8 @@ impl Patterns {
             .unwrap_or(text)
             .split(|byte| *byte == b'\n')
             .collect();
+        // One line can become several rules, one for each name of a place. The line is kept once,
+        // for messages.
         for (pattern, number, _) in gix_ignore::parse(text, false) {
             let line = self.lines.len();
             let text = lines[number - 1];
@@ -304,6 +310,7 @@ impl PatternPlace {
             .names
             .iter()
             .find_map(|name| parts_below(&pattern.text, name))?;
+        // A pattern without a leading `/` matches at any depth, so it is not tied to a place.
         let is_absolute = pattern.mode.contains(PatternMode::ABSOLUTE) && !rest.is_empty();
         let mut text = Vec::new();
         for name in self
@@ -332,7 +339,6 @@ impl PatternPlace {
 
 /// Splits a pattern that begins with `path`, and returns its parts after this path.
 fn parts_below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
-    let is_part = |part: &&[u8]| !part.is_empty();
     let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
     for name in path.split(|byte| *byte == b'/').filter(is_part) {
         // A shell passes a path as it is, including wildcard characters.
@@ -341,6 +347,10 @@ fn parts_below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
             .filter(|part| *part == name || *part == escape_name(name))?;
     }
     Some(parts.collect())
+}
+
+fn is_part(part: &&[u8]) -> bool {
+    !part.is_empty()
 }
 
 /// Escapes a name, so that the pattern matches only this name.

@@ -8,6 +8,8 @@ pub mod key;
 pub mod listing;
 pub mod message;
 pub mod object;
+pub mod object_call;
+pub mod service;
 pub mod wire_error;
 
 pub use key::MAX_NAME_BYTES;

@@ -11,7 +11,7 @@ use fullbore_format::{
 use fullbore_pipeline::source::Source;
 use fullbore_platform as platform;
 use fullbore_postgres::stopped;
-use fullbore_storage::wire::{AskTopic, MAX_ANSWER_BYTES, Wire};
+use fullbore_storage::wire::{MAX_ANSWER_BYTES, ServiceNumber, Wire};
 use fullbore_tree::{
     far::{
         FarOrigin, OpenedSources, ServedSources, SourceChannel, far_host_name, far_warnings,
@@ -44,7 +44,7 @@ impl SourceChannel for WireChannel {
     fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
         self.0
             .peer()
-            .ask(AskTopic::Files, question, MAX_ANSWER_BYTES)
+            .ask(ServiceNumber::FILES, question, MAX_ANSWER_BYTES)
     }
 }
 

@@ -45,15 +45,18 @@ impl PageReader {
     /// the page.
     pub(super) fn new(c: Columns) -> Option<Self> {
         let frames = decode_frames(&c)?;
-        let owner = |(uid, gid, user, group): &(u32, u32, String, String)| Owner {
-            uid: *uid,
-            gid: *gid,
-            user: Arc::from(user.as_str()),
-            group: Arc::from(group.as_str()),
-        };
         Some(Self {
             frames,
-            owners: c.owners.iter().map(owner).collect(),
+            owners: c
+                .owners
+                .iter()
+                .map(|(uid, gid, user, group)| Owner {
+                    uid: *uid,
+                    gid: *gid,
+                    user: Arc::from(user.as_str()),
+                    group: Arc::from(group.as_str()),
+                })
+                .collect(),
             last: PreviousValues::default(),
             at: At::default(),
             c,
@@ -156,6 +159,7 @@ impl PageReader {
             SPARSE => {
                 let size = next(&self.c.sizes, &mut self.at.size)?;
                 let (map, end) = self.map()?;
+                // A map that goes beyond the file would write outside of it in a restore.
                 if end > size {
                     return None;
                 }
@@ -167,6 +171,8 @@ impl PageReader {
             DIRECTORY => EntryKind::Directory,
             SYMLINK => EntryKind::Symlink(text(&self.c.links, &mut self.at.link)?),
             HARD_LINK => EntryKind::HardLink(
+                // The target of a hard link is opened below the target of a restore: it must not
+                // leave it.
                 text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?,
             ),
             FIFO => EntryKind::Fifo,
@@ -346,8 +352,12 @@ impl Digests<'_> {
         let end = position.checked_add(count.checked_mul(self.width)?)?;
         let bytes = self.bytes.get(*position..end)?;
         *position = end;
-        let widened = |digest: &[u8]| std::array::from_fn(|i| digest.get(i).copied().unwrap_or(0));
-        Some(bytes.chunks_exact(self.width).map(widened).collect())
+        Some(
+            bytes
+                .chunks_exact(self.width)
+                .map(|digest| std::array::from_fn(|i| digest.get(i).copied().unwrap_or(0)))
+                .collect(),
+        )
     }
 }
 

@@ -2,16 +2,15 @@
 //! for each other.
 
 use super::{
-    hostile::{HostilePeer, MORE_MIB, Pipes, Word, serve_stdio},
+    hostile::{HostilePeer, MORE_MIB, Pipes, Service, Word, serve_stdio},
     over_ssh::scratch,
     suite::pattern,
 };
-use Word::{List, Number};
 use minicbor::{Encode, bytes::ByteVec};
 use std::{fs, os::unix::ffi::OsStrExt, path::Path, thread, time::Duration};
 
-const ASK_FILES: Word<'_> = List(&[Number(19), List(&[Number(0)])]);
-const ASK_COPY: Word<'_> = List(&[Number(19), List(&[Number(1)])]);
+const ASK_FILES: Word<'_> = Service(5);
+const ASK_COPY: Word<'_> = Service(6);
 
 fn cbor<T: Encode<()>>(value: T) -> Vec<u8> {
     minicbor::to_vec(value).unwrap()

@@ -201,13 +201,12 @@ impl FromStr for Codec {
 
 fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
     let mut context = CCtx::try_create().ok_or_else(no_memory)?;
-    let set = |parameter| context.set_parameter(parameter).map(drop);
     [
         CParameter::CompressionLevel(level),
         CParameter::ChecksumFlag(true),
     ]
     .into_iter()
-    .try_for_each(set)
+    .try_for_each(|parameter| context.set_parameter(parameter).map(drop))
     .map_err(|code| {
         Error::new(
             ErrorKind::Usage,

@@ -226,6 +226,8 @@ fn work_shares(start: &MeterSample, end: &MeterSample, kind: RunKind) -> Vec<(&'
     let spent = (end.processors - start.processors).max(1e-9);
     let [source, workers, sink] = [0, 1, 2].map(|side| end.cpu[side] - start.cpu[side]);
     let sealing = end.sealing - start.sealing;
+    // The counters are read one after the other: without this bound `digesting` could be below
+    // zero.
     let compressing = (end.compressing - start.compressing).min(workers);
     let mut work = match kind {
         RunKind::Backup => vec![
@@ -247,6 +249,7 @@ fn work_shares(start: &MeterSample, end: &MeterSample, kind: RunKind) -> Vec<(&'
     for (_, share) in &mut work {
         *share = (*share / spent).clamp(0.0, 1.0);
     }
+    // Less than half a percent would be printed as 0 %.
     work.retain(|(_, share)| *share >= 0.005);
     work.sort_by(|a, b| b.1.total_cmp(&a.1));
     work

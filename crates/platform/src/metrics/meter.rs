@@ -164,6 +164,7 @@ impl Default for Meter {
             begun: Mutex::default(),
             timeline: Mutex::default(),
         };
+        // Figures of a run are differences from here: processors and devices were busy before it.
         let begun = MeterSample {
             seconds: 0.0,
             ..meter.sample()
@@ -230,18 +231,19 @@ impl LimitVerdict {
 
     /// Returns the shares by name: busy, starved, blocked.
     pub fn table(&self) -> BTreeMap<String, [f64; 3]> {
-        let row = |side: Side| {
-            let Shares {
-                busy,
-                starved,
-                blocked,
-            } = self.of(side);
-            (
-                side.name().to_owned(),
-                [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0),
-            )
-        };
-        [Side::Source, Side::Workers, Side::Sink].map(row).into()
+        [Side::Source, Side::Workers, Side::Sink]
+            .map(|side| {
+                let Shares {
+                    busy,
+                    starved,
+                    blocked,
+                } = self.of(side);
+                (
+                    side.name().to_owned(),
+                    [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0),
+                )
+            })
+            .into()
     }
 }
 
@@ -288,18 +290,17 @@ impl Meter {
     /// Returns all counters now.
     pub fn sample(&self) -> MeterSample {
         let gauges = [&self.source, &self.workers, &self.sink];
-        let times =
-            |gauge: &Arc<Gauge>| [&gauge.busy, &gauge.starved, &gauge.blocked].map(seconds_of);
         MeterSample {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
+            // Relaxed loads: the figures are of one moment only nearly, which is enough for rates.
             small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
             machine: platform::machine_time(),
             device_bytes: platform::device_read_bytes(),
             paced_bytes: self.paced_bytes.load(Relaxed),
-            times: gauges.map(times),
+            times: gauges.map(times_of),
             cpu: gauges.map(|gauge| seconds_of(&gauge.cpu)),
             compressing: seconds_of(&COMPRESSING),
             sealing: seconds_of(&SEALING),
@@ -345,6 +346,10 @@ impl Meter {
             .map(|timeline| timeline.points.clone())
             .unwrap_or_default()
     }
+}
+
+fn times_of(gauge: &Arc<Gauge>) -> [f64; 3] {
+    [&gauge.busy, &gauge.starved, &gauge.blocked].map(seconds_of)
 }
 
 /// Maximum number of points of a timeline. At this number every second point is dropped, and the
@@ -404,7 +409,6 @@ impl MeterSample {
     /// Returns the work a second since an earlier sample: bytes, plus 16 KiB for each file or
     /// similar operation, because opening a file costs as much.
     pub fn work_since(&self, earlier: &Self) -> f64 {
-        let work = |sample: &Self| sample.bytes as f64 + sample.small as f64 * 16384.0;
         (work(self) - work(earlier)) / (self.seconds - earlier.seconds).max(1e-9)
     }
 
@@ -426,6 +430,10 @@ impl MeterSample {
     }
 }
 
+fn work(sample: &MeterSample) -> f64 {
+    sample.bytes as f64 + sample.small as f64 * 16384.0
+}
+
 /// Returns the limit between two samples: the busiest part.
 ///
 /// The source counts as busy as its readers or as its walk, for which the feeders wait, whichever
@@ -435,6 +443,7 @@ pub fn verdict(start: &MeterSample, end: &MeterSample) -> LimitVerdict {
     let wall = (end.seconds - start.seconds).max(1e-9);
     let [read, work, store] =
         [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(start, end, side));
+    // Readers that starve wait for the walk, the only part before them.
     let waited_for_walk = end.times[0][1] - start.times[0][1];
     let walk = (waited_for_walk / (wall * end.streams as f64)).clamp(0.0, 1.0);
     let source = read.max(walk);

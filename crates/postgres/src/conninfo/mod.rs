@@ -173,6 +173,8 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
         let port = port_at(&ports, index)?;
         let address = part(&addresses, index).map(parse_address).transpose()?;
         let places = match (part(&names, index), address) {
+            // libpq's rules: a path is a socket, hostaddr spares the look-up, and the name still
+            // serves TLS and passwords.
             (Some(name), None) if name.starts_with('/') => vec![SettingPlace::Socket(name.into())],
             (Some(name), address) => vec![SettingPlace::Network(name.to_owned(), address)],
             (None, Some(address)) => {
@@ -225,11 +227,10 @@ fn count_mismatch(hosts: usize, subject: &str, count: usize) -> Error {
 
 /// Returns the sockets that exist in the default directories, or else this machine by its name.
 fn default_places(port: u16, environment: &Environment) -> Vec<SettingPlace> {
-    let there = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
     let places: Vec<_> = environment
         .socket_directories
         .iter()
-        .filter(there)
+        .filter(|dir| dir.join(format!(".s.PGSQL.{port}")).exists())
         .cloned()
         .map(SettingPlace::Socket)
         .collect();

@@ -28,12 +28,13 @@ pub struct Environment {
 impl Environment {
     /// Returns the environment of this process. Variables that are not UTF-8 are ignored.
     pub fn of_process() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
         let user = platform::owner::OwnerNames::default().user(platform::user().0);
         Self {
-            variables: env::vars_os().filter_map(text).collect(),
+            variables: env::vars_os()
+                .filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                })
+                .collect(),
             user: (!user.is_empty()).then(|| user.to_string()),
             home: platform::owner::home_of(platform::user().0),
             // Debian's directory, then PostgreSQL's own.
@@ -74,6 +75,8 @@ pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, S
             if name == "password" && !given.contains_key(name) {
                 origin = format!("service {service:?}");
             }
+            // `or_insert`: the connection string wins over the service, and the service over the
+            // environment.
             given.entry(name).or_insert(value);
         }
     }

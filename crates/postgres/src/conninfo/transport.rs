@@ -150,16 +150,10 @@ impl Keepalive {
     /// Reads the parameters. The default is shorter than the system's two hours: a backup that lost
     /// its session is void and should stop early.
     pub(super) fn new(given: &Given) -> Result<Self> {
-        let seconds = |name, default| {
-            Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {
-                None | Some(0) => default,
-                Some(seconds) => seconds,
-            }))
-        };
         Ok(Self {
             wanted: number::<i64>(given, "keepalives")? != Some(0),
-            idle: seconds("keepalives_idle", 10)?,
-            interval: seconds("keepalives_interval", 10)?,
+            idle: positive_seconds(given, "keepalives_idle", 10)?,
+            interval: positive_seconds(given, "keepalives_interval", 10)?,
             count: number(given, "keepalives_count")?
                 .filter(|&count| count > 0)
                 .unwrap_or(6),
@@ -168,4 +162,11 @@ impl Keepalive {
             ),
         })
     }
+}
+
+fn positive_seconds(given: &Given, name: &str, default: u64) -> Result<Duration> {
+    Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {
+        None | Some(0) => default,
+        Some(seconds) => seconds,
+    }))
 }

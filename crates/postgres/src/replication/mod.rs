@@ -86,8 +86,8 @@ impl ReplicationClient {
                 Err(error) => return Err(error),
             }
         }
-        let nowhere = || Error::new(ErrorKind::Usage, "there is no host to connect to");
-        Err(failure.unwrap_or_else(nowhere))
+        Err(failure
+            .unwrap_or_else(|| Error::new(ErrorKind::Usage, "there is no host to connect to")))
     }
 
     /// Major version of the server.
@@ -241,6 +241,8 @@ fn read_answer(messages: &mut Messages) -> Result<Result<Vec<AnswerRow>, Vec<u8>
         match kind {
             b'D' if rows.len() < MAX_ROWS => rows.push(Fields(&body).row()?),
             b'D' => return Err(unexpected("too many rows")),
+            // An error is followed by "ready": it is read to the end, so that the session stays
+            // usable.
             b'E' => refused = Some(body),
             b'T' | b'C' | b'N' | b'S' | b'c' | b'I' => {}
             b'Z' => return Ok(refused.map_or(Ok(rows), Err)),
@@ -252,8 +254,11 @@ fn read_answer(messages: &mut Messages) -> Result<Result<Vec<AnswerRow>, Vec<u8>
 
 /// The names that a server permits; other characters would become part of a command.
 fn check_slot_name(name: &str) -> Result<()> {
-    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    if (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(is_allowed) {
+    if (1..=NAME_BYTES).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    {
         return Ok(());
     }
     let message = format!("{name:?} cannot be the name of a replication slot");

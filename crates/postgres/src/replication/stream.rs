@@ -145,6 +145,7 @@ impl<'a> WalStream<'a> {
             b'w' => {
                 let start = Lsn(fields.u64()?);
                 let rest = fields.0.len();
+                // A gap in the stream would become a hole in a segment.
                 if start != self.next || rest < DATA_HEAD - 9 {
                     return Err(unexpected(&format!(
                         "WAL of {start} where {} follows",

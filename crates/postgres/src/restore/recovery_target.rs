@@ -42,15 +42,16 @@ pub(crate) fn time_note(text: &str, now: Option<Timestamp>) -> Result<String> {
 
 /// Parses a time. Without an offset it is local time on this host.
 fn parse_time(text: &str) -> Result<Timestamp> {
-    let local = |time: DateTime| {
-        time.to_zoned(TimeZone::system())
-            .map(|zoned| zoned.timestamp())
-    };
     let parsed = text
         .parse::<Timestamp>()
         .or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
     parsed
-        .or_else(|_| text.parse::<DateTime>().and_then(local))
+        .or_else(|_| {
+            text.parse::<DateTime>().and_then(|time| {
+                time.to_zoned(TimeZone::system())
+                    .map(|zoned| zoned.timestamp())
+            })
+        })
         .map_err(|_| {
             let message = format!("cannot recover to time {text:?}: it is not a time");
             Error::new(ErrorKind::Usage, message).hint("use a time like \"2026-11-21 05:45:01+00\"")

@@ -320,6 +320,8 @@ impl Session {
             &sql,
             &[(&wait_for_archive, Type::BOOL)],
         )?;
+        // Before the answer is read: the server has ended the backup, and to stop it again would
+        // fail.
         self.in_backup = false;
         let lsn: &str = row.get(0)?;
         let backup_label: Vec<u8> = row.get(1)?;
@@ -329,6 +331,7 @@ impl Session {
                 "cannot find the timeline in the server's backup label",
             )
         })?;
+        // A standby can follow its primary to a new timeline during the backup.
         let timeline = if self.standby {
             self.timeline()?.max(start_timeline)
         } else {
@@ -399,11 +402,9 @@ impl Session {
         let failing: Option<String> = row.get(1)?;
         // A history file sorts after the segments of its parent timeline; a partial segment is not
         // the segment.
-        let is_segment =
-            |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
         let done = newest
             .as_ref()
-            .filter(is_segment)
+            .filter(|name| !name.ends_with(".history") && !name.ends_with(".partial"))
             .is_some_and(|newest| **newest >= *last);
         Ok(ArchivedWal {
             done,

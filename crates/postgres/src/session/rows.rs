@@ -16,15 +16,14 @@ impl SqlRow {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the column is of another type, or is text that is not UTF-8.
     pub(super) fn get<'a, T: FromSql<'a>>(&'a self, at: usize) -> Result<T> {
-        let failed = |error| {
+        self.0.try_get(at).map_err(|error| {
             let name = self.0.columns().get(at).map_or("", |column| column.name());
             Error::new(
                 ErrorKind::Unsupported,
                 format!("cannot understand the server's answer: column {at}, {name:?}"),
             )
             .because(connect::reason(&error))
-        };
-        self.0.try_get(at).map_err(failed)
+        })
     }
 
     /// Returns column `column`, bytes, as a name; `None` if it is null.
@@ -44,11 +43,9 @@ impl Session {
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<SqlRow>> {
-        let encode =
-            |encoding: &str| format!("SELECT set_config('client_encoding', '{encoding}', false)");
-        self.rows(message, &encode("SQL_ASCII"), &[])?;
+        self.rows(message, &set_encoding("SQL_ASCII"), &[])?;
         let rows = self.rows(message, sql, params);
-        self.rows(message, &encode("UTF8"), &[])?;
+        self.rows(message, &set_encoding("UTF8"), &[])?;
         rows
     }
 
@@ -94,6 +91,10 @@ impl Session {
             }
         }
     }
+}
+
+fn set_encoding(encoding: &str) -> String {
+    format!("SELECT set_config('client_encoding', '{encoding}', false)")
 }
 
 fn single_row(message: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {

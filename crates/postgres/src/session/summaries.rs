@@ -91,9 +91,6 @@ impl Session {
         (start, end): Span,
         mut each: impl FnMut(SummaryLine),
     ) -> Result<()> {
-        let failed = |error: postgres::Error| {
-            connect::server_error("could not read a summary of the WAL", &error)
-        };
         let timeline = i64::from(timeline);
         let start = start.to_string();
         let end = end.to_string();
@@ -105,8 +102,9 @@ impl Session {
         let mut rows = self
             .client()?
             .query_typed_raw(CONTENTS, params)
-            .map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
+            .map_err(summary_error)?;
+        // Row by row: a summary of a busy day does not fit into memory.
+        while let Some(row) = rows.next().map_err(summary_error)? {
             let row = SqlRow(row);
             let relation = (row.get(0)?, row.get(1)?, row.get(2)?);
             let block = u32::try_from(row.get::<i64>(4)?).unwrap_or(0);
@@ -119,4 +117,8 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn summary_error(error: postgres::Error) -> fullbore_format::error::Error {
+    connect::server_error("could not read a summary of the WAL", &error)
 }

@@ -47,12 +47,14 @@ struct WayPart {
 impl TimelineTree {
     /// Of this WAL, and the texts of histories by timeline.
     pub fn new(held: HeldWal, histories: &BTreeMap<u32, String>) -> Self {
-        let parse = |(timeline, text): (&u32, &String)| {
-            Some((*timeline, Timelines::parse(text, *timeline)?))
-        };
         Self {
             held,
-            histories: histories.iter().filter_map(parse).collect(),
+            histories: histories
+                .iter()
+                .filter_map(|(timeline, text)| {
+                    Some((*timeline, Timelines::parse(text, *timeline)?))
+                })
+                .collect(),
         }
     }
 
@@ -150,11 +152,10 @@ impl TimelineTree {
         let way = self.way(first, timeline)?;
         way.iter().rev().find_map(|part| {
             let all = self.of_timeline(part.timeline);
-            let is_on_way = |segment: &SegmentName| {
+            all.rev().find(|segment| {
                 let index = self.index(*segment);
                 index >= part.from && part.to.is_none_or(|switch| index < switch)
-            };
-            all.rev().find(is_on_way)
+            })
         })
     }
 
@@ -167,14 +168,15 @@ impl TimelineTree {
     ) -> Vec<SegmentName> {
         let way = self.way(first, timeline).unwrap_or_default();
         let end = self.index(last);
-        let of_part = |part: WayPart| {
-            let switch = part
-                .to
-                .map_or(end, |switch| end.min(switch.saturating_sub(1)));
-            let all = self.of_timeline(part.timeline);
-            all.filter(move |segment| (part.from..=switch).contains(&self.index(*segment)))
-        };
-        way.into_iter().flat_map(of_part).collect()
+        way.into_iter()
+            .flat_map(|part| {
+                let switch = part
+                    .to
+                    .map_or(end, |switch| end.min(switch.saturating_sub(1)));
+                let all = self.of_timeline(part.timeline);
+                all.filter(move |segment| (part.from..=switch).contains(&self.index(*segment)))
+            })
+            .collect()
     }
 
     /// Returns what is missing on the way from `first` to the end of `timeline`, or up to the segment that holds `stop`.

@@ -98,6 +98,7 @@ impl FileContent {
                 offset.max(*place) - place,
                 (offset + len - place).min(extent.len.into()),
             );
+            // An extent that is all of its frame can be compared by the frame alone.
             let alone = stop - start == u64::from(extent.len) && extent.inner == 0;
             let (inner, len) = (
                 extent.inner as usize + start as usize,
@@ -152,10 +153,11 @@ impl FileContent {
         let wanted = (offset..)
             .step_by(block as usize)
             .map(|position| self.known.block(position, block));
-        let differs = |(found, wanted): (_, Option<_>)| {
-            wanted.is_some_and(|wanted| !matches_block(wanted, found))
-        };
-        match found.iter().zip(wanted).position(differs) {
+        match found
+            .iter()
+            .zip(wanted)
+            .position(|(found, wanted)| wanted.is_some_and(|wanted| !matches_block(wanted, found)))
+        {
             Some(position) => Err(damaged(format!(
                 "the digest of block {} is different",
                 offset / block + position as u64 + 1

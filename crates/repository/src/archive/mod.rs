@@ -26,7 +26,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     layout::is_backup_id,
     page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
-    root::{EntryName, PageAt, Root},
+    root::{PageAt, Root},
     seal::MAX_BYTES,
 };
 use fullbore_pipeline::stage::codec::Codec;
@@ -170,8 +170,12 @@ impl Selection {
             .0
             .way
             .partition_point(|way| entry::order(way, first).is_lt());
-        let is_between = |way: &EntryPath| next.is_none_or(|next| entry::order(way, next).is_le());
-        self.is_below(first) || self.0.way.get(following).is_some_and(is_between)
+        self.is_below(first)
+            || self
+                .0
+                .way
+                .get(following)
+                .is_some_and(|way| next.is_none_or(|next| entry::order(way, next).is_le()))
     }
 }
 
@@ -572,8 +576,11 @@ impl Archive {
     /// # Errors
     /// As [`Archive::find`].
     pub fn has(&self, path: &[u8]) -> Result<bool> {
-        let begins_there = |page: &PageAt| entry::is_within(&page.first.0, path);
-        Ok(self.root.pages.iter().any(begins_there)
+        Ok(self
+            .root
+            .pages
+            .iter()
+            .any(|page| entry::is_within(&page.first.0, path))
             || !self
                 .look(path, |record| entry::is_within(&record.entry.path, path))?
                 .is_empty())
@@ -585,8 +592,13 @@ impl Archive {
     /// # Errors
     /// As [`Archive::find`].
     pub fn ways(&self) -> Result<HashSet<EntryPath>> {
-        let names = |path: &EntryName| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec();
-        let tops: Vec<EntryPath> = self.root.source.paths.iter().map(names).collect();
+        let tops: Vec<EntryPath> = self
+            .root
+            .source
+            .paths
+            .iter()
+            .map(|path| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec())
+            .collect();
         let mut ways = HashSet::new();
         for top in &tops {
             if self.root.source.contents || self.find(top)?.is_empty() {
@@ -615,11 +627,13 @@ impl Archive {
 
     /// Returns the pages that may have records of `path`, or the entry after its place.
     fn pages_at(&self, path: &[u8]) -> Vec<usize> {
-        let is_between = |first: &[u8], next: Option<&[u8]>| {
+        self.pages_where(|first, next| {
             entry::order(first, path).is_le()
                 && next.is_none_or(|next| entry::order(path, next).is_le())
-        };
-        self.pages_where(is_between).into_iter().flatten().collect()
+        })
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Returns the matching records at the place of `path`, or right after it.

@@ -317,8 +317,12 @@ impl ObjectReader for BackupObjects {
         let Some(sealed) = self.objects.as_sealed() else {
             return Ok(held.copy(offset, len, out));
         };
-        let stored = |start, len| held.get(start, len);
-        sealed.open_held(&self.key(object), stored, (offset, len), out)
+        sealed.open_held(
+            &self.key(object),
+            |start, len| held.get(start, len),
+            (offset, len),
+            out,
+        )
     }
 
     fn check_readable(&self) -> Result<()> {

@@ -46,19 +46,22 @@ impl<A: Deref<Target = Archive>> Records<A> {
         backwards: bool,
         wants: impl Fn(&PageAt) -> bool,
     ) -> Self {
-        let cursor = |mut pages: Vec<usize>| {
-            pages.retain(|page| wants(&archive.root.pages[*page]));
-            if !backwards {
-                pages.reverse();
-            }
-            RecordCursor {
-                pages,
-                now: None,
-                ready: None,
-                last: None,
-            }
-        };
-        let cursors = archive.pages(selection).into_iter().map(cursor).collect();
+        let cursors = archive
+            .pages(selection)
+            .into_iter()
+            .map(|mut pages| {
+                pages.retain(|page| wants(&archive.root.pages[*page]));
+                if !backwards {
+                    pages.reverse();
+                }
+                RecordCursor {
+                    pages,
+                    now: None,
+                    ready: None,
+                    last: None,
+                }
+            })
+            .collect();
         Self {
             archive,
             selection: selection.clone(),
@@ -133,12 +136,14 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
                 return Some(Err(error));
             }
         }
-        let ready = |cursor: &usize| self.cursors[*cursor].ready.is_some();
-        let first = |a: usize, b: usize| match (&self.cursors[a].ready, &self.cursors[b].ready) {
-            (Some(item), Some(other)) if self.before(other, item) => b,
-            _ => a,
-        };
-        let cursor = (0..self.cursors.len()).filter(ready).reduce(first)?;
+        let cursor = (0..self.cursors.len())
+            .filter(|cursor| self.cursors[*cursor].ready.is_some())
+            .reduce(
+                |a, b| match (&self.cursors[a].ready, &self.cursors[b].ready) {
+                    (Some(item), Some(other)) if self.before(other, item) => b,
+                    _ => a,
+                },
+            )?;
         self.cursors[cursor].ready.take().map(Ok)
     }
 }
@@ -173,9 +178,8 @@ fn settled_at(
 fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> {
     let pages = &archive.root.pages;
     let sequence = |page: &PageAt| (page.stream, page.late);
-    let follows = |at: &usize| sequence(&pages[*at]) == sequence(&pages[number]);
     let parts = (number + 1..pages.len())
-        .filter(follows)
+        .filter(|at| sequence(&pages[*at]) == sequence(&pages[number]))
         .take_while(|at| pages[*at].first.0 == path);
     let last = PageItem::new(archive.page(parts.last()?).ok()?, 0)?;
     (last.entry.path == path && !last.more).then_some(last)

@@ -160,10 +160,9 @@ impl<H> ScheduleShared<H> {
         let mut known = blocks
             .iter()
             .filter(|(record, len)| are_digested(record, *len, options));
-        let wrong = |(record, len): &(PageItem, u64)| {
+        if let Some(position) = known.find_map(|(record, len)| {
             first_wrong(record, *len, options.block_bytes, offset, content)
-        };
-        if let Some(position) = known.find_map(wrong) {
+        }) {
             self.joined().wrong = Some(position);
         }
         piece_of_any_bounds(algorithm, content, offset, self.item.entry.data_len())
@@ -241,13 +240,12 @@ pub fn check_pieces<H, C>(
     whole: impl Fn(ContentEnd) -> C,
     part: impl Fn(&ScheduleShared<H>, u64, &[u8]) -> C,
 ) -> Vec<C> {
-    let is_hashed = |wanted: &&WantedRun<H>| match &wanted.of {
-        RunOwner::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
-        RunOwner::Part(..) => false,
-    };
     let contents: Vec<&[u8]> = pieces
         .iter()
-        .filter(is_hashed)
+        .filter(|wanted| match &wanted.of {
+            RunOwner::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
+            RunOwner::Part(..) => false,
+        })
         .map(|wanted| wanted.content(plain))
         .collect();
     let mut found = digests(&contents).into_iter();
@@ -311,6 +309,8 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             return self.add_bare(item);
         }
         let len: u64 = item.described_bytes();
+        // Frames follow from the record: a length that does not add up would leave a hole in the
+        // file.
         let whole = item
             .from
             .checked_add(len)
@@ -363,6 +363,8 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             .going_on
             .remove(&item.entry.path)
             .unwrap_or_else(|| (share(item), 0));
+        // Records of one file must follow each other without a gap, or content would be written at
+        // a wrong place.
         if position != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(&item.entry.path));
         }
@@ -525,12 +527,11 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
             RunOwner::Whole(_) => None,
         };
         let first = of(job.pieces.first()?)?;
-        let same = |other: (&Arc<ScheduleShared<H>>, u64)| {
-            Arc::ptr_eq(first.0, other.0) && first.1 == other.1
-        };
         job.pieces
             .iter()
-            .all(|wanted| of(wanted).is_some_and(same))
+            .all(|wanted| {
+                of(wanted).is_some_and(|other| Arc::ptr_eq(first.0, other.0) && first.1 == other.1)
+            })
             .then_some(first)
     }
 

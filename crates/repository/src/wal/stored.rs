@@ -79,14 +79,16 @@ impl WalListing {
 
     /// Returns the timelines of which there is a history.
     pub fn histories(&self) -> BTreeSet<u32> {
-        let timeline = |(key, _): &(WalKey, u64)| match key {
-            WalKey::Small {
-                name: WalFileName::History(timeline),
-                ..
-            } => Some(*timeline),
-            _ => None,
-        };
-        self.small.iter().filter_map(timeline).collect()
+        self.small
+            .iter()
+            .filter_map(|(key, _)| match key {
+                WalKey::Small {
+                    name: WalFileName::History(timeline),
+                    ..
+                } => Some(*timeline),
+                _ => None,
+            })
+            .collect()
     }
 }
 
@@ -203,8 +205,9 @@ impl WalArchive {
         let keys = listed
             .iter()
             .filter_map(|object| WalKey::parse(&object.key));
-        let is_named = |key: &WalKey| matches!(key, WalKey::Small { name: of, .. } if *of == name);
-        Ok(keys.filter(is_named).collect())
+        Ok(keys
+            .filter(|key| matches!(key, WalKey::Small { name: of, .. } if *of == name))
+            .collect())
     }
 
     /// Returns the history of a timeline; `None` if it was not archived.
@@ -296,6 +299,8 @@ impl WalArchive {
     ) -> Result<()> {
         let key = stored.run.to_string();
         let name = self.describe(&key);
+        // A short run is read with one request, index and segments at once. Of a long one only what
+        // is wanted is fetched.
         let whole = match stored.bytes <= WHOLE_BYTES {
             true => Some(self.objects.get(&key)?.ok_or_else(|| missing(&name))?.0),
             false => None,
@@ -316,6 +321,7 @@ impl WalArchive {
         let members = stored.run.segments().zip(&index.members);
         for (segment, member) in members.filter(|(segment, _)| *segment >= first) {
             let end = member.offset.saturating_add(member.stored_bytes);
+            // The positions are from the index: no read goes beyond the object that was listed.
             if end > stored.bytes {
                 return Err(
                     Error::corrupt(format!("{name} is damaged")).because("it ends too early")

@@ -64,6 +64,7 @@ impl FarTree {
         } = members;
         let rest = match words.left {
             None => None,
+            // Members that did not fit go into the next frame. More than were asked for is a lie.
             Some(left) if left as usize <= small.len() => {
                 let left = small.split_off(small.len() - left as usize);
                 Some(Slice::Members(left, large))
@@ -92,20 +93,20 @@ impl FarTree {
         let words = self.read_slice(buf.made_for(), slice)?;
         file.changed.fetch_or(words.changed, AcqRel);
         if let Some(reason) = words.failed {
+            // The first failure is the reason; what follows are its consequences.
             file.failed.get_or_init(|| reason);
         }
         let data_bytes = words.data.len();
-        let piece = |part: PartWords| match part.kind {
-            PartKind::Piece => {
-                let file = file.clone();
-                part.entry(FrameContent::Piece { file, offset, last }, None, data_bytes)
-            }
-            _ => Err(wrong_words("a piece is something else")),
-        };
         let parts = words
             .parts
             .into_iter()
-            .map(piece)
+            .map(|part| match part.kind {
+                PartKind::Piece => {
+                    let file = file.clone();
+                    part.entry(FrameContent::Piece { file, offset, last }, None, data_bytes)
+                }
+                _ => Err(wrong_words("a piece is something else")),
+            })
             .collect::<Result<Vec<_>>>()?;
         buf.extend_from_slice(&words.data);
         Ok(Frame::new(buf, parts, words.ends_member))
@@ -247,6 +248,7 @@ impl LargeWords {
 
 impl Source for FarTree {
     fn scan(&self) -> Result<Stream<Scanned>> {
+        // A thread asks ahead, so that the connection's delay is paid once, not for each batch.
         let queue = Arc::new(Queue::with_room(BATCHES));
         let (filler, channel, number) = (End(queue.clone()), self.channel.clone(), self.number);
         start(move || {

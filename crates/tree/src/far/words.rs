@@ -122,6 +122,8 @@ fn time((seconds, nanos): (i64, u32)) -> Result<Time> {
 
 impl EntryWords {
     pub(super) fn of(entry: &Entry) -> Self {
+        // Every kind by name, no catch-all: a new kind must not cross the connection as something
+        // else.
         let kind = match &entry.kind {
             EntryKind::File { size, map } => {
                 KindWords::File(*size, map.as_ref().map(|map| run_words(map)))
@@ -156,8 +158,9 @@ impl EntryWords {
     }
 
     pub(super) fn entry(self) -> Result<Entry> {
-        let device = |major, minor| Device { major, minor };
         let kind = match self.kind {
+            // The words are those of another host: each limit that the format has is checked here
+            // once.
             KindWords::File(size, _) if size > MAX_SIZE => {
                 return Err(wrong_words("a file is too large"));
             }
@@ -198,6 +201,10 @@ impl EntryWords {
                 .collect(),
         })
     }
+}
+
+fn device(major: u32, minor: u32) -> Device {
+    Device { major, minor }
 }
 
 fn safe(path: Vec<u8>) -> Result<Vec<u8>> {

@@ -69,6 +69,8 @@ impl ListPosition {
             return Vec::new();
         }
         let mut object = self.inner.look(&path);
+        // The same questions in the same order as in a walk, so that a list of all names gives the
+        // same backup.
         let is_own = object.scanned.entry.is_file() && self.inner.is_own(&object);
         if is_own || self.inner.leaves_out(&path, is_directory(&object.scanned)) {
             return Vec::new();
@@ -85,6 +87,8 @@ impl ListPosition {
             .inner
             .is_never_entered(&object, self.dev)
             .then(|| path.clone());
+        // A name below a link cannot be opened: say so, because "not found" would send the user
+        // looking.
         if !object.scanned.state.is_stored()
             && let Some(reason) = self.link_above(&path)
         {

@@ -15,7 +15,7 @@ use fullbore_pipeline::{
     known::StoredRun,
 };
 use fullbore_platform as platform;
-use fullbore_platform::{dir::Stat, read};
+use fullbore_platform::read;
 use std::{
     io,
     os::fd::OwnedFd,
@@ -37,6 +37,8 @@ impl TreeInner {
             Ok((fd, xattrs)) => {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
+                // Owner and attributes are read when the file is open, later than the scan: they
+                // belong to the content that is read.
                 now.iter()
                     .for_each(|now| _ = self.update_owner(now, &mut entry));
                 now.is_some_and(|now| is_replaced(fd, &now, &entry, large.born))
@@ -52,6 +54,8 @@ impl TreeInner {
         };
         self.orphan_links(&entry, replaced);
         large.changed.fetch_or(replaced, AcqRel);
+        // A file of which an earlier backup has parts is stored as members for its pieces, without
+        // a header of its own.
         if large.known.is_none() {
             self.append_header(&entry, buf)?;
         }
@@ -83,10 +87,9 @@ impl TreeInner {
                     .known
                     .as_ref()
                     .is_some_and(|known| known.changed.is_some());
-            let is_unusable = |now: Stat| {
+            if self.now(&fd).is_some_and(|now| {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
-            };
-            if self.now(&fd).is_some_and(is_unusable) {
+            }) {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
             self.append_header(&entry, &mut Vec::new())

@@ -1,7 +1,7 @@
 //! Lists the directories of a tree: names in archive order, and the attributes of each object
 //! without opening it.
 
-use super::{Top, TopRole, TreeInner};
+use super::{TopRole, TreeInner};
 use fullbore_format::{
     entry::{EntryKind, EntryPath, Time, Xattr, is_within, xattr_bytes},
     error::{self, Error, ErrorKind, quoted},
@@ -191,12 +191,11 @@ impl TreeInner {
     /// # Errors
     /// [`ErrorKind::Usage`].
     pub(crate) fn check_tops(&self) -> error::Result<()> {
-        let is_begun = |top: &&Top| match top.role {
+        for top in self.tops.iter().filter(|top| match top.role {
             TopRole::Named => true,
             TopRole::Mounted => !self.elsewhere.contains(&top.at),
             TopRole::Above => false,
-        };
-        for top in self.tops.iter().filter(is_begun) {
+        }) {
             let stat = dir::stat(&top.dir, top.file_name());
             if stat.is_ok_and(|stat| self.is_destination((stat.dev, stat.inode))) {
                 let message = if top.at.is_empty() {
@@ -229,6 +228,7 @@ impl TreeInner {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
         let now = dir::stat_fd(dir)?;
         let mut names = self.add_tops(path, Vec::new());
+        // The rest is handed to other threads in batches of this size.
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.build_children(Ok((dir, &now)), path, names, true);
         let xattrs = if self.has_overlay() {
@@ -275,12 +275,14 @@ impl TreeInner {
         if !is_beyond {
             names = self.read_names(&dir, path, buffer)?;
         }
-        let has = |wanted: &[u8]| {
-            names
-                .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
-                .is_ok()
-        };
-        let is_bare = !self.is_named(path) && self.exclusion_mark(&dir, has).is_some();
+        let is_bare = !self.is_named(path)
+            && self
+                .exclusion_mark(&dir, |wanted| {
+                    names
+                        .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
+                        .is_ok()
+                })
+                .is_some();
         if is_bare {
             names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
         }

@@ -36,14 +36,18 @@ impl TreeInner {
         let Some(first) = next.first().filter(|first| is_opened(first)) else {
             return;
         };
+        // Files of the last call are still to be taken: a second call would open more than one
+        // batch.
         if !current.opened.is_empty() || self.has_overlay() {
             return;
         }
         let (parent, _) = split(&first.entry.path);
-        let follows = |next: &&Scanned| {
-            is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
-        };
-        let together = next.iter().take_while(follows).take(uring::BATCH);
+        let together = next
+            .iter()
+            .take_while(|next| {
+                is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
+            })
+            .take(uring::BATCH);
         let paths: Vec<&[u8]> = together.map(|next| &next.entry.path[..]).collect();
         self.go_to(current, parent);
         let Some((dir, _)) = current
@@ -92,6 +96,8 @@ impl TreeInner {
             return Ok((fd, true));
         }
         let (parent, name) = split(path);
+        // Without the directory of the scan there is nothing to compare with, so the path is opened
+        // as it is.
         if home.is_some() {
             self.go_to(current, parent);
         }

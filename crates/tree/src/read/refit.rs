@@ -87,11 +87,10 @@ impl TreeInner {
         let mut end = Vec::new();
         let got = read::read_full(fd, &mut end, last, 2, self.cache());
         let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
-        let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
         match is_wrong
             && self
                 .now(fd)
-                .is_some_and(|again| looks(&again) == looks(now))
+                .is_some_and(|again| appearance(&again) == appearance(now))
         {
             true => Err(io::Error::other(
                 "its size differs from the size that the file system reports",
@@ -118,6 +117,10 @@ impl TreeInner {
         entry.mtime = now.mtime;
         self.update_owner(now, entry);
     }
+}
+
+fn appearance(stat: &Stat) -> (u64, Time, Time) {
+    (stat.size, stat.mtime, stat.ctime)
 }
 
 /// Returns the bytes that a file may have which is longer than in the scan, in a frame with `used`

@@ -145,12 +145,11 @@ impl TargetWriter {
             };
             Ok((dir::stat_fd(file)?, read_access_list(file)?))
         });
-        let is_same = |(new, list): (Stat, Option<Xattr>)| {
+        Ok(made.and_then(io::Result::ok).is_some_and(|(new, list)| {
             (new.uid, new.gid) == (current.uid, current.gid)
                 && current.mode & 0o077 & !new.mode == 0
                 && list.as_ref() == listed
-        };
-        Ok(made.and_then(io::Result::ok).is_some_and(is_same))
+        }))
     }
 }
 

@@ -99,11 +99,10 @@ impl OpenDirectory {
                 );
             }
         };
-        let look_at_names = |file: &OwnedFd, name: &[u8]| {
+        let found = with_named_test_file(&self.dir, notes, |file, name| {
             look(file);
             ignores_case(&self.dir, name)
-        };
-        let found = with_named_test_file(&self.dir, notes, look_at_names);
+        });
         if found.is_none() {
             with_test_file(&self.dir, notes, look);
         }

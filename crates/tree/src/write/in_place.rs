@@ -69,14 +69,15 @@ impl Patch {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
         // Opening a device can have an effect: a tape rewinds, a watchdog starts.
-        let open = || match dir::stat(dir, name)?.kind {
-            FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_read_only_error(&e) => Ok((dir::open_read(dir, name)?, false)),
-                other => Ok((other?, true)),
-            },
-            _ => Err(io::ErrorKind::NotFound.into()),
-        };
-        let (fd, writable) = match tree.unless_name_taken(&entry.path, dir, name, open) {
+        let (fd, writable) = match tree.unless_name_taken(&entry.path, dir, name, || {
+            match dir::stat(dir, name)?.kind {
+                FileKind::File => match write::open_write(dir, name) {
+                    Err(e) if is_read_only_error(&e) => Ok((dir::open_read(dir, name)?, false)),
+                    other => Ok((other?, true)),
+                },
+                _ => Err(io::ErrorKind::NotFound.into()),
+            }
+        }) {
             Ok(opened) => opened,
             Err(e) if needs_new_file(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
@@ -277,7 +278,7 @@ impl Patch {
     /// The system's error, with the path.
     pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         let tree = writer.tree.clone();
-        let failed = |e| tree.error("write", &entry.path, e);
+        let failed = tree.failed("write", &entry.path);
         self.set_length(entry).map_err(failed)?;
         if !self.touched.load(Relaxed) && self.metadata_matches(writer, entry).map_err(failed)? {
             // The program that wrote the file may not have synced it.
@@ -303,9 +304,10 @@ impl Patch {
             && (stat.uid, stat.gid) == writer.owner_ids(&entry.owner)
             && stat.mtime == entry.mtime;
         let present = xattr::read_all(self.file())?;
-        let is_same_xattr =
-            |wanted: &Xattr, present: &Xattr| writer.tree.is_same_xattr(wanted, present);
-        Ok(is_same && has_only_xattrs(entry, &present, is_same_xattr))
+        Ok(is_same
+            && has_only_xattrs(entry, &present, |wanted, present| {
+                writer.tree.is_same_xattr(wanted, present)
+            }))
     }
 }
 
@@ -325,7 +327,7 @@ impl TargetWriter {
         let tree = self.tree.clone();
         let owner = self.owner_ids(&entry.owner);
         let (dir, name) = self.enter(&entry.path)?;
-        let failed = |e| tree.error("read", &entry.path, e);
+        let failed = tree.failed("read", &entry.path);
         let is_described = |stat: &Stat| {
             stat.kind == FileKind::File
                 && stat.size == entry.size()
@@ -347,8 +349,10 @@ impl TargetWriter {
             return Ok(None);
         }
         let present = xattr::read_all(&file).map_err(failed)?;
-        let is_same = |wanted: &Xattr, present: &Xattr| tree.is_same_xattr(wanted, present);
-        Ok(has_only_xattrs(entry, &present, is_same).then_some(file))
+        Ok(has_only_xattrs(entry, &present, |wanted, present| {
+            tree.is_same_xattr(wanted, present)
+        })
+        .then_some(file))
     }
 
     /// Returns whether the file at `entry.path` has the content of `source` and the metadata of the
@@ -376,7 +380,7 @@ pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     let tree = writer.tree.clone();
     let owner = writer.owner_ids(&entry.owner);
     let (dir, name) = writer.enter(&entry.path)?;
-    let failed = |e| tree.error("look at", &entry.path, e);
+    let failed = tree.failed("look at", &entry.path);
     let stat = match tree.unless_name_taken(&entry.path, dir, name, || dir::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(failed)?,

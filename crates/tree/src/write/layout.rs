@@ -80,12 +80,11 @@ impl SharedDirectory {
 impl TargetMount {
     /// Returns whether the directory is empty apart from names of other owners.
     fn is_vacant(&self) -> Result<bool> {
-        let is_of_other_owner = |name: &[u8]| {
+        is_vacant_except(&self.directory, |name| {
             self.shared
                 .as_ref()
                 .is_some_and(|shared| shared.is_of_other_owner(name))
-        };
-        is_vacant_except(&self.directory, is_of_other_owner)
+        })
     }
 
     /// Returns whether any owner may use this name in the directory.
@@ -143,9 +142,10 @@ impl TargetLayout {
 
     fn is_linked(&self, mount: &TargetMount) -> bool {
         let link = self.root.join(OsStr::from_bytes(&mount.at));
-        let is_there =
-            |real: PathBuf| real_path(&mount.directory).is_ok_and(|directory| directory == real);
-        link.is_symlink() && real_path(&link).is_ok_and(is_there)
+        link.is_symlink()
+            && real_path(&link).is_ok_and(|real| {
+                real_path(&mount.directory).is_ok_and(|directory| directory == real)
+            })
     }
 
     /// Checks that no directory equals another one or lies within it.
@@ -154,10 +154,10 @@ impl TargetLayout {
         for (path, _) in self.directories() {
             let real = resolve_existing(path)
                 .map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
-            let overlaps = |(_, other): &&(&Path, PathBuf)| {
-                real.starts_with(other) || other.starts_with(&real)
-            };
-            if let Some((other, _)) = earlier.iter().find(overlaps) {
+            if let Some((other, _)) = earlier
+                .iter()
+                .find(|(_, other)| real.starts_with(other) || other.starts_with(&real))
+            {
                 let message = format!(
                     "cannot restore to both {other:?} and {path:?}: they are the same directory, or one contains the other"
                 );

@@ -47,9 +47,12 @@ fn inode(stat: &Stat) -> Inode {
 
 /// Returns whether both names, each in its directory, are names of one file.
 fn is_same_file(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
-    let inode_of = |(dir, name): (&OwnedFd, &[u8])| dir::stat(dir, name).ok().map(|s| inode(&s));
     let one = inode_of(one);
     one.is_some() && one == inode_of(other)
+}
+
+fn inode_of((dir, name): (&OwnedFd, &[u8])) -> Option<Inode> {
+    dir::stat(dir, name).ok().map(|s| inode(&s))
 }
 
 impl TargetWriter {
@@ -60,7 +63,7 @@ impl TargetWriter {
     /// The system's error, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("link", path, e);
+        let failed = tree.failed("link", path);
         if tree.link_copies.locked().is_empty() && self.give_name(target, path)? {
             return Ok(());
         }
@@ -91,11 +94,10 @@ impl TargetWriter {
         if tree.options.overwrite && link_copies.iter().any(|copy| Some(copy.inode) == inode) {
             return Ok(true);
         }
-        let is_there = |copy: &&LinkCopy| {
+        let Some(latest) = link_copies.last().filter(|copy| {
             tree.inode_at(&copy.path)
                 .is_ok_and(|inode| inode == copy.inode)
-        };
-        let Some(latest) = link_copies.last().filter(is_there) else {
+        }) else {
             return Ok(false);
         };
         self.give_name(&latest.path, path)
@@ -106,12 +108,14 @@ impl TargetWriter {
     fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let (parent, old) = tree.places.split(target);
-        let failed = |e| tree.error("link", path, e);
+        let failed = tree.failed("link", path);
         let source_dir = tree.open_dir(parent).map_err(failed)?;
         if tree.is_taken(target, &source_dir, old) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
+        // A repeated restore finds its own link. To replace it would need a name more, which may be
+        // one too many.
         let is_linked = tree.options.overwrite && is_same_file((dir, name), (&source_dir, old));
         let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
             if is_linked {
@@ -130,7 +134,7 @@ impl TargetWriter {
     /// stays.
     fn copy(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("copy", path, e);
+        let failed = tree.failed("copy", path);
         let (parent, old) = tree.places.split(target);
         let source_dir = tree.open_dir(parent).map_err(failed)?;
         let stat = dir::stat(&source_dir, old).map_err(failed)?;
@@ -138,6 +142,7 @@ impl TargetWriter {
             return self.copy_file(dir::open_read(&source_dir, old).map_err(failed)?, path);
         }
         let kind = match stat.kind {
+            // The kind is that of the object that lies there now, not that of the backup.
             FileKind::Symlink => {
                 EntryKind::Symlink(dir::read_link(&source_dir, old).map_err(failed)?)
             }
@@ -152,7 +157,7 @@ impl TargetWriter {
 
     fn copy_file(&mut self, source: OwnedFd, path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("copy", path, e);
+        let failed = tree.failed("copy", path);
         let stat = dir::stat_fd(&source).map_err(failed)?;
         if stat.kind != FileKind::File {
             return Err(failed(replaced_error()));
@@ -162,6 +167,7 @@ impl TargetWriter {
         if tree.options.overwrite && self.is_copy(&source, &entry)? {
             return Ok(());
         }
+        // Only this user can read the copy until it has the access of the entry.
         let made = self.create_with_room(&entry, PRIVATE)?;
         for run in entry.runs(0, entry.data_len()) {
             write::copy(&source, &made.file, run).map_err(failed)?;

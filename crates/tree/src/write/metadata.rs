@@ -232,10 +232,12 @@ impl TargetWriter {
     /// As [`Self::apply_metadata`], for an object of this run that cannot be opened.
     pub(crate) fn apply_metadata_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let failed = tree.failed("set the metadata of", &entry.path);
         let (dir, name) = self.enter_shared(&entry.path)?;
         let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
+        // Between creation and now another user may have put an object of their own here, which
+        // must not get the owner of the backup.
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced_error()));
         }
@@ -261,11 +263,12 @@ impl TargetWriter {
         let may_have_inherited = self.may_have_extra_xattrs(&entry.path, Before::Made(mode))?;
         if may_have_inherited {
             let tree = self.tree.clone();
-            let failed = |e| tree.error("set the metadata of", &entry.path, e);
+            let failed = tree.failed("set the metadata of", &entry.path);
             let present = object.xattrs().map_err(failed)?;
             self.remove_extra_xattrs(entry, &present, |name| object.remove_xattr(name))?;
         }
         let owner = Some((stat.uid, stat.gid));
+        // The owner first: a change of owner clears setuid bits, which the mode sets afterwards.
         let owned = self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
         let modes = ModeSteps::of(entry, owned);
         if may_have_inherited || stat.mode != modes.before_list {
@@ -331,15 +334,16 @@ fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
 /// Returns the names of the user and administrator attributes, access lists and capabilities that
 /// the entry lacks.
 fn extra_xattrs<'a>(entry: &'a Entry, present: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
-    let ours = |name: &[u8]| {
-        let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
-        prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
-    };
     let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
     present
         .iter()
         .map(|(name, _)| &name[..])
-        .filter(move |name| ours(name) && !wanted(name))
+        .filter(move |name| is_managed_xattr(name) && !wanted(name))
+}
+
+fn is_managed_xattr(name: &[u8]) -> bool {
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
 }
 
 /// Returns whether `present` holds all attributes of the entry, by `is_same`, and no attribute that a
@@ -349,8 +353,11 @@ pub fn has_only_xattrs(
     present: &[Xattr],
     is_same: impl Fn(&Xattr, &Xattr) -> bool,
 ) -> bool {
-    let is_there = |wanted: &Xattr| present.iter().any(|present| is_same(wanted, present));
-    entry.xattrs.iter().all(is_there) && extra_xattrs(entry, present).next().is_none()
+    entry
+        .xattrs
+        .iter()
+        .all(|wanted| present.iter().any(|present| is_same(wanted, present)))
+        && extra_xattrs(entry, present).next().is_none()
 }
 
 /// Returns whether an attribute of a backup is the one that an object has here: a list of permissions

@@ -95,12 +95,11 @@ impl ParallelFile {
         let made = self.open(writer, entry)?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; 1 << 20];
-        let hash = |bytes: &[u8]| _ = hasher.update(bytes);
         let read = each_piece(
             &made.file,
             entry.runs(0, entry.data_len()),
             &mut buffer,
-            hash,
+            |bytes| _ = hasher.update(bytes),
         );
         read.map_err(|e| writer.tree.error("read back", &entry.path, e))?;
         Ok(hasher.finalize())

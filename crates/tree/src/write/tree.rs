@@ -122,6 +122,8 @@ impl TargetTree {
             sync_methods: AtomicU8::new(0),
             mask: Mask::clear(),
         };
+        // Before anything is created: a directory without write permission would refuse even the
+        // test file.
         for place in tree.places.all() {
             tree.add_write_access(&place.at, place.dir.as_fd());
         }
@@ -130,6 +132,8 @@ impl TargetTree {
             .all()
             .map(|place| place.probe_case_folding(&tree.notes))
             .collect();
+        // Names that were made are remembered only where `A` and `a` are one name: it takes memory
+        // for each object.
         tree.made = folds.contains(&true).then(Mutex::default);
         for place in tree.places.all() {
             let dir = place
@@ -166,11 +170,19 @@ impl TargetTree {
         let dir = self
             .open_parent(parent)
             .map_err(|e| self.error("create the directory of", path, e))?;
-        let create = |dir: BorrowedFd<'_>, name: &[u8]| {
+        self.create_or_replace(path, dir.as_fd(), name, |dir, name| {
             write::symlink_at(target.as_os_str().as_bytes(), dir, name)
-        };
-        self.create_or_replace(path, dir.as_fd(), name, create)
-            .map_err(|e| self.error("link", path, e))
+        })
+        .map_err(|e| self.error("link", path, e))
+    }
+
+    /// Returns how the system's errors become errors about the entry at `path`.
+    pub(super) fn failed<'a>(
+        &'a self,
+        doing: &'a str,
+        path: &'a [u8],
+    ) -> impl Fn(io::Error) -> Error + Copy + 'a {
+        move |error| self.error(doing, path, error)
     }
 
     /// Builds an error about the entry at `path`.
@@ -224,6 +236,8 @@ impl TargetTree {
                 continue;
             }
             let stat = dir::stat_fd(self.open_or_make(above)?)?;
+            // The file system gave the directory of another name: entries of two directories would
+            // be mixed.
             if made.is_taken(above, &stat) {
                 return Err(name_taken_error());
             }

@@ -47,14 +47,13 @@ impl TargetWarnings {
     /// Notes that a temporary file of this restore could not be removed from `dir`. Each directory
     /// gets one line.
     pub(crate) fn add_leftover(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
-        let line = || {
+        self.leftovers.locked().entry(dir).or_insert_with(|| {
             format!(
                 "could not remove {file:?}, a temporary file of this {}: {}",
                 if self.is_copy { "copy" } else { "restore" },
                 reason(error)
             )
-        };
-        self.leftovers.locked().entry(dir).or_insert_with(line);
+        });
     }
 
     /// Returns whether a temporary file of this restore is left in `dir`.
@@ -90,13 +89,12 @@ impl TargetWarnings {
     /// the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
         let notes = self.counts.locked();
-        let line = |(subject, (count, first)): (&String, &(u64, EntryPath))| match count {
-            1 => format!("{subject}: {}", quoted(first)),
-            _ => format!("{subject}: {count} entries, the first is {}", quoted(first)),
-        };
         notes
             .iter()
-            .map(line)
+            .map(|(subject, (count, first))| match count {
+                1 => format!("{subject}: {}", quoted(first)),
+                _ => format!("{subject}: {count} entries, the first is {}", quoted(first)),
+            })
             .chain(self.leftover_lines())
             .collect()
     }

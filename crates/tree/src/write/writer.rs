@@ -64,6 +64,7 @@ impl TargetWriter {
     /// Opens the directory of `path`. Returns it with the last name of the path.
     pub fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
+        // Entries come in archive order, so a directory that is left is not entered again.
         while let Some(last) = self.parents.pop_if(|last| !is_within(parent, &last.path)) {
             self.close(last.dir);
         }
@@ -117,11 +118,11 @@ impl TargetWriter {
 
     /// Returns whether new objects in the current directory can inherit an access list.
     pub(crate) fn inherits_acl(&self) -> bool {
-        let passes_on = |parent: &Parent| {
-            let found = || self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir);
-            *parent.passes_on_default_acl.get_or_init(found)
-        };
-        self.parents.last().is_none_or(passes_on)
+        self.parents.last().is_none_or(|parent| {
+            *parent.passes_on_default_acl.get_or_init(|| {
+                self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir)
+            })
+        })
     }
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
@@ -199,9 +200,10 @@ impl TargetWriter {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             other => other.map(|()| true),
         };
-        let create = || tree.with_write_access(path, dir.as_fd(), create);
         if tree
-            .unless_name_taken(path, dir, name, create)
+            .unless_name_taken(path, dir, name, || {
+                tree.with_write_access(path, dir.as_fd(), create)
+            })
             .map_err(|e| tree.error("create", path, e))?
         {
             return Ok(true);
@@ -236,7 +238,7 @@ impl TargetWriter {
     /// The system's error, with the path; an error if another directory has its place.
     pub fn finish_directory(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let failed = tree.failed("set the metadata of", &entry.path);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let stat = dir::stat_fd(&dir).map_err(failed)?;
         if stat.uid != self.owner_ids(&entry.owner).0
@@ -250,6 +252,8 @@ impl TargetWriter {
         match tree.places.mount_target(&entry.path) {
             None => Ok(()),
             Some(final_name) => {
+                // A mounted directory is seen in its place through a link, which has the same owner
+                // and time.
                 let kind = EntryKind::Symlink(final_name.as_os_str().as_bytes().to_vec());
                 self.apply_metadata_at(&Entry {
                     kind,

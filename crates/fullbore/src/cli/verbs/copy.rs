@@ -3,7 +3,7 @@
 use super::{
     copy_backup::{RepositoryCopyArgs, copy_backup},
     copy_log::CopyLog,
-    far::print,
+    far::printing,
 };
 use crate::cli::encryption::EncryptArgs;
 use crate::cli::values::any_bytes;
@@ -15,10 +15,8 @@ use crate::cli::{
 };
 use clap::{Args, ValueHint};
 use fullbore_engine::copy::{
-    CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy,
-    far::{FarTarget, QUESTION_ROOM, answer},
-    near::NearTarget,
-    rules::CopyRules,
+    CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy, far::FarTarget, near::NearTarget,
+    rules::CopyRules, service::CopyService,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -32,10 +30,10 @@ use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_storage::{
-    Location, Objects, Storages,
+    Location, Storages,
     foreign_words::refuse_foreign,
     ssh::connect_to_peer,
-    wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered, unknown_topic},
+    wire::{Offer, ServiceNumber, Wire},
 };
 use fullbore_tree::write::deletion_limit::DeletionLimit;
 use serde_json::{Value, json};
@@ -157,7 +155,7 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
             copy(&args, storages, from, Some(to), true, target)
         }
         (Location::Local(from), Location::Ssh { host, path }) => {
-            let wire = storages.connect_to_host(host, Arc::new(NoService))?;
+            let wire = storages.connect_to_host(host, Offer::none())?;
             copy(
                 &args,
                 storages,
@@ -294,7 +292,7 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
     let peer = wire.peer();
     let ask = move |question: &[u8], max_bytes| {
         let _open = &wire; // it ends with the last question
-        peer.ask(AskTopic::Copy, question, max_bytes)
+        peer.ask(ServiceNumber::COPY, question, max_bytes)
     };
     Ok(Arc::new(FarTarget::new(Box::new(ask), level)))
 }
@@ -309,8 +307,9 @@ fn pull(
 ) -> Result<u8> {
     // The other host gets the rights of this command line, and no others.
     let granted = options_below(args, &[from]).target(to);
-    let service = PulledTree(NearTarget::granted(granted));
-    let wire = storages.connect_to_host(host, Arc::new(service))?;
+    let target = CopyService::new(Arc::new(NearTarget::granted(granted)));
+    let offer = printing().service(ServiceNumber::COPY, target);
+    let wire = storages.connect_to_host(host, offer)?;
     wire.run(&far_arguments(args, from, to))
 }
 
@@ -349,35 +348,6 @@ fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
     words.push(from.into());
     words.push([OsStr::new("peer:"), to.as_os_str()].into_iter().collect());
     words
-}
-
-/// Offers the target of a copy to the host of its source, and prints what the copy says.
-#[derive(Debug)]
-struct PulledTree(NearTarget);
-
-impl WireService for PulledTree {
-    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
-        Err(not_offered("a repository"))
-    }
-
-    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
-        Err(not_offered("to run commands"))
-    }
-
-    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        print(is_error, bytes)
-    }
-
-    fn question_room(&self, _: AskTopic, _: &[u8]) -> usize {
-        QUESTION_ROOM
-    }
-
-    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
-        match topic {
-            AskTopic::Copy => answer(&self.0, question),
-            _ => Err(unknown_topic(topic)),
-        }
-    }
 }
 
 fn copy(

@@ -11,7 +11,8 @@ use crate::cli::{
 };
 use fullbore_engine::{
     backup::{
-        far_source::{FarSubject, SourceRights, check_scope, served_sources},
+        far_source::{FarSubject, SourceRights},
+        file_service::{FileService, PassedFiles},
         paths::Scope,
     },
     plan::SinkSpec,
@@ -27,11 +28,12 @@ use fullbore_repository::{
     writer::must_be_possible,
 };
 use fullbore_storage::{
-    FarBackup, FarRestore, Location, Objects, Storages,
+    FarBackup, FarRestore, Location, Storages,
     ssh::connect_to_peer,
-    wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService, unknown_topic},
+    wire::{
+        Offer, OfferedObjects, ServiceNumber, WireService, answer_by, not_offered, print_service,
+    },
 };
-use fullbore_tree::far::{ServedSources, opened_words, question_room};
 use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},
@@ -108,8 +110,8 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
     };
     let report = args.run.report.as_deref();
     let rights = Arc::new(FarBackup::new(objects.clone(), &name));
-    let service = NearService::new(Some(rights.clone()), None, report)?;
-    let code = service.run(storages, &host, &arguments)?;
+    let offer = printing().objects(OfferedObjects::new(rights.clone()));
+    let code = run_there(storages, &host, &arguments, offer, report)?;
     let is_done = [0, UNREADABLE].contains(&code) && !args.dry_run;
     if is_done && !rights.has_root() {
         return Err(stored_nothing(&host));
@@ -160,15 +162,18 @@ fn run_at_destination(
         words,
         added,
     };
-    let files = match from {
-        Some(from) => OfferedFiles::Far {
-            wire: storages.connect_to_host(&from, Arc::new(NoService))?,
-            scope: Box::new(scope),
-        },
-        None => OfferedFiles::Near(served_sources(SourceRights::Scope(scope))),
+    let offer = match from {
+        Some(from) => {
+            let wire = storages.connect_to_host(&from, Offer::none())?;
+            printing().service(ServiceNumber::FILES, PassedFiles { wire, scope })
+        }
+        None => {
+            let files = FileService::new(SourceRights::Scope(scope));
+            printing().service(ServiceNumber::FILES, files)
+        }
     };
-    let service = NearService::new(None, Some(files), args.run.report.as_deref())?;
-    service.run(storages, &host, &arguments).map(Some)
+    let report = args.run.report.as_deref();
+    run_there(storages, &host, &arguments, offer, report).map(Some)
 }
 
 /// Only trees are read for a backup that runs on another host.
@@ -196,93 +201,44 @@ fn far_scope(args: &BackupArgs, words: &[Replaced]) -> Scope {
     scope
 }
 
-/// Files for a backup that runs on another host.
-#[derive(Debug)]
-enum OfferedFiles {
-    /// Those of this host.
-    Near(ServedSources),
-    /// Those of a third one.
-    Far { wire: Wire, scope: Box<Scope> },
+/// Offers that command standard output and standard error of this one.
+pub(super) fn printing() -> Offer {
+    let service = |is_error| print_service(move |bytes| print(is_error, bytes));
+    Offer::none()
+        .service(ServiceNumber::OUTPUT, service(false))
+        .service(ServiceNumber::ERRORS, service(true))
 }
 
-/// Offers a command on another host all that it needs of this one.
-#[derive(Debug)]
-struct NearService {
-    /// The repository of the command, if it is on this host or this host reaches it.
-    objects: Option<Arc<dyn Objects>>,
-    /// The source of the command, if it is not on its own host.
-    files: Option<OfferedFiles>,
-    /// The file for its report, until that comes.
-    report: Mutex<Option<HtmlReport>>,
+/// Runs the command of this process on another host, with other arguments, and offers it all that it needs of this host. Returns its
+/// exit code.
+fn run_there(
+    storages: &Storages,
+    host: &str,
+    arguments: &FarArguments,
+    offer: Offer,
+    report: Option<&Path>,
+) -> Result<u8> {
+    let Some(report) = report else {
+        let wire = storages.connect_to_host(host, offer)?;
+        return wire.run(&arguments.of_process());
+    };
+    let report = Arc::new(Mutex::new(Some(HtmlReport::open(report)?)));
+    let offer = offer.service(ServiceNumber::REPORT, report_service(report.clone()));
+    let wire = storages.connect_to_host(host, offer)?;
+    let code = wire.run(&arguments.of_process());
+    // Threads of the session may hold the service until the process ends.
+    drop(report.locked().take());
+    code
 }
 
-impl NearService {
-    /// Opens the file for the report, if one is wanted.
-    fn new(
-        objects: Option<Arc<dyn Objects>>,
-        files: Option<OfferedFiles>,
-        report: Option<&Path>,
-    ) -> Result<Self> {
-        let report = report.map(HtmlReport::open).transpose()?;
-        Ok(Self {
-            objects,
-            files,
-            report: Mutex::new(report),
-        })
-    }
-
-    /// Runs the command of this process on another host, with other arguments. Returns its exit code.
-    fn run(self, storages: &Storages, host: &str, arguments: &FarArguments) -> Result<u8> {
-        let service = Arc::new(self);
-        let wire = storages.connect_to_host(host, service.clone())?;
-        let code = wire.run(&arguments.of(command_line::words().into_iter().skip(1)));
-        // Threads of the session may hold the service until the process ends.
-        drop(service.report.locked().take());
-        code
-    }
-}
-
-impl WireService for NearService {
-    fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
-        match &self.objects {
-            Some(objects) => Ok(objects.clone()),
-            None => NoService.open(location),
-        }
-    }
-
-    fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
-        NoService.run(arguments, peer)
-    }
-
-    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        print(is_error, bytes)
-    }
-
-    fn question_room(&self, topic: AskTopic, question: &[u8]) -> usize {
-        match topic {
-            AskTopic::Files => question_room(question),
-            _ => 0,
-        }
-    }
-
-    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
-        match (topic, &self.files) {
-            (AskTopic::Files, Some(OfferedFiles::Near(sources))) => sources.answer(question),
-            (AskTopic::Files, Some(OfferedFiles::Far { wire, scope })) => {
-                if let Some(words) = opened_words(question)? {
-                    check_scope(&words, scope)?;
-                }
-                wire.peer().ask(topic, question, MAX_ANSWER_BYTES)
-            }
-            (AskTopic::Report, _) => {
-                let report = self.report.locked().take();
-                let report = report.ok_or_else(|| unknown_topic(topic))?;
-                report.print_numbers(question);
-                Ok(Vec::new())
-            }
-            _ => Err(unknown_topic(topic)),
-        }
-    }
+/// Returns the service that writes the report of the command, once.
+fn report_service(report: Arc<Mutex<Option<HtmlReport>>>) -> impl WireService + 'static {
+    answer_by(move |page, _| {
+        let report = report.locked().take();
+        let report = report.ok_or_else(|| not_offered(ServiceNumber::REPORT.words()))?;
+        report.print_numbers(page);
+        Ok(Vec::new())
+    })
 }
 
 /// The files of another host that a backup here reads.
@@ -298,7 +254,7 @@ pub(super) fn subject(args: &BackupArgs, storages: &Storages) -> Result<Option<F
         return Ok(None);
     };
     let scope = far_scope(args, &paths);
-    let wire = storages.connect_to_host(&host, Arc::new(NoService))?;
+    let wire = storages.connect_to_host(&host, Offer::none())?;
     Ok(Some(FarSubject::new(wire, scope)?.of_host(name_of(&host))))
 }
 
@@ -332,8 +288,8 @@ pub(super) fn restore(args: &RestoreArgs, storages: &Storages) -> Result<Option<
     };
     let report = args.run.report.as_deref();
     let rights = FarRestore::new(storages.objects(&location)?, &root);
-    let service = NearService::new(Some(Arc::new(rights)), None, report)?;
-    service.run(storages, &host, &arguments).map(Some)
+    let offer = printing().objects(OfferedObjects::new(Arc::new(rights)));
+    run_there(storages, &host, &arguments, offer, report).map(Some)
 }
 
 /// The word of a repository without `@` and the words that select a backup.
@@ -390,6 +346,11 @@ struct FarArguments {
 }
 
 impl FarArguments {
+    /// Returns the arguments of this process as those of the command there.
+    fn of_process(&self) -> Vec<OsString> {
+        self.of(command_line::words().into_iter().skip(1))
+    }
+
     fn of(&self, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         let mut arguments = arguments.into_iter();
         let mut far = Vec::new();

@@ -136,16 +136,19 @@ impl Recovery {
     /// With a target, that standby leaves its primary there and opens (observed with 13, 15 and
     /// 18).
     pub(crate) fn temporary_settings(&self) -> impl Iterator<Item = &str> {
-        let is_temporary = |name: &str, value: &str| match name {
-            "recovery_target_timeline" => value != "latest",
-            RESTORE_COMMAND => value == "false",
-            _ => TARGETS.contains(&name) && !value.is_empty(),
-        };
         let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
         let settings = self.settings.iter().filter(move |_| is_for_a_point);
         settings
             .filter(move |(name, value)| is_temporary(name, value))
             .map(|(name, _)| name.as_str())
+    }
+}
+
+fn is_temporary(name: &str, value: &str) -> bool {
+    match name {
+        "recovery_target_timeline" => value != "latest",
+        RESTORE_COMMAND => value == "false",
+        _ => TARGETS.contains(&name) && !value.is_empty(),
     }
 }
 
@@ -243,6 +246,8 @@ pub(crate) fn plan(
     check_settings(&settings)?;
     let archive = is_set(&settings, RESTORE_COMMAND, known.restore_command);
     let primary = is_set(&settings, "primary_conninfo", known.primary);
+    // Without WAL from the archive the server would stop at the end of the backup, not at the
+    // point.
     if mode == Mode::Point && !archive {
         return Err(advice::no_restore_command(options, cluster));
     }
@@ -402,6 +407,7 @@ fn target_settings(
         TargetAction::Promote => "promote",
         TargetAction::Shutdown => "shutdown",
     });
+    // Only what differs from the server's default is written.
     let exclusive = options
         .exclusive
         .then(|| setting("recovery_target_inclusive", "false"));

@@ -1,32 +1,31 @@
 //! Offers repositories of this host to others: over standard input and output, as the far half of an `ssh://` location, or over TLS.
 
+mod far_command;
+
+pub use far_command::FAR_NUMBERS;
+
+use far_command::run_here;
 use fullbore_engine::{
-    backup::far_source::{SourceRights, served_sources},
-    copy::{
-        far::{QUESTION_ROOM, answer},
-        near::NearTarget,
-    },
+    backup::{far_source::SourceRights, file_service::FileService},
+    copy::{near::NearTarget, service::CopyService},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::REPOSITORY,
 };
 use fullbore_platform::{
-    debug,
     memory::return_large_buffers,
-    queue::{ByteBudget, Locked, start},
-    write::anonymous_file,
+    queue::{ByteBudget, Locked},
 };
 use fullbore_repository::writer::must_be_possible;
 use fullbore_storage::{
     Allowed, AppendRules, Confined, Location, Objects, Storages,
     wire::{
-        ANSWER_WINDOW, ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES,
-        PeerSide, SessionDoor, TlsClients, TlsServer, Wire, WireService, WireStreams, WireTimes,
-        listen_for_sessions, not_offered, relay_to_session, unknown_topic,
+        ANSWER_WINDOW, ArrivedEnds, HeldDoor, ObjectBody, ObjectService, Offer, ServiceNumber,
+        SessionDoor, TlsClients, TlsServer, WireStreams, WireTimes, command_service,
+        connection_service, listen_for_sessions, not_offered, relay_to_session,
     },
 };
-use fullbore_tree::far::{ServedSources, question_room};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -35,17 +34,12 @@ use std::{
     collections::BTreeMap,
     env,
     ffi::{OsStr, OsString},
-    fs::File,
-    io::{self, BufRead, BufReader, IsTerminal, Read, Seek},
+    io::{self, IsTerminal},
     net::{IpAddr, SocketAddr, TcpListener},
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::{ffi::OsStrExt, net::UnixStream},
-    },
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::PathBuf,
-    process::{self, Command, Stdio},
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -144,27 +138,49 @@ pub struct Serve {
     pub sources_below: Vec<PathBuf>,
     /// Who adds backups, and how much, if backups may be added.
     pub rules: AppendRules,
-    /// Lets further connections of the one session in.
-    pub door: HeldDoor,
-    /// The tree that the other side writes to, if it copies to one.
-    pub copy: Arc<NearTarget>,
-    /// Files of this host, for a backup that runs on the other one.
-    pub sources: Arc<OnceLock<ServedSources>>,
 }
 
 impl Serve {
-    /// May the other side do less than its user?
-    fn is_limited(&self) -> bool {
-        self.allowed.is_some() || !self.sources_below.is_empty()
+    /// Returns the objects that the other side may open.
+    fn objects(&self) -> ServedPlaces {
+        ServedPlaces {
+            storages: self.storages.clone(),
+            allowed: self.allowed.clone(),
+            rules: self.rules.clone(),
+        }
     }
 
-    fn sources(&self) -> &ServedSources {
-        self.sources.get_or_init(|| {
-            served_sources(match self.sources_below.is_empty() {
-                true => SourceRights::All,
-                false => SourceRights::Below(self.sources_below.clone()),
-            })
-        })
+    /// Returns what one session is offered over standard input and output.
+    fn offer(&self) -> Offer {
+        let door = HeldDoor::default();
+        let offer = Offer::none().service(
+            ServiceNumber::CONNECTIONS,
+            connection_service(move |peer| door.offer(peer, reached_address())),
+        );
+        if self.allowed.is_some() {
+            return offer.objects(self.objects());
+        }
+        if !self.sources_below.is_empty() {
+            let files = FileService::new(SourceRights::Below(self.sources_below.clone()));
+            return offer.service(ServiceNumber::FILES, files);
+        }
+        // Without a limit the other side is whoever may log in here.
+        let target = Arc::new(NearTarget::default());
+        offer
+            .objects(self.objects())
+            .service(ServiceNumber::FILES, FileService::new(SourceRights::All))
+            .service(ServiceNumber::COPY, CopyService::new(target))
+            .service(ServiceNumber::COMMANDS, command_service(run_here))
+    }
+
+    /// Returns what a host is offered that has come with a certificate.
+    fn offer_to_host(&self, door: &Arc<SessionDoor>, room: Arc<ByteBudget>) -> Offer {
+        let door = door.clone();
+        let connections = connection_service(move |peer| door.offer(peer));
+        Offer::none()
+            .objects(self.objects())
+            .service(ServiceNumber::CONNECTIONS, connections)
+            .with_room(room)
     }
 
     /// What is served to a host whose certificate has this name.
@@ -215,7 +231,7 @@ impl Serve {
         if arrived.joins() {
             return relay_to_session(arrived);
         }
-        arrived.begin(Arc::new(self.clone()), &times)?.wait()
+        arrived.begin(self.offer(), &times)?.wait()
     }
 
     /// Serves everyone who comes with a certificate that `clients` admits, until a signal ends this process.
@@ -240,20 +256,31 @@ impl Serve {
         let location = Location::parse(&allowed.location)?;
         eprintln!("serving {location} at fullbore://{at}");
         let door = Arc::new(SessionDoor::default());
-        let (serve, of) = (self.clone(), door.clone());
+        let serve = self.clone();
+        let offered_door = door.clone();
         let rooms = HostRooms::default();
-        let service_of = move |name: Option<String>| -> Arc<dyn WireService> {
-            Arc::new(ListeningService {
-                answers: rooms.of(name.as_deref()),
-                serve: serve.for_certificate(name),
-                door: of.clone(),
-            })
+        let offer_to = move |name: Option<String>| -> Offer {
+            let room = rooms.of(name.as_deref());
+            serve
+                .for_certificate(name)
+                .offer_to_host(&offered_door, room)
         };
-        listen_for_sessions(&listener, tls, Box::new(service_of), door, || {
+        listen_for_sessions(&listener, tls, Box::new(offer_to), door, || {
             is_over.load(Relaxed)
         })
     }
+}
 
+/// The locations of this host that the other side may open.
+#[derive(Debug)]
+struct ServedPlaces {
+    storages: Storages,
+    /// The only one; any without it.
+    allowed: Option<AllowedLocation>,
+    rules: AppendRules,
+}
+
+impl ServedPlaces {
     /// The location that the other side means.
     fn location(&self, word: &OsStr) -> Result<Location> {
         let Some(allowed) = &self.allowed else {
@@ -280,13 +307,8 @@ fn same_place(a: &Location, b: &Location) -> bool {
 }
 
 /// Bytes of the data of a call that a host may send which is limited to this.
-fn limited_body(allowed: Allowed, body: CallBody) -> Result<u64> {
-    let is_change = matches!(
-        body,
-        CallBody::Object | CallBody::Amendment | CallBody::Keys | CallBody::Intent
-    );
+fn limited_body(allowed: Allowed, body: ObjectBody) -> Result<u64> {
     match allowed {
-        _ if !is_change => Err(body.not_offered()),
         Allowed::Read => {
             let what = "cannot change anything there: this host may only read";
             Err(Error::new(ErrorKind::Permission, what))
@@ -295,8 +317,8 @@ fn limited_body(allowed: Allowed, body: CallBody) -> Result<u64> {
     }
 }
 
-impl WireService for Serve {
-    fn body_limit(&self, body: CallBody) -> Result<u64> {
+impl ObjectService for ServedPlaces {
+    fn body_limit(&self, body: ObjectBody) -> Result<u64> {
         match &self.allowed {
             Some(allowed) => limited_body(allowed.allowed, body),
             None => Ok(body.max_bytes()),
@@ -304,9 +326,6 @@ impl WireService for Serve {
     }
 
     fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
-        if !self.sources_below.is_empty() {
-            return Err(not_offered("a repository"));
-        }
         let word = OsStr::from_bytes(location);
         let location = match &self.allowed {
             None if word.is_empty() => return Err(not_offered("a repository by itself")),
@@ -331,37 +350,6 @@ impl WireService for Serve {
             None => Ok(objects),
         }
     }
-
-    fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
-        if self.is_limited() {
-            return Err(not_offered("to run commands"));
-        }
-        run_here(&arguments, peer)
-    }
-
-    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
-        Err(not_offered("to print"))
-    }
-
-    fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
-        self.door.offer(peer, reached_address())
-    }
-
-    fn question_room(&self, topic: AskTopic, question: &[u8]) -> usize {
-        match topic {
-            AskTopic::Files => question_room(question),
-            AskTopic::Copy => QUESTION_ROOM,
-            AskTopic::Report => 0,
-        }
-    }
-
-    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
-        match topic {
-            AskTopic::Files if self.allowed.is_none() => self.sources().answer(question),
-            AskTopic::Copy if !self.is_limited() => answer(&*self.copy, question),
-            _ => Err(unknown_topic(topic)),
-        }
-    }
 }
 
 /// The address of this host that ssh was reached at.
@@ -369,14 +357,6 @@ fn reached_address() -> Option<IpAddr> {
     // The addresses and ports of both ends.
     let ends = env::var("SSH_CONNECTION").ok()?;
     ends.split(' ').nth(2)?.parse().ok()
-}
-
-/// What a server that listens offers to each host.
-#[derive(Debug)]
-struct ListeningService {
-    serve: Serve,
-    door: Arc<SessionDoor>,
-    answers: Arc<ByteBudget>,
 }
 
 /// The room for answers of all sessions of a host, by the name of its certificate.
@@ -394,182 +374,6 @@ impl HostRooms {
         let room = Arc::new(ByteBudget::new(ANSWER_WINDOW));
         rooms.insert(name.to_owned(), Arc::downgrade(&room));
         room
-    }
-}
-
-impl WireService for ListeningService {
-    fn answer_room(&self) -> Arc<ByteBudget> {
-        self.answers.clone()
-    }
-
-    fn body_limit(&self, body: CallBody) -> Result<u64> {
-        self.serve.body_limit(body)
-    }
-
-    fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
-        self.serve.open(location)
-    }
-
-    fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
-        WireService::run(&self.serve, arguments, peer)
-    }
-
-    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        self.serve.output(is_error, bytes)
-    }
-
-    fn offer(&self, peer: PeerSide) -> Result<JoinOffer> {
-        self.door.offer(peer)
-    }
-}
-
-/// Offers a command on this side all that the other side offers.
-#[derive(Debug)]
-struct PeerService(PeerSide);
-
-impl WireService for PeerService {
-    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
-        Ok(Arc::new(self.0.objects("the other host")?))
-    }
-
-    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
-        Err(not_offered("to run commands"))
-    }
-
-    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
-        Err(not_offered("to print"))
-    }
-
-    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
-        self.0.ask(topic, question, MAX_ANSWER_BYTES)
-    }
-}
-
-/// The word for the host that has started a command.
-const PEER: &str = "peer:";
-
-/// Runs this program with other arguments. Its standard input leads to the objects of the other side, and its output goes there.
-fn run_here(arguments: &[OsString], peer: PeerSide) -> Result<u8> {
-    let failed = |error| Error::io("could not start fullbore", error);
-    let service = Arc::new(PeerService(peer.clone()));
-    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let program = env::current_exe().map_err(failed)?;
-    let mut arguments = arguments.to_vec();
-    let report = FarReport::of(&mut arguments)?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    let streams = WireStreams {
-        input: ours.try_clone().map_err(failed)?.into(),
-        output: ours.into(),
-    };
-    // It ends with the command, which says what was wrong, if it has used the objects at all.
-    let serving = start(move || {
-        Wire::connect(streams, "the command", service, WireTimes::default())
-            .and_then(Wire::wait)
-            .map_err(|error| debug(|| error.line()))
-    })?;
-    let (output, errors) = (child.stdout.take(), child.stderr.take());
-    let also = peer.clone();
-    let errors = start(move || {
-        if let Some(errors) = errors {
-            forward(errors, true, &also);
-        }
-    })?;
-    if let Some(output) = output {
-        forward(output, false, &peer);
-    }
-    let status = child.wait().map_err(failed)?;
-    let _ = errors.join(); // one that panicked has printed all it could
-    let _ = serving.join();
-    if let Some(report) = report {
-        report.send(&peer)?;
-    }
-    Ok(status
-        .code()
-        .and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(1))
-}
-
-/// What stands before the path of a report of which the numbers are wanted and not the page.
-pub const FAR_NUMBERS: &str = "numbers:";
-
-/// The numbers of the report of a command, until they are sent to the host that has asked for it.
-#[derive(Debug)]
-struct FarReport(File);
-
-impl FarReport {
-    /// Has the command write the numbers of its report to a file without a name, if the other host wants one: `--report peer:`.
-    ///
-    /// # Errors
-    /// The system's.
-    fn of(arguments: &mut [OsString]) -> Result<Option<Self>> {
-        let option = arguments.iter().position(|word| word == "--report");
-        let Some(value) = option.and_then(|at| arguments.get_mut(at + 1)) else {
-            return Ok(None);
-        };
-        if value != PEER {
-            return Ok(None);
-        }
-        let file = anonymous_file(&env::temp_dir())
-            .map_err(|error| Error::io("could not make a file for the report", error))?;
-        let path = format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd());
-        *value = format!("{FAR_NUMBERS}{path}").into();
-        Ok(Some(Self(file)))
-    }
-
-    /// Sends the report, unless the command has failed and there is none.
-    ///
-    /// # Errors
-    /// The system's; those of the other side.
-    fn send(mut self, peer: &PeerSide) -> Result<()> {
-        let failed = |error| Error::io("could not read the report", error);
-        let mut page = Vec::new();
-        self.0.rewind().map_err(failed)?;
-        self.0.read_to_end(&mut page).map_err(failed)?;
-        if page.is_empty() {
-            return Ok(());
-        }
-        peer.ask(AskTopic::Report, &page, 0).map(drop)
-    }
-}
-
-/// Bytes of the output of a command that are sent at once.
-const OUTPUT_BYTES: usize = 64 << 10;
-
-/// Sends all lines of a command to the other side, as many at once as there are. Reads on if that is gone, so that the command ends.
-fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
-    let mut from = BufReader::with_capacity(OUTPUT_BYTES, from);
-    let mut waiting = Vec::new();
-    let print = |bytes: &[u8]| {
-        if let Err(error) = peer.print(is_error, bytes) {
-            debug(|| error.line());
-        }
-    };
-    loop {
-        let read = match from.fill_buf() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Ok([]) | Err(_) => break,
-            Ok(bytes) => {
-                waiting.extend_from_slice(bytes);
-                bytes.len()
-            }
-        };
-        from.consume(read);
-        let lines = waiting.iter().rposition(|byte| *byte == b'\n');
-        let end = lines.map_or(0, |last| last + 1);
-        if end > 0 || waiting.len() >= OUTPUT_BYTES {
-            let rest = waiting.split_off(if end > 0 { end } else { waiting.len() });
-            print(&waiting);
-            waiting = rest;
-        }
-    }
-    if !waiting.is_empty() {
-        print(&waiting);
     }
 }
 
@@ -610,7 +414,11 @@ mod tests {
             allowed: Some(allowed),
             ..Serve::default()
         };
-        let open = |path: &str| serve.open(dir.path().join(path).as_os_str().as_bytes());
+        let open = |path: &str| {
+            serve
+                .objects()
+                .open(dir.path().join(path).as_os_str().as_bytes())
+        };
         open("a").unwrap();
         open("a/").unwrap();
         for other in ["b", "", "a/../b", "a/b"] {
@@ -620,9 +428,47 @@ mod tests {
                 "{other}"
             );
         }
-        serve.open(b"").unwrap();
-        let error = Serve::default().open(b"").unwrap_err();
+        serve.objects().open(b"").unwrap();
+        let error = Serve::default().objects().open(b"").unwrap_err();
         assert_eq!(error.kind, ErrorKind::Permission);
+    }
+
+    #[test]
+    fn each_allowance_offers_its_own_services_and_no_others() {
+        use ServiceNumber as Number;
+        let location = |allowed| {
+            Some(AllowedLocation {
+                allowed,
+                location: "/r".into(),
+            })
+        };
+        for allowed in [Allowed::Read, Allowed::Append, Allowed::Write] {
+            let serve = Serve {
+                allowed: location(allowed),
+                ..Serve::default()
+            };
+            let objects_only = [Number::OBJECTS, Number::CONNECTIONS];
+            assert_eq!(serve.offer().numbers(), objects_only);
+            let door = Arc::default();
+            let to_host = serve.offer_to_host(&door, Arc::new(ByteBudget::new(1)));
+            assert_eq!(to_host.numbers(), objects_only);
+        }
+        let sources = Serve {
+            sources_below: vec!["/srv".into()],
+            ..Serve::default()
+        };
+        assert_eq!(
+            sources.offer().numbers(),
+            [Number::CONNECTIONS, Number::FILES]
+        );
+        let all = [
+            Number::OBJECTS,
+            Number::CONNECTIONS,
+            Number::COMMANDS,
+            Number::FILES,
+            Number::COPY,
+        ];
+        assert_eq!(Serve::default().offer().numbers(), all);
     }
 
     #[test]
@@ -630,6 +476,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("x"), "").unwrap();
         let serve = Serve::default();
+        let serve = serve.objects();
         let error = serve.open(dir.path().as_os_str().as_bytes()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Usage);
         assert!(serve.open(b"ssh://h/x").is_err());
