@@ -17,11 +17,11 @@ use age_core::{
     secrecy::ExposeSecret,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::exact_read::read_exactly;
 use std::{
     collections::HashSet,
     fs::File,
     io::{self, Read, Write},
-    os::unix::fs::FileExt,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -193,8 +193,7 @@ pub trait PositionalBytes: Send + Sync {
 
 impl PositionalBytes for File {
     fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
-        out.resize(len, 0);
-        self.read_exact_at(out, offset)
+        read_exactly(self, offset, len, out)
     }
 }
 

@@ -17,13 +17,13 @@ use fullbore_format::{
     segment_reader::SegmentReader,
 };
 use fullbore_pipeline::sink::{Place, place_of};
+use fullbore_platform::exact_read;
 use fullbore_storage::{
     LocalObjects, Objects, SealedObjects, Storages, asked_twice, failed_to_read,
 };
 use std::{
     fs::File,
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -510,9 +510,8 @@ fn read_exactly(
     if end > i64::MAX as u64 || len > 1 << 20 && end > file_len(file, path)? {
         return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
     }
-    out.resize(len, 0);
     let message = || format!("could not read {len} bytes at byte {offset} of {path:?}");
-    asked_twice(|| clear.read_exact_at(out, offset)).map_err(|e| match e.kind() {
+    asked_twice(|| exact_read::read_exactly(clear, offset, len, out)).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::corrupt(message()).because("it ends too early"),
         _ => failed_to_read(message(), e),
     })
