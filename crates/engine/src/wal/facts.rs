@@ -24,6 +24,8 @@ pub struct SystemReport {
     pub timelines: Vec<TimelineReport>,
     /// Segments that are missing between others.
     pub gaps: Vec<WalGap>,
+    /// Those of them that an operator has accepted.
+    pub accepted_gaps: Vec<WalGap>,
     /// The backups from which a recovery to the newest WAL meets a gap, each with the first one.
     pub cut_off: Vec<(String, WalGap)>,
     /// Timelines that two servers began.
@@ -100,13 +102,20 @@ impl SystemReport {
             let gaps = tree.gaps_on_way(begin, way_end(need), None);
             gaps.first().map(|gap| (need.id.clone(), *gap))
         };
+        let accepted = |gap: &WalGap| {
+            let mut accepted = wal.listing.accepted.iter();
+            accepted
+                .any(|(from, to)| from.place() <= gap.from.place() && gap.to.place() <= to.place())
+        };
+        let gaps = tree.gaps();
         Self {
+            accepted_gaps: gaps.iter().filter(|gap| accepted(gap)).copied().collect(),
             segment_bytes: wal.segment_bytes,
             segments: wal.listing.segments().len() as u64,
-            objects: (wal.listing.runs.len() + wal.listing.small.len()) as u64,
+            objects: wal.listing.objects(),
             bytes: wal.listing.bytes(),
             timelines: timelines.iter().map(report).collect(),
-            gaps: tree.gaps(),
+            gaps,
             cut_off: needs.iter().filter_map(first_gap).collect(),
             doubtful_timelines: wal.doubtful_timelines.clone(),
             system,

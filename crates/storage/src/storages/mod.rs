@@ -56,6 +56,11 @@ impl Storages {
         }))
     }
 
+    /// Returns the same settings and keys with nothing open: a connection that was lost is made anew.
+    pub fn reopened(&self) -> Self {
+        Self::new(self.access().clone())
+    }
+
     fn access(&self) -> &StorageAccess {
         &self.0.access
     }

@@ -56,6 +56,7 @@ mod unforget;
 pub(super) mod verify;
 mod verify_report;
 pub(super) mod wal;
+mod wal_receive;
 mod wal_report;
 mod wal_server;
 pub(super) mod wal_words;

@@ -2,7 +2,7 @@
 
 use fullbore_engine::wal::{SystemReport, TimelineReport, system_reports};
 use fullbore_format::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     text,
     wal::SegmentName,
 };
@@ -94,6 +94,7 @@ pub(super) fn system_json(report: &SystemReport) -> serde_json::Value {
         "bytes": report.bytes,
         "timelines": report.timelines.iter().map(timeline).collect::<Vec<_>>(),
         "gaps": report.gaps.iter().map(gap).collect::<Vec<_>>(),
+        "accepted_gaps": report.accepted_gaps.iter().map(gap).collect::<Vec<_>>(),
         "cut_off": report.cut_off.iter().map(|(id, at)| json!({ "backup": id, "gap": gap(at) })).collect::<Vec<_>>(),
         "doubtful_timelines": report.doubtful_timelines,
     })
@@ -112,6 +113,10 @@ pub(super) fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result
     )?;
     for timeline in &report.timelines {
         text::line(out, &timeline_line(timeline))?;
+    }
+    for gap in &report.accepted_gaps {
+        let line = format!("  gap: {} is missing, as was accepted", gap_text(gap));
+        text::line(out, &line)?;
     }
     for line in fault_lines(report) {
         text::line(out, &line)?;
@@ -141,12 +146,11 @@ fn timeline_line(timeline: &TimelineReport) -> String {
     )
 }
 
-/// Returns a line for each gap, and for each backup that a gap cuts off.
+/// Returns a line for each gap that was not accepted, and for each backup that a gap cuts off.
 pub(super) fn fault_lines(report: &SystemReport) -> Vec<String> {
-    let gaps = report
-        .gaps
-        .iter()
-        .map(|gap| format!("  gap: {} is missing", gap_text(gap)));
+    let gaps = report.gaps.iter();
+    let gaps = gaps.filter(|gap| !report.accepted_gaps.contains(gap));
+    let gaps = gaps.map(|gap| format!("  gap: {} is missing", gap_text(gap)));
     let cut_off = report
         .cut_off
         .iter()
@@ -246,6 +250,13 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
             Ok(true)
         });
         faults.extend(checked.err().as_ref().map(fault_line));
+    }
+    for stored in &listing.pieces {
+        match archive.read_piece(&stored.piece) {
+            // A run has taken its place meanwhile.
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            read => faults.extend(read.err().as_ref().map(fault_line)),
+        }
     }
     segments
 }
