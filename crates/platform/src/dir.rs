@@ -140,13 +140,14 @@ pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Returns whether this open directory is the root of a file system or of a mount.
 pub fn is_mount_root(dir: impl AsFd) -> bool {
-    let Ok(here) = stat_fd(&dir) else {
+    let Ok(mounted) = stat_fd(&dir) else {
         return false;
     };
     // Before Linux 5.8, compare with the parent: it is on another device, or is the same directory
     // for `/`.
-    here.is_mount
-        || stat(dir, b"..").is_ok_and(|above| above.dev != here.dev || above.inode == here.inode)
+    mounted.is_mount
+        || stat(dir, b"..")
+            .is_ok_and(|above| above.dev != mounted.dev || above.inode == mounted.inode)
 }
 
 /// Returns whether names can be added to the directory `path` but not removed or replaced. False if

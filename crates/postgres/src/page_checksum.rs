@@ -123,8 +123,13 @@ pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
 
 /// Returns the LSN of the page's last change, stored as two 32-bit numbers, the high half first.
 fn lsn(header: &[u8; 24]) -> u64 {
-    let word = |at: usize| {
-        u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    let word = |index: usize| {
+        u32::from_ne_bytes([
+            header[index],
+            header[index + 1],
+            header[index + 2],
+            header[index + 3],
+        ])
     };
     u64::from(word(0)) << 32 | u64::from(word(4))
 }

@@ -167,13 +167,15 @@ impl ClusterSource {
         ask: impl FnOnce(&mut Session) -> Result<Option<T>>,
     ) -> Option<T> {
         let session = self.session.as_ref()?;
-        let answer = session.with(Session::is_summarizing).and_then(|does| {
-            if does {
-                session.with_second_session(ask)
-            } else {
-                Ok(None)
-            }
-        });
+        let answer = session
+            .with(Session::is_summarizing)
+            .and_then(|has_summaries| {
+                if has_summaries {
+                    session.with_second_session(ask)
+                } else {
+                    Ok(None)
+                }
+            });
         answer.unwrap_or_else(|error| {
             platform::debug(|| format!("{otherwise}: {}", error.line()));
             None

@@ -183,11 +183,11 @@ impl BaseEntry {
             .map(|place| data_before(place.offset))
             .collect();
         let first = wanted.iter().flatten().next().copied().unwrap_or(0);
-        let from = self
+        let first_part = self
             .parts
             .partition_point(|part| part.from <= first)
             .saturating_sub(1);
-        let starts = self.parts[from..].iter().flat_map(chunk_starts);
+        let starts = self.parts[first_part..].iter().flat_map(chunk_starts);
         let mut starts = starts.peekable();
         wanted
             .into_iter()

@@ -196,8 +196,8 @@ fn last_that(
 impl TagRule {
     /// Returns whether this tag is among `tags`.
     pub fn is_in(&self, tags: &BTreeMap<String, String>) -> bool {
-        let there = tags.get(&self.key);
-        there.is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
+        let own_value = tags.get(&self.key);
+        own_value.is_some_and(|value| self.value.as_ref().is_none_or(|wanted| wanted == value))
     }
 
     /// Parses `KEY` or `KEY=VALUE`.

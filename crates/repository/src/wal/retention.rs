@@ -308,7 +308,7 @@ impl WalPruning<'_> {
     ) -> Result<()> {
         let now = Timestamp::now().as_second();
         let grace = self.retention.grace_seconds;
-        let is_due = |since: i64| since <= now.saturating_sub(grace);
+        let is_due = |marked_at: i64| marked_at <= now.saturating_sub(grace);
         let mut going = Vec::new();
         let mut marked = BTreeSet::new();
         for stored in covered {
@@ -323,7 +323,7 @@ impl WalPruning<'_> {
         {
             let key = &stored.key;
             let is_over = match self.marks.get(key) {
-                Some(since) => is_due(*since),
+                Some(marked_at) => is_due(*marked_at),
                 None => grace <= 0,
             };
             if is_over {
