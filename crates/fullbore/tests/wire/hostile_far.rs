@@ -7,7 +7,6 @@ use super::{
     sshd::{FULLBORE, sshd},
     streams,
 };
-use fullbore_format::error::Result;
 use fullbore_storage::{
     Leased, Objects, PutIf, Take,
     wire::{Offer, PeerSide, ServiceNumber, Wire, WireObjects, command_service},
@@ -15,7 +14,7 @@ use fullbore_storage::{
 use minicbor::Encoder;
 use std::{
     ffi::OsString,
-    fmt, fs,
+    fs,
     net::TcpListener,
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
