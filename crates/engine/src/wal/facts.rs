@@ -102,14 +102,13 @@ impl SystemReport {
             let gaps = tree.gaps_on_way(begin, way_end(need), None);
             gaps.first().map(|gap| (need.id.clone(), *gap))
         };
-        let accepted = |gap: &WalGap| {
-            let mut accepted = wal.listing.accepted.iter();
-            accepted
-                .any(|(from, to)| from.place() <= gap.from.place() && gap.to.place() <= to.place())
-        };
         let gaps = tree.gaps();
         Self {
-            accepted_gaps: gaps.iter().filter(|gap| accepted(gap)).copied().collect(),
+            accepted_gaps: gaps
+                .iter()
+                .filter(|gap| is_accepted(gap, wal))
+                .copied()
+                .collect(),
             segment_bytes: wal.segment_bytes,
             segments: wal.listing.segments().len() as u64,
             objects: wal.listing.objects(),
@@ -129,4 +128,22 @@ impl SystemReport {
             .rev()
             .find_map(|timeline| timeline.ends.map(|(_, last)| last))
     }
+}
+
+/// Returns whether notes of accepted gaps have all segments of a gap.
+fn is_accepted(gap: &WalGap, wal: &SystemWal) -> bool {
+    let index = |segment: SegmentName| segment.index(wal.segment_bytes);
+    let end = index(gap.to);
+    let mut next = index(gap.from);
+    while next <= end {
+        let notes = wal.listing.accepted.iter();
+        let ends = notes
+            .filter(|(first, last)| (index(*first)..=index(*last)).contains(&next))
+            .map(|(_, last)| index(*last));
+        match ends.max() {
+            Some(last) => next = last.saturating_add(1),
+            None => return false,
+        }
+    }
+    true
 }

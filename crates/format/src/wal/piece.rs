@@ -232,6 +232,31 @@ mod tests {
     }
 
     #[test]
+    fn each_changed_byte_of_a_key_or_an_object_is_found() {
+        let digester = WalDigester::plain();
+        let made = WalPiece::new("7", piece(0, 1).segment, 0, &[7; 600], &digester).unwrap();
+        let object = piece_object(&made, &[7; 600], 1).unwrap();
+        for at in 0..object.len() {
+            for bit in 0..8 {
+                let mut changed = object.clone();
+                changed[at] ^= 1 << bit;
+                let read = made.unpack(&changed, &digester, "x");
+                assert!(read.is_err() || read.is_ok_and(|read| read == [7; 600]));
+            }
+        }
+        let key = made.to_string();
+        for at in 0..key.len() {
+            for other in b"0aAfF-./x" {
+                let mut changed = key.clone().into_bytes();
+                changed[at] = *other;
+                let changed = String::from_utf8(changed).unwrap();
+                let read = WalKey::parse(&changed);
+                assert!(read.is_none_or(|read| read.to_string() == changed));
+            }
+        }
+    }
+
+    #[test]
     fn the_longest_chain_has_few_pieces_and_no_hole() {
         assert_eq!(chain(&[]), []);
         assert_eq!(chain(&[(5, 9)]), []);

@@ -310,4 +310,33 @@ mod tests {
         }
         assert_eq!(events(&[begin()]).unwrap(), [WalEvent::Quiet]);
     }
+
+    #[test]
+    fn changed_bytes_of_messages_are_errors_or_other_events() {
+        let begin = || (b'W', vec![]);
+        let good = [
+            data(100, b"abc"),
+            (b'd', [b"k".as_slice(), &[1; 17]].concat()),
+        ];
+        for (kind, body) in good {
+            for at in 0..body.len() {
+                for bit in 0..8 {
+                    let mut changed = body.clone();
+                    changed[at] ^= 1 << bit;
+                    let mut messages = vec![begin(), (kind, changed), (b'c', vec![])];
+                    messages.extend(end());
+                    let found = events(&messages);
+                    let handed = found.iter().flatten().filter_map(|event| match event {
+                        WalEvent::Data { start, bytes } => Some((start.0, bytes.len())),
+                        _ => None,
+                    });
+                    assert!(handed.into_iter().all(|of| of == (100, 3)));
+                }
+            }
+        }
+        for end in 0..8 {
+            let changed = (b'd', data(100, b"abc").1[..end].to_vec());
+            assert!(events(&[begin(), changed]).is_err());
+        }
+    }
 }

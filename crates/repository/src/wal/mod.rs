@@ -5,6 +5,7 @@
 //! An object is put once, under a key that has the digest of its content, and never replaced. A listing of keys says which
 //! segments there are; which of them belong together is `postgres::wal_archive`'s.
 
+mod covered;
 mod retention;
 mod stored;
 mod tail;

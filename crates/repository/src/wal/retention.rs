@@ -10,14 +10,17 @@
 //! A prune gives an object a tombstone; a later prune deletes it once the tombstone is older than the grace. So a
 //! recovery that began before goes on, although its host may only read.
 
-use super::stored::{WalListing, list_systems};
+use super::{
+    covered::{UnneededWal, covered_pieces},
+    stored::{WalListing, list_systems},
+};
 use crate::open::list_backups;
 use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{TOMBSTONES, WAL},
     root::Root,
-    wal::{SegmentName, WalPiece},
+    wal::SegmentName,
 };
 use fullbore_storage::{Objects, PutIf};
 use jiff::Timestamp;
@@ -201,13 +204,6 @@ fn cannot_read(objects: &dyn Objects) -> bool {
     sealed.is_some_and(|sealed| sealed.access() != Some(Access::Read))
 }
 
-/// An object that may go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct UnneededWal {
-    key: String,
-    bytes: u64,
-}
-
 /// Returns the runs and pieces that no backup of the system needs.
 fn unneeded_wal(
     listing: &WalListing,
@@ -240,39 +236,6 @@ fn unneeded_wal(
     runs.chain(pieces)
         .map(|(key, bytes)| UnneededWal { key, bytes })
         .collect()
-}
-
-/// Returns the pieces of segments that a run has, and those that are within a longer one.
-fn covered_pieces(listing: &WalListing) -> Vec<UnneededWal> {
-    if listing.pieces.is_empty() {
-        return Vec::new();
-    }
-    let whole = listing.segments();
-    let mut by_segment: BTreeMap<SegmentName, Vec<&WalPiece>> = BTreeMap::new();
-    for stored in &listing.pieces {
-        let pieces = by_segment.entry(stored.piece.segment).or_default();
-        pieces.push(&stored.piece);
-    }
-    let mut within = BTreeSet::new();
-    for pieces in by_segment.values_mut() {
-        // The longest of those with one beginning is the first.
-        pieces.sort_unstable_by_key(|piece| (piece.from, u32::MAX - piece.to));
-        let mut longest: Option<&WalPiece> = None;
-        for piece in pieces {
-            match longest {
-                Some(longest) if piece.is_within(longest) => drop(within.insert(*piece)),
-                _ => longest = Some(piece),
-            }
-        }
-    }
-    let pieces = listing.pieces.iter();
-    let pieces = pieces
-        .filter(|stored| whole.contains(&stored.piece.segment) || within.contains(&stored.piece));
-    let covered = pieces.map(|stored| UnneededWal {
-        key: stored.piece.to_string(),
-        bytes: stored.bytes,
-    });
-    covered.collect()
 }
 
 /// Tombstones of WAL: the key of the object, and when the tombstone was stored, in seconds since 1970.
@@ -373,10 +336,7 @@ impl WalPruning<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{stored::StoredRun, tail::StoredPiece},
-        *,
-    };
+    use super::{super::stored::StoredRun, *};
     use fullbore_format::wal::{WalDigest, WalRun};
 
     fn segment(name: &str) -> SegmentName {
@@ -497,37 +457,5 @@ mod tests {
             ..needs[0].clone()
         });
         assert!(going(&RUNS, &needs, None).is_empty());
-    }
-
-    #[test]
-    fn pieces_go_when_a_run_or_a_longer_piece_has_them() {
-        let piece = |name: &str, from: u32, to: u32| StoredPiece {
-            piece: WalPiece {
-                system: "7".to_owned(),
-                segment: segment(name),
-                from,
-                to,
-                digest: WalDigest([to as u8; 16]),
-            },
-            bytes: 1,
-        };
-        let (stored, open) = ("000000010000000000000009", "0000000100000000000000F0");
-        let listing = WalListing {
-            pieces: vec![
-                piece(stored, 0, 9),
-                piece(open, 0, 5),
-                piece(open, 0, 9),
-                piece(open, 3, 9),
-                piece(open, 3, 12),
-            ],
-            ..listing(&RUNS)
-        };
-        let covered = covered_pieces(&listing);
-        let expected = [(stored, 0, 9), (open, 0, 5), (open, 3, 9)];
-        let expected = expected.map(|(name, from, to)| format!("{name}-{from:08x}-{to:08x}"));
-        assert_eq!(covered.len(), 3, "{covered:?}");
-        for (found, name) in covered.iter().zip(expected) {
-            assert!(found.key.contains(&name), "{found:?} {name}");
-        }
     }
 }
