@@ -48,17 +48,18 @@ impl HostilePeer<Pipes> {
     }
 }
 
+/// Rules that leave no file out: patterns, files of patterns, a flag, marks, and a flag.
+fn file_rules() -> (Vec<ByteVec>, Vec<ByteVec>, bool, Vec<ByteVec>, bool) {
+    (nothing(), nothing(), false, nothing(), false)
+}
+
 /// A session that has opened the files of a directory.
 fn files_of(directory: &Path) -> HostilePeer<Pipes> {
     let mut peer = serve_stdio(None);
     let scope = cbor((
         vec![path_bytes(directory)],
-        nothing(), // patterns
-        nothing(), // files of patterns
-        false,
-        nothing(), // marks
+        file_rules(),
         None::<ByteVec>,
-        false,
         false,
         false,
         false,
@@ -142,7 +143,8 @@ fn questions_of_many_values_share_one_room() {
 /// A session that has opened this directory as the target of a copy.
 fn target_at(directory: &Path) -> HostilePeer<Pipes> {
     let mut peer = serve_stdio(None);
-    let rules = (nothing(), nothing(), false, nothing(), false);
+    let names = nothing();
+    let rules = (file_rules(), names);
     let target = (
         path_bytes(directory),
         rules,

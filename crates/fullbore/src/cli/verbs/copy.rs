@@ -302,6 +302,7 @@ fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
             "SelectArgs",
             "EncryptArgs",
         ])
+        .without("color")
         .without("exclude_from")
         .without("exclude");
     words.replace_places([

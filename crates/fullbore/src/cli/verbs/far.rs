@@ -87,6 +87,8 @@ impl FarArguments {
     fn of(&self, words: CommandWords<'_>) -> Vec<OsString> {
         words
             .without_groups(&NEAR_GROUPS)
+            // This host prints the lines of the other one, without its control characters.
+            .without("color")
             .with_value("to", &self.to)
             // The report comes back.
             .with_value("report", OsStr::new(PEER))
@@ -153,7 +155,7 @@ mod tests {
                 "backup --to=peer:/b /srv --json --report=peer: --host h",
             ),
             (
-                "backup --run-on dest --metrics m.prom --on ssh://h --no-encryption --to /b /srv",
+                "--color=always backup --run-on dest --metrics m.prom --on ssh://h --no-encryption --to /b /srv",
                 "backup --to=peer:/b /srv --host h",
             ),
             // Words behind `--` are no options, and a value is none either.

@@ -1,4 +1,4 @@
-//! The description of a run as data. This is the only file that names every stage and sink.
+//! A destination as data. This is the only file that names every sink.
 
 use crate::sink::{
     local_file::OneFile,
@@ -6,30 +6,12 @@ use crate::sink::{
     stdout::{Null, Stdout},
 };
 use fullbore_crypt::UserRecipient;
-use fullbore_format::{
-    digest::Algorithm,
-    error::{Error, ErrorKind, Result},
-    text::binary_bytes,
-};
-use fullbore_pipeline::{
-    frame::Pool,
-    read_ahead::{MAX_WINDOW_BYTES, WindowLimits},
-    sink::Destination,
-    stage::{
-        Chain, Stage,
-        codec::{Codec, Compress},
-        digest::DigestStage,
-        level::{CompressAuto, LevelDial},
-        thin::Thin,
-    },
-    thread_count::max_threads,
-};
-use fullbore_platform as platform;
+use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_pipeline::{sink::Destination, stage::codec::Codec};
 use fullbore_platform::{
     place::{check_parent_exists, quoted_path},
     safe_file::{dangling_symlink_target, symlink_target},
 };
-use fullbore_postgres::page_stage::{PageCheck, PageChecks};
 use fullbore_repository::{
     first_look::FirstLook,
     writer::{RepositoryWriter, is_absent, must_be_possible},
@@ -37,94 +19,10 @@ use fullbore_repository::{
 use fullbore_storage::{LocalObjects, Location, Objects, Storages, foreign_words::refuse_foreign};
 use std::{
     ffi::OsStr,
-    num::NonZeroUsize,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// A description of a stage; building the stage needs no other data.
-#[derive(Debug, Clone)]
-pub enum StageSpec {
-    /// Computes digests.
-    Digest {
-        /// Digest algorithm.
-        algorithm: Algorithm,
-        /// Bytes of a block.
-        block_bytes: u64,
-        /// Whether large files are also cut in chunks by their content.
-        chunks: bool,
-        /// Whether CRC-32Cs of the blocks are needed.
-        crc32c: bool,
-    },
-    /// Removes content that earlier backups have.
-    Thin {
-        /// Bytes of a block.
-        block_bytes: u64,
-    },
-    /// Checks the checksums of PostgreSQL's pages.
-    Pages(Arc<PageCheck>),
-    /// Compresses.
-    Compress {
-        /// Codec and level.
-        codec: Codec,
-    },
-    /// Compresses each frame at the level of this dial.
-    CompressAuto(Arc<LevelDial>),
-}
-
-impl StageSpec {
-    /// Builds the stage on this machine.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if the codec does not have this level.
-    pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
-        Ok(match *self {
-            Self::Digest {
-                algorithm,
-                block_bytes: block,
-                chunks,
-                crc32c,
-            } => Box::new(DigestStage {
-                algorithm,
-                block,
-                chunks,
-                crc32c,
-            }),
-            Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
-            Self::Pages(ref check) => Box::new(PageChecks(check.clone())),
-            Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
-            Self::CompressAuto(ref dial) => Box::new(CompressAuto::new(dial.clone(), pool.clone())),
-        })
-    }
-}
-
-/// Builds all `stages` as one chain for one worker.
-///
-/// # Errors
-/// As [`StageSpec::build`].
-pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
-    Ok(Chain(
-        stages
-            .iter()
-            .map(|stage| stage.build(pool))
-            .collect::<Result<_>>()?,
-    ))
-}
-
-/// Returns the same stages with the codec at its fastest level that still compresses.
-pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
-    let fast = |stage: &StageSpec| match *stage {
-        StageSpec::Compress { codec } => StageSpec::Compress {
-            codec: codec.at_fast_level(),
-        },
-        StageSpec::CompressAuto(_) => StageSpec::Compress {
-            codec: Codec::Auto.at_fast_level(),
-        },
-        ref other => other.clone(),
-    };
-    stages.iter().map(fast).collect()
-}
 
 /// A description of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -426,136 +324,9 @@ fn is_special_file(to: &Path) -> bool {
     std::fs::metadata(to).is_ok_and(|found| !found.is_dir() && !found.is_file())
 }
 
-/// Limits on the resources of a run.
-#[derive(Debug, Clone, Copy)]
-pub struct Tuning {
-    /// Threads that compute.
-    pub workers: NonZeroUsize,
-    /// Threads that read from each device; `None` adapts the number to the device.
-    pub readers: Option<NonZeroUsize>,
-    /// Bytes of all buffers together.
-    pub memory_bytes: u64,
-    /// Plain bytes of a frame: a power of two.
-    pub frame_bytes: u32,
-    /// Stored bytes of a segment.
-    pub segment_bytes: u64,
-}
-
-/// The number of frames in a pipeline, so that all of them fit the memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Depths {
-    /// Processors for computing.
-    pub workers: NonZeroUsize,
-    /// Threads that may compute at once. More than `workers` if that is all processors, because a
-    /// thread may wait for its processor.
-    pub permits: NonZeroUsize,
-    /// Frames of a stream that are being read, computed or waiting for the sink.
-    pub line: usize,
-    /// Maximum threads of a stream.
-    pub threads: usize,
-    /// Limits of the windows in which each stream reads small files ahead.
-    pub window: WindowLimits,
-}
-
-/// Open files besides those of frames: directories of the walk, the destination, a session.
-const OTHER_FILES: u64 = 48;
-
-impl Tuning {
-    /// Divides the memory among `streams`.
-    ///
-    /// A stream holds the frames in its line and one frame in its sink; a worker holds a second
-    /// buffer for its output. A quarter of the memory is left for codecs, directories and pages. A
-    /// frame may hold two open files (a large one until all of it is stored, a small one while it
-    /// is read) and a directory, so the limit of open files limits the frames too.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if one worker does not fit.
-    pub fn depths(&self, streams: usize) -> Result<Depths> {
-        let streams = streams.max(1);
-        let frames = (self.memory_bytes * 3 / 4 / u64::from(self.frame_bytes)) as usize;
-        let line = |workers: usize| (frames.saturating_sub(workers) / streams).saturating_sub(1);
-        let fits = |workers: &usize| line(*workers) * streams > *workers && line(*workers) >= 2;
-        let most = |most: usize| (1..=most).rev().find(fits).and_then(NonZeroUsize::new);
-        let workers = most(self.workers.get()).ok_or_else(|| self.too_little_memory(streams))?;
-        let permits = if workers < platform::cores() {
-            workers
-        } else {
-            most(2 * workers.get()).unwrap_or(workers)
-        };
-        let threads = max_threads(workers.get());
-        let files =
-            (platform::open_files_limit().saturating_sub(OTHER_FILES) / 3) as usize / streams;
-        let line = line(permits.get())
-            .min(threads + 2 * workers.get() + 2)
-            .min(files.max(2));
-        Ok(Depths {
-            workers,
-            permits,
-            line,
-            threads: threads.min(line),
-            window: self.window(streams),
-        })
-    }
-
-    fn too_little_memory(&self, streams: usize) -> Error {
-        let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
-        let memory = binary_bytes(self.memory_bytes);
-        let what = format!("cannot run with {memory} of memory");
-        Error::new(ErrorKind::Usage, what).hint(format!(
-            "use --memory of at least {} MiB, or a smaller --frame-size",
-            (least >> 20) + 1
-        ))
-    }
-}
-
-/// Memory of one entry in a window, about.
-const ENTRY_BYTES: u64 = 512;
-
-impl Tuning {
-    /// Returns the limits of a window of each of `streams`, of which there are two. Their entries
-    /// take 1/32 of the memory. Their files take at most half of it, in the page cache.
-    fn window(&self, streams: usize) -> WindowLimits {
-        let share = self.memory_bytes / streams as u64 / 2;
-        WindowLimits {
-            entries: ((share / 32 / ENTRY_BYTES) as usize).clamp(64, 4096),
-            file_bytes: (share / 2).min(MAX_WINDOW_BYTES),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tuning(workers: usize, memory_mib: u64) -> Tuning {
-        Tuning {
-            workers: NonZeroUsize::new(workers).unwrap(),
-            readers: None,
-            memory_bytes: memory_mib << 20,
-            frame_bytes: 1 << 20,
-            segment_bytes: 1 << 30,
-        }
-    }
-
-    #[test]
-    fn frames_in_flight_fit_the_memory() {
-        for (workers, memory, streams) in [
-            (1, 16, 1),
-            (2, 128, 1),
-            (64, 128, 1),
-            (2, 128, 8),
-            (16, 1024, 3),
-        ] {
-            let depths = tuning(workers, memory).depths(streams).unwrap();
-            let frames = streams * (depths.line + 1) + depths.permits.get();
-            assert!(
-                frames as u64 <= memory,
-                "{workers} workers, {memory} MiB, {streams} streams: {depths:?}"
-            );
-        }
-        assert_eq!(tuning(2, 128).depths(1).unwrap().workers.get(), 2);
-        assert_eq!(tuning(8, 4).depths(1).unwrap_err().kind, ErrorKind::Usage);
-    }
 
     #[test]
     fn destinations_are_known_by_their_names() {
