@@ -186,12 +186,11 @@ impl TypedLine {
         };
         let mut words = self.words.clone();
         match RepositoryPlace::of(command) {
-            Some(RepositoryPlace::Option) => {
-                if is_meant || !self.given.contains("to") {
-                    let to = [OsStr::new("--to="), repository].into_iter().collect();
-                    words.insert(self.begin, to);
-                }
+            Some(RepositoryPlace::Option) if is_meant || !self.given.contains("to") => {
+                let to = [OsStr::new("--to="), repository].into_iter().collect();
+                words.insert(self.begin, to);
             }
+            Some(RepositoryPlace::Option) => {}
             Some(RepositoryPlace::Word { wanted, has_backup }) => {
                 let first = self.positionals.first();
                 let named = first.filter(|at| words[**at].as_bytes().starts_with(b"@"));

@@ -27,9 +27,16 @@ pub(super) const SOURCE: &str = "Source";
 pub(super) const DESTINATION: &str = "Destination";
 pub(super) const PERFORMANCE: &str = "Performance";
 
-/// Leaves an option out of `-h` of one command, for a field that several commands share.
-pub(super) fn rare(arg: Arg) -> Arg {
-    arg.hide_short_help(true)
+/// Leaves options out of `-h` of one command, for fields that several commands share.
+pub(super) fn rare(names: &'static [&'static str]) -> impl FnMut(Arg) -> Arg {
+    move |arg| {
+        let is_rare = names.contains(&arg.get_id().as_str());
+        if is_rare {
+            arg.hide_short_help(true)
+        } else {
+            arg
+        }
+    }
 }
 
 /// Options of every command.

@@ -31,7 +31,7 @@ use std::{
                   4 damage was found (nothing was committed)"
 )]
 #[command(group = ArgGroup::new("near").multiple(true).args(["metrics", "on", "run_on"]))]
-#[command(mut_arg("passphrase", rare), mut_arg("no_encryption", rare))]
+#[command(mut_args(rare(&["passphrase", "no_encryption"])))]
 pub(in crate::cli) struct BackupArgs {
     /// A repository, an archive file, - (standard output) or null: (nowhere)
     ///

@@ -50,11 +50,7 @@ use std::{
 #[command(
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but something could not be read or written, 4 damage was found"
 )]
-#[command(
-    mut_arg("encrypt_to", rare),
-    mut_arg("passphrase", rare),
-    mut_arg("no_encryption", rare)
-)]
+#[command(mut_args(rare(&["encrypt_to", "passphrase", "no_encryption"])))]
 #[command(group = ArgGroup::new("tree").multiple(true).args(["delete", "max_delete", "allow_empty", "delete_excluded", "dry_run", "checksum",
     "exclude", "exclude_from", "include", "exclude_caches", "exclude_if_present", "one_file_system", "numeric_owner"]))]
 pub(in crate::cli) struct CopyTreeArgs {

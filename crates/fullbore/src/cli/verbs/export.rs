@@ -27,7 +27,7 @@ use std::{ffi::OsString, num::NonZeroUsize};
 
 /// `fullbore export`.
 #[derive(Debug, Args)]
-#[command(after_help = WRITES, mut_arg("passphrase", rare), mut_arg("no_encryption", rare))]
+#[command(after_help = WRITES, mut_args(rare(&["passphrase", "no_encryption"])))]
 pub(in crate::cli) struct ExportArgs {
     /// A repository or archive, with @ID, @latest, @2026-11-25 or @2d
     ///

@@ -30,7 +30,7 @@ use std::{
                   `fullbore prune` or --prune frees the space of forgotten backups.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were skipped"
 )]
-#[command(mut_arg("keep_wal", rare))]
+#[command(mut_args(rare(&["keep_wal"])))]
 pub(in crate::cli) struct ForgetArgs {
     /// A repository, with @BACKUP to forget this backup
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]

@@ -32,12 +32,7 @@ use std::{ffi::OsString, num::NonZeroUsize, os::unix::ffi::OsStrExt, path::PathB
 #[command(
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but the backup could not capture everything, 4 damage was found"
 )]
-#[command(
-    mut_arg("target_lsn", rare),
-    mut_arg("target_name", rare),
-    mut_arg("target_xid", rare),
-    mut_arg("target_immediate", rare)
-)]
+#[command(mut_args(rare(&["target_lsn", "target_name", "target_xid", "target_immediate"])))]
 pub(in crate::cli) struct RestoreArgs {
     /// A repository, archive, tar or -, with @ID, @latest, @2026-11-25 or @2d
     ///
