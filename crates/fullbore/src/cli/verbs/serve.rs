@@ -71,7 +71,6 @@ pub(in crate::cli) fn run(args: ServeArgs, storages: &Storages) -> Result<u8> {
             max_per_day: args.max_per_day,
             ..AppendRules::default()
         },
-        ..Serve::default()
     };
     match args.listen {
         Some(address) => {
