@@ -17,11 +17,11 @@ use age_core::{
     secrecy::ExposeSecret,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::exact_read::read_exactly;
 use std::{
     collections::HashSet,
     fs::File,
     io::{self, Read, Write},
-    os::unix::fs::FileExt,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -193,8 +193,7 @@ pub trait PositionalBytes: Send + Sync {
 
 impl PositionalBytes for File {
     fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
-        out.resize(len, 0);
-        self.read_exact_at(out, offset)
+        read_exactly(self, offset, len, out)
     }
 }
 
@@ -231,6 +230,7 @@ impl<S: PositionalBytes> SealedFile<S> {
         name: &str,
     ) -> Result<Self> {
         let mut begin = Vec::new();
+        // The length comes from the storage: a header takes at most this much memory.
         let len = stored_bytes.min(MAX_HEADER_BYTES) as usize;
         stored
             .read_at(0, len, &mut begin)
@@ -238,6 +238,8 @@ impl<S: PositionalBytes> SealedFile<S> {
         let mut rest = &begin[..];
         let (file_key, salt) = open_header(&mut rest, identities, name)?;
         let payload_at = (begin.len() - rest.len()) as u64;
+        // The stored length fixes which chunk is the last one, so a file that was cut off is
+        // noticed here.
         let opener = ChunkOpener::new(&file_key, &salt, stored_bytes - payload_at)?;
         let opener = opener.ok_or_else(|| {
             Error::corrupt(format!("{name} is damaged"))
@@ -251,7 +253,6 @@ impl<S: PositionalBytes> SealedFile<S> {
         })
     }
 
-    /// Plain bytes of the file.
     pub fn plain_bytes(&self) -> u64 {
         self.opener.plain_bytes()
     }
@@ -289,6 +290,8 @@ fn open_header(
 ) -> Result<(FileKey, [u8; SALT_BYTES])> {
     protect();
     let caught = CaughtKey::default();
+    // age keeps the file key to itself. Chunks can be read at any offset only with it, so it is
+    // caught on the way from the identity to age.
     let catching: Vec<_> = identities
         .iter()
         .map(|identity| Catching {
@@ -296,6 +299,7 @@ fn open_header(
             caught: caught.clone(),
         })
         .collect();
+    // age reads the salt as the last part of the header: the last bytes it has read are the salt.
     let mut recorded = LastBytes {
         inner: input,
         last: [0; SALT_BYTES],
@@ -352,7 +356,6 @@ pub struct OpeningReader<R> {
     number: u64,
     /// Stored bytes that were read ahead: one byte behind a chunk tells that it is not the last.
     ahead: Vec<u8>,
-    /// The open chunk.
     plain: Vec<u8>,
     /// Bytes of the open chunk that were given out.
     given: usize,

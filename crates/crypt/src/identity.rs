@@ -57,11 +57,13 @@ pub fn parse_identities(bytes: &[u8], name: &str, prompt: &Prompt) -> Result<Vec
         let Some(plain) = wrapped::unwrap_secret(bytes, &[identity], name)? else {
             return Err(wrong_passphrase(name));
         };
+        // One layer only: layers in layers would ask for passphrases without end.
         if wrapped::is_for_passphrase(&plain) {
             return Err(no_key(name));
         }
         return parse_identities(&plain, name, prompt);
     }
+    // An armored file for keys cannot be opened without another key.
     if bytes.starts_with(ARMORED) {
         return Err(no_key(name).hint("decrypt the file first: age -d FILE"));
     }
@@ -96,12 +98,12 @@ fn parse_ssh(bytes: &[u8], name: &str, prompt: &Prompt) -> Result<Vec<UserIdenti
             .decrypt(passphrase.as_bytes())
             .map_err(|_| wrong_passphrase(name))?;
     }
-    let identity = SshIdentity::new(&key).map_err(|why| {
+    let identity = SshIdentity::new(&key).map_err(|refusal| {
         Error::new(
             ErrorKind::Unsupported,
             format!("cannot use the key in {name}"),
         )
-        .because(why)
+        .because(refusal)
     })?;
     Ok(vec![UserIdentity {
         inner: Box::new(identity),

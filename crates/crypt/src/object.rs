@@ -165,6 +165,8 @@ impl ObjectHeader {
             code,
             salt: salt.try_into().ok()?,
         };
+        // Only the bytes that the header itself writes are accepted, so that no bit of it can be
+        // changed unnoticed.
         (header.bytes() == prefix).then_some(header)
     }
 
@@ -229,7 +231,6 @@ impl ObjectHeader {
         ))
     }
 
-    /// The file key.
     fn file_key(&self, ring: &KeyRing, name: &str) -> Result<FileKey> {
         let generation = ring.generation(self.generation, name)?;
         let Some(identity) = generation.identity() else {
@@ -300,6 +301,7 @@ impl ObjectSealer {
         let (share, wrapped) = words_of(&stanzas)
             .ok_or_else(|| Error::new(ErrorKind::Bug, "cannot write the header of an object"))?;
         let (sealer, salt) = ChunkSealer::new(&file_key, observer)?;
+        // Proof and code cover the rest of the header, so they are set after it is complete.
         let mut header = ObjectHeader {
             generation: generation.number(),
             author: ring.author(),

@@ -42,7 +42,6 @@ pub trait SealObserver: fmt::Debug + Send + Sync {
     fn sealed(&self, key_print: [u8; 16], nonce: [u8; 12]);
 }
 
-/// The key of one payload.
 pub(super) struct PayloadKey {
     key: LessSafeKey,
     print: [u8; 16],
@@ -132,6 +131,8 @@ impl ChunkSealer {
     /// # Errors
     /// [`ErrorKind::Bug`] after the last chunk, and for a chunk of a length that it may not have.
     pub(super) fn seal(&mut self, chunk: &mut [u8], is_last: bool) -> Result<[u8; TAG_BYTES]> {
+        // Readers compute the place of a chunk from its number: all chunks but the last have one
+        // length, and an empty last chunk is allowed only in an empty file.
         let has_length = if is_last {
             chunk.len() <= CHUNK_BYTES && (!chunk.is_empty() || self.next == 0)
         } else {
@@ -265,7 +266,6 @@ impl ChunkOpener {
         }))
     }
 
-    /// Plain bytes of the payload.
     pub fn plain_bytes(&self) -> u64 {
         self.plain_bytes
     }
@@ -316,6 +316,8 @@ impl ChunkOpener {
             let end = bytes.len().min(position + SEALED_CHUNK_BYTES);
             let is_last = number + 1 == self.chunk_count();
             let opened = self.key.open(number, is_last, &mut bytes[position..end])?;
+            // The tags between the chunks are squeezed out in place: no second buffer holds plain
+            // bytes.
             bytes.copy_within(position..position + opened, filled);
             filled += opened;
             position = end;

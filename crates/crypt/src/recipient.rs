@@ -84,6 +84,8 @@ impl UserRecipient {
                     name,
                     std::slice::from_ref(recipient),
                     &[],
+                    // No question is put while recipients are read: a plugin that needs an answer
+                    // fails.
                     Prompt::default(),
                 );
                 Box::new(plugin.map_err(|error| {

@@ -80,10 +80,10 @@ pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
     let mut forest = Forest::with_chunks(chunks);
     let branched = || trees.iter().filter(|tree| tree.chunk_count() > 1);
     branched().for_each(|tree| forest.hash_alone(tree));
-    for at in 0..LANES {
-        let shorter = at + 1..LANES;
+    for lane in 0..LANES {
+        let shorter = lane + 1..LANES;
         forest.hash_nth_chunks(
-            at,
+            lane,
             branched().filter(|tree| shorter.contains(&tree.whole_chunks())),
         );
     }
@@ -215,6 +215,7 @@ impl Forest {
             .filter_map(|pair| pair.as_flattened().first_chunk());
         let pairs: Vec<&[u8; PAIR]> = pairs.collect();
         self.out.resize(pairs.len() * VALUE, 0);
+        // Parents have no counter and no flags for begin and end: only chunks have these.
         self.platform.hash_many(
             &pairs,
             &IV,
@@ -233,6 +234,7 @@ impl Forest {
                 .take(count / 2)
                 .zip(&mut parents)
                 .for_each(|(value, parent)| *value = *parent);
+            // BLAKE3 moves a node without a sibling up as it is.
             if count % 2 == 1 {
                 values[count / 2] = values[count - 1];
             }

@@ -219,6 +219,7 @@ impl Entry {
             EntryKind::File { map: Some(map), .. } => Some(map.placed(offset)),
             _ => None,
         };
+        // A file without a map is one run without end, so both kinds take one way below.
         let whole = map.is_none().then_some((
             0,
             ByteRun {

@@ -40,6 +40,8 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     }
     let digest = blake3::hash(text.as_bytes());
     text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
+    // Readers refuse a longer document, so it must fail here, while the backup can still be
+    // repeated.
     if text.len() as u64 > MAX_BYTES {
         let message = format!(
             "cannot write {} bytes of JSON: the limit for reading is {MAX_BYTES} bytes",

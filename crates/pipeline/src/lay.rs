@@ -29,7 +29,6 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 /// Settings that all streams of a backup share.
 #[derive(Debug)]
 pub struct StreamLayout {
-    /// ID of the backup.
     pub backup: String,
     /// Whether the backup is compared with others.
     pub is_incremental: bool,
@@ -43,18 +42,14 @@ pub struct StreamLayout {
     pub block_bytes: u64,
 }
 
-/// The outcome of a stream.
 #[derive(Debug, Default, Clone)]
 pub struct StreamOutcome {
-    /// The segments of the stream.
     pub segments: Vec<Segment>,
-    /// The pages of the stream.
     pub pages: Vec<PageAt>,
     /// For each segment, the bytes that a later backup refers to if nothing changes.
     pub kept: Vec<u64>,
     /// References to earlier backups. The sizes of their segments are not known here.
     pub live: Vec<Live>,
-    /// The totals of the stream.
     pub totals: BackupTotals,
     /// Entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,
@@ -276,9 +271,11 @@ impl StreamWriter {
             .into_iter()
             .for_each(|part| self.pages.add(frame_at, part));
         let BackupTotals { entries, files, .. } = self.pages.totals;
+        // The meter is shared by all streams: only the difference since the last frame is added.
         let previous = std::mem::replace(&mut self.told, (entries, files));
         self.meter.entries.fetch_add(entries - previous.0, Relaxed);
         self.meter.files.fetch_add(files - previous.1, Relaxed);
+        // A frame of unchanged files has records and no bytes: only the pages have changed.
         if data.is_empty() {
             return Ok(());
         }
@@ -394,6 +391,8 @@ impl StreamWriter {
         if let Some(root) = root {
             self.laid.segments.push(self.filling.description());
             self.update_totals();
+            // The root describes its own segment as it is before the root. The segment is described
+            // again when it ends.
             let root = root(&self.laid)?;
             self.laid.segments.pop();
             let offset = self.write_service(&Service::Root.frame(&root), true)?;
@@ -458,6 +457,8 @@ impl StreamWriter {
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
         let offset = self.write_service(&Service::Page.frame(&stored), true)?;
+        // In a repository the manifest has a copy of the page: if one is damaged, the other is
+        // read.
         let manifest_offset = self.meter.sink.work(|| self.sink.put_page(&stored))?;
         if manifest_offset.is_some() {
             self.meter.stored_bytes.fetch_add(bytes, Relaxed);

@@ -36,7 +36,6 @@ const FIRST_ENTRIES: usize = 64;
 /// Maximum bytes of files in a window: some hundred milliseconds of a disk.
 pub const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
-/// Limits of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLimits {
     /// Maximum number of items, of any kind.
@@ -72,7 +71,6 @@ pub trait WindowFiles<T> {
     fn note_read_ahead(&self, _item: &mut T) {}
 }
 
-/// The files of a scan.
 pub struct ScannedFiles(pub Arc<dyn OpenAhead>);
 
 impl WindowFiles<Scanned> for ScannedFiles {
@@ -147,6 +145,8 @@ where
         let mut file_bytes: u64 = 0;
         let mut text_bytes = 0;
         while window.len() < self.next_entries
+            // Four bounds: entries, names, files and their bytes each take memory or cache of their
+            // own.
             && text_bytes < MAX_TEXT_BYTES
             && small.len() < MAX_FILES
             && file_bytes < limits.file_bytes
@@ -166,6 +166,7 @@ where
             }
             window.push(item);
         }
+        // The first window is small, so that the workers get their first frame early.
         self.next_entries = (4 * self.next_entries).min(limits.entries);
         if small.len() >= MIN_FILES
             && let Err(error) = self.read_small(&mut window, small)
@@ -253,7 +254,6 @@ where
     }
 }
 
-/// A small file of a window.
 struct SmallFile {
     /// Index in the window.
     at: usize,

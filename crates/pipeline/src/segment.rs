@@ -136,12 +136,15 @@ impl SegmentInProgress {
             return Ok(None);
         };
         let (plain, mut bytes, filler) = gap_header(&gap.entry, codec, size)?;
+        // The header is at the front of a stream whose length was unknown when its content was
+        // written.
         self.seek.set(gap.index, bytes.len(), plain.len());
         self.seek.set(gap.index + 1, filler.len(), 0);
         bytes.extend(filler);
         if let Some(parts) = &mut self.parts {
             parts.amend(gap.offset, &bytes);
         }
+        // The header precedes everything that was counted so far, so its CRC is joined in front.
         self.crc32 = crc32_join(crc32(&plain), self.crc32, self.facts.plain_bytes);
         self.facts.plain_bytes += plain.len() as u64;
         self.facts.frames += 1;

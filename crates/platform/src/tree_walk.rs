@@ -76,6 +76,8 @@ pub fn descend<V: Visit>(
                 Some(below) => levels.push(below),
                 None => path.truncate(len),
             }
+            // A deep tree would take a descriptor for each level. Those far above are closed and
+            // opened again on the way back.
             close_far_level(&mut levels);
         } else if let Some(left) = levels.pop() {
             let above = levels.last_mut();
@@ -118,6 +120,7 @@ fn enter<V: Visit>(
     path: &[u8],
     visit: &mut V,
 ) -> Result<Option<DescendLevel>, V::Error> {
+    // Something that is gone by now needs no visit: programs delete files while a tree is walked.
     let stat = match dir::stat(dir, name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return visit.shut(name, path, false, e).map(|()| None),

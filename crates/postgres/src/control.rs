@@ -62,7 +62,6 @@ pub struct Control {
     pub control_version: u32,
     /// Format of the catalogs, for example 202209061.
     pub catalog: u32,
-    /// State of the server.
     pub state: ControlState,
     /// LSN of the last checkpoint record.
     pub checkpoint_lsn: u64,
@@ -76,7 +75,6 @@ pub struct Control {
     pub min_recovery_timeline: u32,
     /// Bytes of a page, and pages of a segment file.
     pub sizes: Sizes,
-    /// Bytes of a WAL segment.
     pub wal_segment_bytes: u32,
     /// Version of the page checksums; 0 without checksums.
     pub checksum_version: u32,
@@ -87,6 +85,8 @@ impl Control {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let crc_at = crc_at(bytes)?;
         let intact = read_u32(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
+        // The server writes this number so that a file of another byte order or float format is
+        // recognized.
         let same_floats = f64::from_ne_bytes(read_array(bytes, FLOAT)?) == 1_234_567.0;
         if !intact || !same_floats {
             return None;

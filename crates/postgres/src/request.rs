@@ -29,7 +29,6 @@ use std::{
 /// The cluster to back up, and the options.
 #[derive(Debug, Clone)]
 pub struct ClusterRequest {
-    /// The cluster's location.
     pub server: ClusterServer,
     /// True for a checkpoint at once; false to spread it over time.
     pub fast: bool,
@@ -39,7 +38,6 @@ pub struct ClusterRequest {
     pub archive: Option<Arc<dyn SegmentArchive>>,
 }
 
-/// Location of a cluster.
 #[derive(Debug, Clone)]
 pub enum ClusterServer {
     /// A running server, with its connection parameters.
@@ -259,6 +257,8 @@ impl ClusterRequest {
 /// Opens the sources of a stopped cluster that was shut down cleanly.
 fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
+    // The control file first: it says whether the cluster was shut down cleanly, without which
+    // nothing else counts.
     let (bytes, control) = stopped::read_clean_control(&data)?;
     let (version, major) = stopped::read_version(&data)?;
     let tablespaces = trees::linked_tablespaces(&data)?;

@@ -39,6 +39,8 @@ pub(super) fn find_data_directory(facts: &ServerFacts) -> Result<(PathBuf, Vec<u
             format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's user");
         Error { what: format!("cannot read the data directory {data:?} of the server"), ..error }.hint(hint)
     })?;
+    // Host names and paths can be the same in a container: only this number tells the clusters
+    // apart.
     if control.system_identifier != facts.system_identifier {
         let message =
             format!("cannot back up the cluster: the files in {data:?} belong to another cluster");

@@ -18,10 +18,8 @@ const EVENT_TRIGGERS_SINCE: u32 = 17;
 /// Settings of a session, which override those of its role and its database: no library is loaded for it.
 const WITHOUT_LIBRARIES: &str = "-c session_preload_libraries= -c local_preload_libraries=";
 
-/// A session on a socket.
 pub struct SocketSession(Client);
 
-/// The answer to a query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueryAnswer {
     /// The first 100 rows, as COPY writes them: tabs between columns, `\N` for null. A row ends after 4096 bytes.
@@ -66,6 +64,8 @@ impl SocketSession {
                 Err(error) => {
                     let is_missing =
                         error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+                    // Only a role that does not exist lets the next be tried: another failure would
+                    // be the same for all.
                     missing = server_error(&message, &error);
                     if !is_missing {
                         return Err(missing);
@@ -119,6 +119,8 @@ fn read_rows(reader: &mut dyn BufRead) -> std::io::Result<QueryAnswer> {
         }
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let part = &bytes[..end.unwrap_or(bytes.len())];
+        // An answer may have any size: of each line only the begin is kept, and all lines are
+        // counted.
         let room = KEPT_BYTES.saturating_sub(line.len());
         line.extend_from_slice(&part[..part.len().min(room)]);
         let used = part.len() + usize::from(end.is_some());

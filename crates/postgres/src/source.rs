@@ -81,7 +81,6 @@ pub struct ClusterSource {
     pub(super) awaited: Mutex<BTreeSet<entry::EntryPath>>,
 }
 
-/// A source for each stream.
 pub type Sources = Vec<Arc<dyn Source>>;
 
 /// One stream of the cluster: the directories on one device.
@@ -115,6 +114,8 @@ impl ClusterSource {
             })
             .collect();
         match cluster.follow_start() {
+            // WAL is not stored, but copies of template files must be found in it while it is still
+            // there.
             Some(start) if cluster.wal != Wal::Included => {
                 let watched = cluster.clone();
                 if let Err(error) = queue::start(move || watched.watch_copies(start, &ended)) {
@@ -166,13 +167,15 @@ impl ClusterSource {
         ask: impl FnOnce(&mut Session) -> Result<Option<T>>,
     ) -> Option<T> {
         let session = self.session.as_ref()?;
-        let answer = session.with(Session::is_summarizing).and_then(|does| {
-            if does {
-                session.with_second_session(ask)
-            } else {
-                Ok(None)
-            }
-        });
+        let answer = session
+            .with(Session::is_summarizing)
+            .and_then(|has_summaries| {
+                if has_summaries {
+                    session.with_second_session(ask)
+                } else {
+                    Ok(None)
+                }
+            });
         answer.unwrap_or_else(|error| {
             platform::debug(|| format!("{otherwise}: {}", error.line()));
             None
@@ -195,6 +198,7 @@ impl ClusterSource {
             let file = Arc::new(finished.file);
             scanned.push(self.late.insert_file(tree, b"backup_manifest", file)?);
         }
+        // Records of a page are in archive order, also those of late files.
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         let paths = scanned.iter().map(|late| late.entry.path.clone());
         self.awaited.locked().extend(paths);

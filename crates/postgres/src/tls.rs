@@ -75,6 +75,7 @@ pub(crate) fn client_config(tls: &Tls) -> Result<ClientConfig> {
             .with_client_auth_cert(read_certificates(cert)?, read_private_key(key)?)
             .map_err(|error| client_certificate_error(cert, key, error))?,
     };
+    // Servers since 17 demand this protocol with direct TLS; others ignore it.
     config.alpn_protocols = vec![b"postgresql".to_vec()];
     Ok(config)
 }

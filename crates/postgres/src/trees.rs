@@ -18,6 +18,7 @@ use fullbore_format::{
 };
 use fullbore_platform::dir::{self, Stat};
 use fullbore_tree::{
+    file_rules::FileRules,
     patterns::Patterns,
     read::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
@@ -36,7 +37,6 @@ use std::{
 
 /// Facts needed to open the trees of a cluster.
 pub(super) struct TreeOpener<'a> {
-    /// The data directory.
     pub(super) data: &'a FilePath,
     pub(super) major: u32,
     /// Catalog version number; names the cluster's directory in each tablespace.
@@ -112,6 +112,7 @@ impl TreeOpener<'_> {
         }
         for space in spaces {
             let (stat, top) = open_top(space.path(), location_path(space), TopRole::Mounted)?;
+            // One stream for each device: two walks on one disk would disturb each other.
             let device = tree_device(split, &stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
@@ -146,9 +147,7 @@ fn tree_device(split: bool, stat: &Stat) -> u64 {
 fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
     TreeRules {
         exclude: Patterns::default(),
-        exclude_caches: false,
-        exclude_if_present: Vec::new(),
-        one_file_system: false,
+        files: FileRules::default(),
         on_excluded: None,
         looks_twice: false,
         walkers: reading.walkers,

@@ -38,12 +38,10 @@ pub struct RecordKind {
 
 /// The segments of the WAL to read.
 pub struct WalSegments<'a> {
-    /// The directory that has them.
     pub directory: PathBuf,
     /// The possible names of each segment, the one to read first; from the segment with the start
     /// on.
     pub names: &'a [Vec<String>],
-    /// Bytes of a segment.
     pub bytes: u64,
 }
 
@@ -58,7 +56,6 @@ pub(crate) struct WalReader<'a> {
     /// Bytes from here on are not read.
     end: u64,
     record: Vec<u8>,
-    /// The page read last.
     page: Vec<u8>,
     /// The open segment: its number, its file, and the location of `page`.
     open: Option<(u64, File, u64)>,
@@ -216,6 +213,7 @@ impl<'a> WalReader<'a> {
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
         self.open = Some((number, file, begin));
+        // A recycled file has old pages behind the end: their address is not this one.
         let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
         if u64::from_le_bytes(says) == begin {
             Ok(())

@@ -116,6 +116,7 @@ impl Base {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
+            // Where each call takes long, pages are read while the intent is announced.
             let is_far = objects.answers_late();
             let ((), referred) = run_both(
                 is_far,
@@ -151,6 +152,8 @@ impl Base {
                     is_new_source,
                 });
             }
+            // A prune removed a base between choice and announcement: choose again without it. Each
+            // round removes at least one, so this ends.
             chosen.gone.extend(referred.gone);
             let files = backup_files(&**objects)?;
             chosen.choose(objects, &files, wanted, new_backup)?;
@@ -219,7 +222,6 @@ impl Base {
         self.damage.locked().insert(error.line());
     }
 
-    /// The ids of the backups.
     pub fn ids(&self) -> Vec<String> {
         self.archives
             .iter()
@@ -232,7 +234,6 @@ impl Base {
         self.archives.first().map(|(archive, _)| archive.clone())
     }
 
-    /// Returns the cluster of the base, if there is only one base.
     pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {
             [(archive, _)] => archive.root.postgres.as_ref(),

@@ -32,9 +32,7 @@ use std::{
 /// A backup of the same source that cannot be a base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
-    /// Its id.
     pub backup: String,
-    /// The difference.
     pub why: &'static str,
 }
 
@@ -344,6 +342,7 @@ fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
         _ => false,
     };
     match () {
+        // The strongest reason first: it is the one that is shown.
         () if !same_source => Some(OTHER_SOURCE),
         () if base.source.host != new_backup.origin.host => Some(OTHER_HOST),
         () if earlier.codec != now.codec => Some("it is compressed by another codec"),

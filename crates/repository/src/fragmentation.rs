@@ -26,6 +26,8 @@ pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<Segmen
         .into_iter()
         .filter(|(_, (live, bytes))| is_worn(*live, *bytes))
         .collect();
+    // By share of live bytes, multiplied crosswise to need no fractions; then by id, so that the
+    // choice is always the same.
     worn.sort_by(|(a, (live, bytes)), (b, (other, total))| {
         product(*live, *total)
             .cmp(&product(*other, *bytes))
@@ -33,6 +35,8 @@ pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<Segmen
     });
     let mut chosen = HashSet::new();
     for (id, (live_bytes, total)) in worn {
+        // The budget bounds the bytes that a backup stores again, unless the repository as a whole
+        // is worn.
         if live_bytes <= left || is_worn(live, bytes) {
             left = left.saturating_sub(live_bytes);
             bytes -= total - live_bytes;

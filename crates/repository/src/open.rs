@@ -34,7 +34,6 @@ use std::{
 /// Backups that an error lists.
 const LISTED: usize = 5;
 
-/// The meaning of FROM.
 pub enum OpenedFrom {
     /// A backup that fullbore wrote.
     Backup(Box<Archive>),
@@ -73,6 +72,7 @@ pub fn open(
 /// # Errors
 /// As [`open`].
 pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
+    // Every caller jumps between root, pages and frames, which a pipe cannot do.
     if source == "-" {
         return Err(Error::new(ErrorKind::Usage, "this command needs random access and cannot read from standard input").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
@@ -190,6 +190,7 @@ pub fn place(source: &OsStr) -> Result<(Location, Option<&str>)> {
             None => Ok((whole, None)),
         };
     }
+    // A path that exists as it is written wins: `@` is a legal character in names.
     if whole.look() != Found::Nothing {
         return Ok((whole, None));
     }
@@ -293,7 +294,6 @@ pub(super) fn lost_root(message: &str) -> Error {
         .hint("`fullbore repair` rebuilds it, or tells you what else to do; @BACKUP selects another backup")
 }
 
-/// The hint for a damaged root.
 pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` rebuilds it, or tells you what else to do; `fullbore list` shows other backups for @BACKUP";
 
 /// Opens a backup of a repository; a damaged root gets a hint.
@@ -433,6 +433,7 @@ pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
         );
         return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
     }
+    // Only after the format is known to be ours: the check speaks of directories of a repository.
     if let Some(local) = objects.as_local() {
         local.check_backups_link()?;
     }
@@ -470,6 +471,7 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
         Some(local) => local.root().as_os_str().to_owned(),
         None => OsString::from(name.trim_matches('"')),
     };
+    // In a bucket `@` is common in names: only what looks like a backup is taken for one.
     let is_cloud = objects.as_local().is_none();
     let named = parts(&place).filter(|(_, id)| !is_cloud || is_backup_id(id) || *id == LATEST);
     none.hint(

@@ -159,6 +159,8 @@ struct PruneSurvey {
 impl PruneSurvey {
     /// Step 0. In this order: an intent exists before the first file, and until there is a root.
     fn look(objects: &dyn Objects, known: Documents) -> Result<Self> {
+        // Files before intents, intents before documents: a file that is listed here has an intent,
+        // or its document is found below.
         let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
         let alive = alive(objects, &announced, &HeldLeases::new())?;
@@ -197,6 +199,7 @@ impl PruneSurvey {
             own_intents: BTreeSet::new(),
             lacks_conditions: false,
         };
+        // After all documents: a candidate is an object that none of them mentions.
         first.candidates = first.unmentioned()?;
         first.tombstones = tombstones(objects)?;
         Ok(first)
@@ -327,7 +330,7 @@ impl PruneSurvey {
             .filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
         // No backup refers to an unknown name.
-        let known = self.candidates.iter().filter(|of| is_own(&of.name));
+        let known = self.candidates.iter().filter(|object| is_own(&object.name));
         known.into_iter().try_for_each(|candidate| {
             match objects.put(&candidate.tombstone(), b"", &PutIf::Always) {
                 // A full storage cannot store a tombstone, and needs the prune all the more; the
@@ -350,6 +353,7 @@ impl PruneSurvey {
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
         announced.retain(|id| !self.own_intents.contains(id));
+        // Without conditional requests no lease proves that a backup is dead.
         if self.lacks_conditions {
             refuse_doubt(objects, announced.first())?;
         }
@@ -466,6 +470,7 @@ impl PruneSurvey {
             let mut remains = BackupRemains::default();
             for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
+                // The first arm that fits counts: an object is in one sum only.
                 let amount = match (going.contains(&key), is_unlisted, state) {
                     (true, ..) if left.contains(&key) => &mut remains.undeleted,
                     (true, ..) => &mut remains.freed,

@@ -47,6 +47,8 @@ impl RenameIndex {
     /// Their pages are not kept.
     pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<PageItem>> {
         self.asked += 1;
+        // The index reads all pages of the base. In a large base it is made only when many files
+        // ask.
         if entry.inode == 0 || (archive.root.pages.len() > FEW_PAGES && self.asked < PATIENCE) {
             return None;
         }

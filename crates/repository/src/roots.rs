@@ -42,7 +42,6 @@ impl BackupState {
 /// The document of a backup, as read.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The kind of the document.
     pub state: BackupState,
     /// Its contents; `None` if it is damaged but not a root, so that no backup is lost with it.
     pub facts: Option<Arc<RootFacts>>,
@@ -52,7 +51,6 @@ pub struct Document {
 /// time.
 #[derive(Debug, Clone, Default)]
 pub struct RootFacts {
-    /// The source of the backup.
     pub source: SourceInfo,
     /// The system identifier of the cluster, if the source is one.
     pub cluster: Option<String>,
@@ -95,12 +93,10 @@ impl BackupFiles {
         self.sizes.get(name).copied()
     }
 
-    /// Returns all names, ascending.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.sizes.keys()
     }
 
-    /// Returns whether the backup has no files.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
@@ -234,6 +230,7 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
                 found.extend(document?.map(|document| (id.clone(), document)));
             }
         }
+        // A single listing can miss an object that appears while it runs.
         if previous.as_ref() == Some(&seen) {
             return Ok(found);
         }
@@ -284,6 +281,8 @@ fn read(objects: &dyn Objects, id: &str, state: BackupState) -> Result<Option<Do
             state,
             facts: Some(Arc::new(facts)),
         })),
+        // An unlisted backup has promised nothing yet. Of a listed one
+        // the needs must be known.
         Err(error) if error.kind == ErrorKind::Corrupt && state != BackupState::Listed => {
             Ok(Some(Document { state, facts: None }))
         }

@@ -135,6 +135,8 @@ impl RepositoryWriter {
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
+        // Before and after: if the lease was lost meanwhile, a prune may have deleted what the root
+        // names.
         self.intent.check()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;
@@ -448,7 +450,6 @@ pub(super) fn remove_backup(objects: &Arc<dyn Objects>, id: &str) -> bool {
 /// Segments of a stream that may still be uploading while the next one is written.
 const FINISHING: usize = 1;
 
-/// The segments of one stream.
 struct SegmentWriter {
     objects: Arc<dyn Objects>,
     backup: String,
@@ -461,7 +462,6 @@ struct SegmentWriter {
     stored: Vec<StoredSegment>,
 }
 
-/// The segment that is being written.
 struct OpenSegment {
     number: u32,
     bytes: u64,

@@ -44,6 +44,7 @@ impl Stdin {
     /// The system's error about the temporary file.
     pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
         let mut input = input;
+        // A stream of unknown length: the header gets its size when the end has come.
         let mut size = u64::MAX;
         if spool {
             (input, size) = write_to_temporary_file(input)?;
@@ -98,6 +99,7 @@ impl Stdin {
         }
         let read = (&mut input.stream).take(len).read_to_end(buf);
         let end = read.and_then(|got| Ok((got as u64, is_at_end(&mut input.stream)?)));
+        // An error is an end too, or readers that wait for their turn would wait for ever.
         input.ended = end.as_ref().map_or(true, |(_, end)| *end);
         input.offset = offset + len;
         self.turn.notify_all();

@@ -3,7 +3,6 @@
 use crate::patterns::Patterns;
 use fullbore_format::error::quoted;
 
-/// Patterns that are named.
 const NAMED: usize = 10;
 
 /// Returns a warning about the patterns that matched nothing in a scan that is complete. Those that
@@ -20,6 +19,8 @@ pub fn unmatched_warning<'a>(
     let names = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern));
     let names = names.collect::<Vec<_>>().join(", ");
     match unmatched.len() {
+        // The first names are enough to find the mistake: hundreds of patterns can come from a
+        // file.
         0 => None,
         1 => Some(format!("the pattern {names} matched nothing; {place}")),
         n if n <= NAMED => Some(format!("the patterns {names} matched nothing; {place}")),

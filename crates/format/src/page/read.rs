@@ -159,6 +159,7 @@ impl PageReader {
             SPARSE => {
                 let size = next(&self.c.sizes, &mut self.at.size)?;
                 let (map, end) = self.map()?;
+                // A map that goes beyond the file would write outside of it in a restore.
                 if end > size {
                     return None;
                 }
@@ -170,6 +171,8 @@ impl PageReader {
             DIRECTORY => EntryKind::Directory,
             SYMLINK => EntryKind::Symlink(text(&self.c.links, &mut self.at.link)?),
             HARD_LINK => EntryKind::HardLink(
+                // The target of a hard link is opened below the target of a restore: it must not
+                // leave it.
                 text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?,
             ),
             FIFO => EntryKind::Fifo,

@@ -48,6 +48,7 @@ impl Attributes {
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
         match key {
+            // An empty value takes back a record of a global header, so it is no error.
             b"path" => self.path = text(value),
             b"linkpath" => self.link = text(value),
             b"uname" => self.user = text(value),
@@ -187,6 +188,7 @@ fn time(value: &[u8]) -> Option<Time> {
             seconds: 0i64.checked_sub_unsigned(whole)?,
             nanos,
         },
+        // Nanoseconds always count forwards: -0.25 s is -1 s and 750,000,000 ns.
         (true, _) => Time {
             seconds: (-1i64).checked_sub_unsigned(whole)?,
             nanos: 1_000_000_000 - nanos,

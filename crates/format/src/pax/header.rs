@@ -94,6 +94,8 @@ impl Header {
             owner: self.owner(&attributes)?,
             mtime,
             ctime: attributes.ctime.unwrap_or_default(),
+            // A tar has no inodes: 0 is no inode, so nothing takes two members for names of one
+            // file.
             inode: 0,
             xattrs: attributes.take_xattrs(),
         })

@@ -117,6 +117,8 @@ impl PaxReader {
                     Err(cut_off(start))
                 };
             };
+            // Zeros are the end of an archive, and also what stands between archives that were put
+            // together.
             if block == [0; BLOCK] && pending.is_empty() {
                 self.zeros += 1;
                 if !self.has_begun && self.zeros > MAX_EMPTY {
@@ -125,6 +127,8 @@ impl PaxReader {
                 continue;
             }
             if !field::is_sealed(&block) {
+                // After the end there may be the rest of a tape's block or a signature: not every
+                // trailing byte is damage.
                 if self.may_have_ended() && self.has_only_foreign_bytes(input)? {
                     self.trailed = true;
                     return Ok(None);
@@ -172,6 +176,7 @@ impl PaxReader {
         while have < BLOCK {
             match input.read(&mut block[have..]) {
                 Ok(0) if have == 0 => return Ok(None),
+                // The end of the archive was read: a piece of a block behind it is not part of it.
                 Ok(0) if self.may_have_ended() => {
                     self.trailed |= block != [0; BLOCK];
                     return Ok(None);
@@ -308,6 +313,7 @@ impl PaxReader {
         stored: u64,
     ) -> Result<(EntryKind, u64)> {
         let sparse = &attributes.sparse;
+        // GNU tar has written sparse files in three ways: type S, and the PAX versions 0 and 1.0.
         let is_old = header.block[field::TYPEFLAG] == b'S';
         let has_map =
             is_old || sparse.pairs.is_some() || sparse.major.is_some_and(|major| major > 0);

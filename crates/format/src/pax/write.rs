@@ -99,6 +99,7 @@ fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
             format!("cannot store {}: its name is too long", shown(entry)),
         ));
     }
+    // The map of a sparse member stands at the begin of its content and counts to its size.
     let map_len = sparse.map_or(0, |(map, size)| {
         sparse::map_len(map, size).next_multiple_of(BLOCK as u64)
     });
@@ -124,6 +125,7 @@ fn type_link_device(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
             (b'1', target, None)
         }
         EntryKind::HardLink(_) => return Err(bug(entry, "the target of the link is not safe")),
+        // A field ends at the first NUL: the link would lead elsewhere.
         EntryKind::Symlink(target) if target.contains(&0) => {
             return Err(bug(entry, "its target has a NUL"));
         }
@@ -339,6 +341,7 @@ fn needs_owner(name: &str) -> bool {
 
 /// Appends the `x` member.
 fn write_records(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
+    // The header has the length of the records, so its place is kept free until they are written.
     let header = out.len();
     out.resize(header + BLOCK, 0);
     write_all_records(plan, out);
@@ -369,6 +372,7 @@ fn write_all_records(plan: &HeaderPlan, out: &mut Vec<u8>) {
         xattrs,
         ..
     } = plan.entry;
+    // A sparse member has its real name in a record of its own, so it needs no `path`.
     if let Some((_, size)) = plan.sparse {
         write_sparse_records(plan, size, out);
     } else if plan.name_place == FieldPlace::Record {

@@ -173,6 +173,7 @@ impl BackupTotals {
 
 impl AddAssign<&BackupTotals> for BackupTotals {
     fn add_assign(&mut self, more: &BackupTotals) {
+        // These sums saturate: the numbers of a damaged page must not end a run.
         sizes::add(&mut self.entries, more.entries);
         sizes::add(&mut self.files, more.files);
         sizes::add(&mut self.directories, more.directories);

@@ -235,11 +235,13 @@ impl WalKey {
             _ => return None,
         };
         let count = u32::from_str_radix(count, 16).ok()?;
+        // A partial segment is the end of its timeline: no segment follows it in a run.
         let is_counted = if is_partial {
             count == 1
         } else {
             (1..=MAX_MEMBERS as u32).contains(&count)
         };
+        // The last name of the run must exist too.
         first.number.checked_add(count).filter(|_| is_counted)?;
         Some(Self::Run(WalRun {
             system: system.to_owned(),

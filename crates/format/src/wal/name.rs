@@ -109,6 +109,7 @@ impl WalFileName {
             return Some(Self::Segment(segment));
         }
         if let Some(timeline) = name.strip_suffix(".history") {
+            // from_str_radix also takes a sign and small letters, which no server writes.
             let is_number = timeline.len() == 8 && timeline.bytes().all(is_digit);
             let timeline = u32::from_str_radix(timeline, 16).ok()?;
             return (is_number && timeline > 0).then_some(Self::History(timeline));

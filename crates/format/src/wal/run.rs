@@ -127,6 +127,8 @@ pub(super) fn tar_member(name: &str, content: &[u8]) -> Result<Vec<u8>> {
     };
     write_header(&entry, &mut plain)?;
     plain.extend_from_slice(content);
+    // With header and padding each frame is a whole tar member: zstd and tar read the object
+    // without fullbore.
     plain.resize(plain.len() + padding(content.len() as u64), 0);
     Ok(plain)
 }
@@ -158,6 +160,7 @@ pub fn run_object(
     is_partial: bool,
     digester: &WalDigester,
 ) -> Result<(WalRun, Vec<u8>)> {
+    // The end of the tar: `tar` reads the decompressed object without a complaint.
     let end = compress(&END, 1)?;
     let bytes: usize = packed.iter().map(|segment| segment.frame.len()).sum();
     let mut object = Vec::with_capacity(bytes + TAIL_BYTES as usize);
@@ -221,6 +224,7 @@ impl WalRunIndex {
         let (index, frames) = frames.split_last()?;
         let index_at = table_at.checked_sub(index.0 as usize)?;
         let (service, payload) = Service::payload(&tail[index_at..table_at])?;
+        // One frame more than members: the end of the tar.
         if service != Service::WalIndex || frames.len() > MAX_MEMBERS + 1 {
             return None;
         }
@@ -236,6 +240,7 @@ impl WalRunIndex {
             offset += u64::from(*stored);
         }
         let end = offset + frames.last().map_or(0, |(stored, _)| u64::from(*stored));
+        // The positions come from the seek table, and must fill the object to its last byte.
         let is_whole = end + (tail.len() - index_at) as u64 == object_bytes;
         is_whole.then_some(index)
     }

@@ -7,7 +7,7 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::command::newest::NewestBackups;
+use crate::cli::newest::NewestBackups;
 use fullbore_engine::wal::ReceiveProgress;
 use fullbore_format::error::{Error, ErrorKind, Result, reason};
 use serde_json::Value;
@@ -15,6 +15,7 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 /// The first line. A file that begins otherwise is not replaced.
@@ -147,6 +148,29 @@ pub(super) fn metrics_path(text: &str) -> Result<PathBuf, String> {
     } else {
         Err("the name of a file that ends in .prom".to_owned())
     }
+}
+
+/// Does some work, and writes numbers of it to a file, if one is wanted.
+///
+/// # Errors
+/// As [`MetricsFile::new`]; those of the work.
+pub(super) fn measured(
+    path: Option<&Path>,
+    profile: Option<&str>,
+    work: impl FnOnce(&mut RunNumbers) -> Result<u8>,
+) -> Result<u8> {
+    let file = path
+        .map(|path| MetricsFile::new(path, profile))
+        .transpose()?;
+    let begun = Instant::now();
+    let mut numbers = RunNumbers::default();
+    let code = work(&mut numbers);
+    if let Some(file) = file {
+        numbers.exit_code = code.as_ref().map_or_else(Error::exit_code, |code| *code);
+        numbers.seconds = begun.elapsed().as_secs_f64();
+        file.write(&numbers);
+    }
+    code
 }
 
 impl MetricsFile {

@@ -270,21 +270,21 @@ fn pieces_of_an_unfinished_segment_are_taken_back_by_the_session_that_added_them
         }
         let other = session(&inner, Allowed::Append, &web1());
         refused(
-            other.delete(&[piece.clone()]),
+            other.delete(std::slice::from_ref(&piece)),
             ErrorKind::Permission,
             "only add",
         );
         refused(
-            objects.delete(&[run.clone()]),
+            objects.delete(std::slice::from_ref(&run)),
             ErrorKind::Permission,
             "only add",
         );
-        objects.delete(&[piece.clone()]).unwrap();
+        objects.delete(std::slice::from_ref(&piece)).unwrap();
         assert_eq!(inner.get(&piece).unwrap(), None);
         // Another one of this name is not its own any more.
         put(&inner, &piece, b"other");
         refused(
-            objects.delete(&[piece.clone()]),
+            objects.delete(std::slice::from_ref(&piece)),
             ErrorKind::Permission,
             "only add",
         );

@@ -14,7 +14,6 @@ use fullbore_format::{
 use fullbore_platform::queue::Locked;
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
-/// A large file in progress.
 pub(super) struct OpenLargeFile {
     pub(super) record: Record,
     joiner: Joiner,
@@ -58,6 +57,7 @@ impl OpenLargeFile {
             record.state = EntryState::bad_pages(bad_pages);
         }
         record.digest = self.joiner.finish();
+        // One block covers the whole file, whose digest says the same.
         if record.from == 0 && record.blocks.len() < 2 {
             record.blocks.clear();
         }
@@ -89,7 +89,7 @@ impl PageWriter {
     /// Records the extents of a piece.
     pub(super) fn add_extents(
         &mut self,
-        here: &Extent,
+        whole_extent: &Extent,
         runs: Option<&[StoredRun]>,
         known: Option<&BaseEntry>,
     ) {
@@ -97,8 +97,8 @@ impl PageWriter {
             return;
         };
         let whole = [StoredRun::Here {
-            inner: here.inner,
-            len: here.len,
+            inner: whole_extent.inner,
+            len: whole_extent.len,
         }];
         open.is_new |= runs
             .unwrap_or(&whole)
@@ -108,7 +108,7 @@ impl PageWriter {
             match (*run, known) {
                 (StoredRun::Here { inner, len }, _) if len > 0 => {
                     open.record.extents.push(Extent {
-                        frame: here.frame,
+                        frame: whole_extent.frame,
                         inner,
                         len,
                     });
@@ -120,6 +120,8 @@ impl PageWriter {
                         found.push((item.clone(), extent))
                     });
                     for (item, extent) in found {
+                        // Neighbours in one frame are joined: a file with many small changes would
+                        // have an extent for each block otherwise.
                         push_joined(&mut open.record.extents, self.renumbered(&item, extent));
                     }
                 }
@@ -183,6 +185,8 @@ impl PageWriter {
             let place = number * block;
             let (digest, crc) = match touched.get(&number) {
                 Some(read) => {
+                    // A block may be read and be the same: only a digest that differs makes the
+                    // file another one.
                     open.differs |=
                         read.is_none_or(|(digest, _)| known.block(place, block) != Some(&digest));
                     read.unzip()
@@ -219,6 +223,7 @@ impl PageWriter {
 
     fn close_file(&mut self, file: &LargeFile) {
         let Some(open) = self.open.take() else { return };
+        // The state is known only now: a file may change until its last piece was read.
         let mut closed = open.close(file);
         if let Some(known) = file
             .known

@@ -20,6 +20,7 @@ impl PageWriter {
         );
         let crc32c = self.crc_of(known);
         for item in known.parts.iter() {
+            // Whole pages can be referred to only if every record in them is the same to the byte.
             let is_same = known.trust == Trust::Same && state.is_stored() == item.state.is_stored();
             if is_same || (item.entry == entry && item.state == state) {
                 self.mirror_record(item, crc32c);

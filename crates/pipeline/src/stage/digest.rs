@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering::Acquire;
 /// Stage that computes digests, chunks and CRCs.
 #[derive(Debug, Clone, Copy)]
 pub struct DigestStage {
-    /// Digest algorithm.
     pub algorithm: Algorithm,
     /// Block size in bytes.
     pub block: u64,
@@ -33,6 +32,8 @@ impl Stage for DigestStage {
         for (index, part) in parts.iter_mut().enumerate() {
             if let Some((offset, total)) = part_range(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
+                // Small files are hashed together below: one call fills all lanes of the processor
+                // with several files.
                 if self.algorithm == Algorithm::Blake3 && total <= self.block {
                     files.push(index);
                     contents.push(content);
@@ -87,6 +88,7 @@ impl DigestStage {
             let end = position + u64::from(len);
             if let StoredRun::Here { inner, len } = *run {
                 let content = &data[inner as usize..][..len as usize];
+                // A block that was read in part has no digest: without all of them none is kept.
                 if !position.is_multiple_of(self.block)
                     || !(end.is_multiple_of(self.block) || end == file.data_len)
                 {

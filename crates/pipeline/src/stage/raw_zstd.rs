@@ -83,6 +83,7 @@ fn xxh64(data: &[u8]) -> u64 {
         }
         merge(lanes)
     };
+    // The steps and constants are those of the specification, in its order.
     hash = hash.wrapping_add(data.len() as u64);
     while let Some((word, tail)) = rest.split_first_chunk::<8>() {
         hash = (hash ^ round(0, u64::from_le_bytes(*word))).rotate_left(27);

@@ -49,6 +49,8 @@ impl Thin {
             let runs = match part.runs.take() {
                 Some(runs) => runs,
                 None => {
+                    // Blocks find what stayed at its place, chunks what moved. The one that keeps
+                    // more is taken.
                     let by_blocks = self.block_runs(known, &part.piece, *offset, (inner, len));
                     let places = chunk_places(known, &part.chunks, &file.entry, *offset);
                     let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
@@ -68,6 +70,7 @@ impl Thin {
             0
         };
         let end = data.len().min(inner + len + padding);
+        // A known file leaves no bytes, but its part stays: it becomes a reference in the page.
         if is_known(part) {
             part.runs = Some(Vec::new());
             part.inner = self.rest.len() as u32;
@@ -101,6 +104,7 @@ impl Thin {
             let same = digest
                 .zip(known.block(place, self.block))
                 .is_some_and(|(digest, block)| matches_block(block, digest))
+                // Blocks in segments that are given up are stored again although they are known.
                 && !known.is_stored_again(place, len.into());
             let changed = StoredRun::Here {
                 inner: (inner + position) as u32,
@@ -132,6 +136,7 @@ impl Thin {
             let (run, len) = match run {
                 StoredRun::Kept { len, .. } => (run, len),
                 StoredRun::Here { inner, len } => {
+                    // Each run is a tar member of its own, so that tar can still unpack the frame.
                     pax::write_header(&piece_member(&file.entry, offset, len), &mut self.rest)?;
                     let place = self.rest.len() as u32;
                     self.rest

@@ -34,11 +34,8 @@ pub enum RunKind {
 /// Facts about a run that its counters do not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RunSetting {
-    /// The kind of the run.
     pub kind: RunKind,
-    /// The source.
     pub source: EndKind,
-    /// The sink.
     pub sink: EndKind,
     /// Processors that this process may use.
     pub cores: usize,
@@ -54,14 +51,10 @@ pub struct RunSetting {
     pub server_seconds: f64,
 }
 
-/// The limit of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// The processors.
     Processor,
-    /// The disk that is read.
     DiskRead,
-    /// The disk that is written.
     DiskWrite,
     /// The network to the other host, or that host.
     FarHost,
@@ -106,7 +99,6 @@ impl Limit {
 /// The limit of a run, and how it used the processors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HardwareVerdict {
-    /// The limit.
     pub limit: Limit,
     /// Processors that this process may use.
     pub cores: usize,
@@ -226,6 +218,8 @@ fn work_shares(start: &MeterSample, end: &MeterSample, kind: RunKind) -> Vec<(&'
     let spent = (end.processors - start.processors).max(1e-9);
     let [source, workers, sink] = [0, 1, 2].map(|side| end.cpu[side] - start.cpu[side]);
     let sealing = end.sealing - start.sealing;
+    // The counters are read one after the other: without this bound `digesting` could be below
+    // zero.
     let compressing = (end.compressing - start.compressing).min(workers);
     let mut work = match kind {
         RunKind::Backup => vec![
@@ -247,6 +241,7 @@ fn work_shares(start: &MeterSample, end: &MeterSample, kind: RunKind) -> Vec<(&'
     for (_, share) in &mut work {
         *share = (*share / spent).clamp(0.0, 1.0);
     }
+    // Less than half a percent would be printed as 0 %.
     work.retain(|(_, share)| *share >= 0.005);
     work.sort_by(|a, b| b.1.total_cmp(&a.1));
     work

@@ -121,9 +121,7 @@ pub struct Meter {
     pub sink: Arc<Gauge>,
     /// Plain bytes that were stored.
     pub plain_bytes: AtomicU64,
-    /// Bytes that were stored.
     pub stored_bytes: AtomicU64,
-    /// Entries that were processed.
     pub entries: AtomicU64,
     /// Regular files that were processed.
     pub files: AtomicU64,
@@ -164,6 +162,7 @@ impl Default for Meter {
             begun: Mutex::default(),
             timeline: Mutex::default(),
         };
+        // Figures of a run are differences from here: processors and devices were busy before it.
         let begun = MeterSample {
             seconds: 0.0,
             ..meter.sample()
@@ -196,7 +195,6 @@ pub enum Side {
 }
 
 impl Side {
-    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -209,7 +207,6 @@ impl Side {
 /// The limit of a run or of a time within it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LimitVerdict {
-    /// The part that was the limit.
     pub limit: Side,
     /// Shares of source, workers and sink.
     pub shares: [Shares; 3],
@@ -218,7 +215,6 @@ pub struct LimitVerdict {
 }
 
 impl LimitVerdict {
-    /// Returns the shares of one part.
     pub fn of(&self, side: Side) -> Shares {
         self.shares[side as usize]
     }
@@ -293,6 +289,7 @@ impl Meter {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
+            // Relaxed loads: the figures are of one moment only nearly, which is enough for rates.
             small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
             machine: platform::machine_time(),
@@ -441,6 +438,7 @@ pub fn verdict(start: &MeterSample, end: &MeterSample) -> LimitVerdict {
     let wall = (end.seconds - start.seconds).max(1e-9);
     let [read, work, store] =
         [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(start, end, side));
+    // Readers that starve wait for the walk, the only part before them.
     let waited_for_walk = end.times[0][1] - start.times[0][1];
     let walk = (waited_for_walk / (wall * end.streams as f64)).clamp(0.0, 1.0);
     let source = read.max(walk);

@@ -191,8 +191,11 @@ pub fn copy(source: &File, target: &File, run: ByteRun) -> io::Result<()> {
         match retry_on_intr(|| {
             rustix::fs::copy_file_range(source, Some(&mut read), target, Some(&mut written), len)
         }) {
+            // 0 is the end of the file, or a file system that does not copy: reading tells which of
+            // the two.
             Ok(0) => break,
             Ok(done) => offset += done as u64,
+            // These are facts about the disk, which reading and writing would meet again.
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => return Err(error.into()),
             Err(error) => {
                 debug(|| {
@@ -369,13 +372,11 @@ pub fn truncate(fd: impl AsFd, len: u64) -> io::Result<()> {
 pub struct Umask(Mode);
 
 impl Umask {
-    /// Clears the umask.
     #[must_use = "dropping it restores the umask"]
     pub fn clear() -> Self {
         Self(rustix::process::umask(Mode::empty()))
     }
 
-    /// The previous umask.
     pub fn previous(&self) -> u32 {
         self.0.as_raw_mode()
     }

@@ -184,6 +184,7 @@ fn parse_hosts(given: &mut Given, hosts: &str) -> Result<()> {
         names.push(percent_decoded(name)?);
         ports.push(percent_decoded(port)?);
     }
+    // An empty host leaves the parameter to the service and the environment, as libpq does.
     if names.iter().any(|name| !name.is_empty()) || names.len() > 1 {
         given.insert("host", names.join(","));
     }

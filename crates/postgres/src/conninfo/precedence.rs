@@ -75,6 +75,8 @@ pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, S
             if name == "password" && !given.contains_key(name) {
                 origin = format!("service {service:?}");
             }
+            // `or_insert`: the connection string wins over the service, and the service over the
+            // environment.
             given.entry(name).or_insert(value);
         }
     }

@@ -26,7 +26,6 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// Time for a connection and for its start, unless a connect_timeout is given.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection.
 pub(super) enum Link {
     Socket(UnixStream),
     Tcp(TcpStream),
@@ -56,6 +55,7 @@ impl Link {
                 keep_alive(&stream, &params.keepalive)
                     .map_err(|value| unreachable_host(host, value))?;
                 stream
+                    // A server that accepts and then says nothing must not hold the run.
                     .set_read_timeout(Some(limit))
                     .map_err(|value| unreachable_host(host, value))?;
                 match encryption {
@@ -157,6 +157,8 @@ fn encrypted(
             .and_then(|()| stream.read_exact(&mut answer));
         asked.map_err(|error| lost(&error))?;
         match answer {
+            // Only this byte is read: clear bytes behind it would spoil the handshake, not pass for
+            // the server's.
             [b'S'] => {}
             _ if is_optional => return Ok(Link::Tcp(stream)),
             _ => {

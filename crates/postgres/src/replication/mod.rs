@@ -30,10 +30,8 @@ const NAME_BYTES: usize = 63;
 /// The SQLSTATE for an object that exists.
 const DUPLICATE: &str = "42710";
 
-/// A row of an answer.
 type AnswerRow = Vec<Option<Vec<u8>>>;
 
-/// A replication session.
 pub struct ReplicationClient {
     messages: Messages,
     major: u32,
@@ -50,7 +48,6 @@ pub struct ServerIdentity {
     pub lsn: Lsn,
 }
 
-/// A replication slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
     /// The WAL that the slot keeps begins here; `None` if it was not used yet, or has lost its WAL.
@@ -263,6 +260,8 @@ fn read_answer(messages: &mut Messages) -> Result<Result<Vec<AnswerRow>, Vec<u8>
         match kind {
             b'D' if rows.len() < MAX_ROWS => rows.push(Fields(&body).row()?),
             b'D' => return Err(unexpected("too many rows")),
+            // An error is followed by "ready": it is read to the end, so that the session stays
+            // usable.
             b'E' => refused = Some(body),
             b'T' | b'C' | b'N' | b'S' | b'c' | b'I' => {}
             b'Z' => return Ok(refused.map_or(Ok(rows), Err)),

@@ -17,7 +17,7 @@ const IN_USE: &str = "55006";
 pub(super) fn refusal(message: &str, body: &[u8]) -> Error {
     let fields = fields_of(body);
     let field = |kind: u8| {
-        let found = fields.iter().find(|(of, _)| *of == kind);
+        let found = fields.iter().find(|(code, _)| *code == kind);
         found.map(|(_, text)| one_line(text))
     };
     let state = field(b'C').unwrap_or_default();

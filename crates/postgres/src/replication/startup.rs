@@ -128,6 +128,8 @@ impl Login<'_> {
     fn authenticate(&mut self, messages: &mut Messages, mut fields: Fields<'_>) -> Result<()> {
         match fields.i32()? {
             0 => self.check_binding(),
+            // Before a password leaves in clear or as MD5: where binding is required, both are
+            // refused.
             3 => {
                 self.refuse_unbound()?;
                 let password = self.password()?.to_vec();
@@ -174,6 +176,8 @@ impl Login<'_> {
                 .server_certificate()
                 .and_then(tls::certificate_hash),
         };
+        // `unrequested` tells the server that we could have bound: it refuses if an attacker has
+        // hidden its offer.
         let (name, binding) = match hash {
             Some(hash) if has_plus => {
                 self.is_bound = true;

@@ -34,7 +34,6 @@ pub enum WalEvent {
     },
     /// The server lives, and its WAL ends here.
     Alive {
-        /// The end of its WAL.
         end: Lsn,
         /// Whether it wants a report at once, or it ends the connection.
         wants_report: bool,
@@ -48,7 +47,6 @@ pub enum WalEvent {
 /// Where a timeline ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineEnd {
-    /// The timeline that follows.
     pub next: u32,
     /// The place of the switch.
     pub at: Lsn,
@@ -160,6 +158,7 @@ impl<'a> WalStream<'a> {
             b'w' => {
                 let start = Lsn(fields.u64()?);
                 let rest = fields.0.len();
+                // A gap in the stream would become a hole in a segment.
                 if start != self.next || rest < DATA_HEAD - 9 {
                     return Err(unexpected(&format!(
                         "WAL of {start} where {} follows",

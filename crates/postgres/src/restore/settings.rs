@@ -12,7 +12,6 @@ const UNITS: [&str; 11] = [
     "B", "kB", "MB", "GB", "TB", "us", "ms", "s", "min", "h", "d",
 ];
 
-/// A setting of the server.
 struct ServerSetting<'a> {
     kind: &'a str,
     first: u32,
@@ -108,6 +107,7 @@ fn is_number(value: &str) -> bool {
         Some(digits) => split_at_end(digits, |c| c.is_ascii_hexdigit()),
         None => split_at_end(value, |c| c.is_ascii_digit() || "+-.".contains(c)),
     };
+    // `e` begins an exponent only before a digit or a sign; otherwise it begins a unit.
     let exponent = rest
         .strip_prefix(['e', 'E'])
         .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c)));

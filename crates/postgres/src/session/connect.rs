@@ -94,6 +94,7 @@ fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
 fn open_session(params: &Params, host: &Host) -> Result<Session> {
     let begun = Instant::now();
     let mut client = connect_host(params, host)?;
+    // Behind a pooler each statement may reach another session, which would end the backup unseen.
     refuse_pooled_session(&mut client, || begun.elapsed())?;
     let mut session = Session {
         client: Some(client),
@@ -151,6 +152,8 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
         match connect_within(params.connect_timeout, config, tls) {
             Ok(client) => return Ok(client),
             Err(failure) => {
+                // As libpq: with prefer and allow the other kind of encryption is tried. The first
+                // failure is shown.
                 let may_try_other_mode = failure.may_try_other_mode();
                 first = first.or(Some(failure));
                 if !may_try_other_mode {
@@ -167,7 +170,7 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
         Some(ConnectFailure::Server(error)) => {
             with_hint(server_error(&message, &error), &error, host)
         }
-        Some(ConnectFailure::LateFiles(limit)) => Error::new(ErrorKind::Unreachable, message)
+        Some(ConnectFailure::TimedOut(limit)) => Error::new(ErrorKind::Unreachable, message)
             .because(format!(
                 "no answer within {} seconds, the connect_timeout",
                 limit.as_secs()
@@ -181,7 +184,7 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
 enum ConnectFailure {
     Server(postgres::Error),
     /// No answer within the limit.
-    LateFiles(Duration),
+    TimedOut(Duration),
     NoThread(Error),
 }
 
@@ -194,7 +197,7 @@ impl ConnectFailure {
                 Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
                 None => error.to_string().contains("TLS"),
             },
-            Self::LateFiles(_) | Self::NoThread(_) => false,
+            Self::TimedOut(_) | Self::NoThread(_) => false,
         }
     }
 }
@@ -218,7 +221,7 @@ fn connect_within(
     start(move || drop(done.send(connect()))).map_err(ConnectFailure::NoThread)?;
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(ConnectFailure::Server),
-        Err(_) => Err(ConnectFailure::LateFiles(limit)),
+        Err(_) => Err(ConnectFailure::TimedOut(limit)),
     }
 }
 
@@ -244,6 +247,7 @@ fn client_config(params: &Params, host: &Host) -> Config {
     if let Some(options) = &params.options {
         config.options(options);
     }
+    // By name, no catch-all: a weaker binding than was asked for must not slip in.
     config.channel_binding(match params.tls.channel_binding {
         Binding::Disable => config::ChannelBinding::Disable,
         Binding::Prefer => config::ChannelBinding::Prefer,
@@ -268,6 +272,7 @@ fn client_config(params: &Params, host: &Host) -> Config {
 /// Adds a hint to a refusal.
 fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     let code = cause.code();
+    // By code where the server gave one: texts are in the language of the server.
     let hint = if code == Some(&SqlState::INVALID_PASSWORD) {
         match &host.password {
             Some(password) => format!("the password is from {}", password.from),

@@ -43,7 +43,6 @@ pub struct Session {
     /// True if the server was a standby at the start. This and `process` must not change until the
     /// end.
     standby: bool,
-    /// The server process of this session.
     process: i32,
     /// The slot that holds WAL, if any.
     slot: Option<String>,
@@ -320,6 +319,8 @@ impl Session {
             &sql,
             &[(&wait_for_archive, Type::BOOL)],
         )?;
+        // Before the answer is read: the server has ended the backup, and to stop it again would
+        // fail.
         self.in_backup = false;
         let lsn: &str = row.get(0)?;
         let backup_label: Vec<u8> = row.get(1)?;
@@ -329,6 +330,7 @@ impl Session {
                 "cannot find the timeline in the server's backup label",
             )
         })?;
+        // A standby can follow its primary to a new timeline during the backup.
         let timeline = if self.standby {
             self.timeline()?.max(start_timeline)
         } else {
@@ -503,7 +505,6 @@ impl Session {
     }
 }
 
-/// Returns the error that makes a backup void.
 fn void_backup(reason: &str) -> Error {
     Error::new(ErrorKind::Unreachable, "the backup is void").because(reason)
 }

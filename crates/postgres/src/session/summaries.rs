@@ -103,6 +103,7 @@ impl Session {
             .client()?
             .query_typed_raw(CONTENTS, params)
             .map_err(summary_error)?;
+        // Row by row: a summary of a busy day does not fit into memory.
         while let Some(row) = rows.next().map_err(summary_error)? {
             let row = SqlRow(row);
             let relation = (row.get(0)?, row.get(1)?, row.get(2)?);

@@ -55,6 +55,7 @@ impl WalSpace {
         let first = *self.first.get_or_insert(kept);
         let elapsed = self.began.elapsed();
         let per_second = kept.saturating_sub(first) / elapsed.as_secs().max(1);
+        // The rate of the first seconds says little, so less is concluded from it.
         let lasts = if elapsed < KNOWN_AFTER {
             KNOWN_AFTER
         } else {

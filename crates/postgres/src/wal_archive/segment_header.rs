@@ -13,7 +13,6 @@ use std::ops::RangeInclusive;
 const MAGIC: u16 = 0xD100;
 /// The flag of a long header, which only the first page of a segment has.
 const LONG_HEADER: u16 = 0x0002;
-/// Bytes of the header.
 const HEADER_BYTES: usize = 40;
 /// Bytes of the header of other pages up to the end of its location.
 const SHORT_HEADER_BYTES: usize = 16;
@@ -23,7 +22,6 @@ const SHORT_HEADER_BYTES: usize = 16;
 pub struct SegmentFacts {
     /// Identifies the cluster that wrote it.
     pub system: u64,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Timeline of the first page: at most that of the name, as the first segment of a timeline begins with a copy.
     pub timeline: u32,
@@ -128,6 +126,7 @@ pub fn check_segment(content: &[u8], name: SegmentName) -> Result<SegmentFacts> 
         let actual = SegmentName::at(name.timeline, facts.start, facts.segment_bytes);
         return wrong_segment(name, format!("its first page is that of {actual}"));
     }
+    // An older timeline is right: the first segment of a timeline begins with WAL of its parent.
     if facts.timeline > name.timeline {
         return wrong_segment(
             name,

@@ -13,13 +13,11 @@ pub const MAX_HISTORY_BYTES: u64 = 64 << 10;
 /// The WAL of a system that is there, by name.
 #[derive(Debug, Clone, Default)]
 pub struct HeldWal {
-    /// Complete segments.
     pub segments: BTreeSet<SegmentName>,
     /// Segments in which timelines ended.
     pub partial: BTreeSet<SegmentName>,
     /// Segments of which only the beginning is there. One that no other follows on its timeline counts as its end.
     pub open: BTreeSet<SegmentName>,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
 }
 

@@ -71,6 +71,8 @@ impl MissingParts {
             .map(|reason| (*reason).to_owned())
             .collect();
         if self.unreadable > 0 {
+            // Lines for people: each has number and first name, so that one look tells whether it
+            // matters.
             let (past, present) = if self.unreadable == 1 {
                 ("was", "is")
             } else {

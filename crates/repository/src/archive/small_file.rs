@@ -23,6 +23,7 @@ pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u
     else {
         return Ok(None);
     };
+    // The size is from the backup: this is the bound of the memory.
     if first.entry.data_len() > MAX_BYTES {
         let message = format!(
             "cannot read the settings in {}: it is too large",

@@ -47,18 +47,14 @@ impl Default for WalRetention {
     }
 }
 
-/// The WAL that a backup needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalNeeds {
-    /// The backup.
     pub id: String,
     /// The system identifier of its cluster.
     pub system: String,
-    /// The first segment.
     pub first: SegmentName,
     /// The last segment that it needs to be consistent.
     pub last: SegmentName,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
     /// When its capture ended, in seconds since 1970.
     pub ended: i64,
@@ -135,11 +131,9 @@ fn half_of_location(half: &str) -> u64 {
 pub struct PrunedWal {
     /// Objects that were deleted.
     pub freed_runs: u64,
-    /// Bytes of them.
     pub freed_bytes: u64,
     /// Objects that have a tombstone, and go with a later prune.
     pub marked_runs: u64,
-    /// Bytes of them.
     pub marked_bytes: u64,
     /// Systems of which there is no backup: all of their WAL is kept.
     pub systems_without_backups: Vec<String>,
@@ -277,7 +271,7 @@ impl WalPruning<'_> {
     ) -> Result<()> {
         let now = Timestamp::now().as_second();
         let grace = self.retention.grace_seconds;
-        let is_due = |since: i64| since <= now.saturating_sub(grace);
+        let is_due = |marked_at: i64| marked_at <= now.saturating_sub(grace);
         let mut going = Vec::new();
         let mut marked = BTreeSet::new();
         for stored in covered {
@@ -292,7 +286,7 @@ impl WalPruning<'_> {
         {
             let key = &stored.key;
             let is_over = match self.marks.get(key) {
-                Some(since) => is_due(*since),
+                Some(marked_at) => is_due(*marked_at),
                 None => grace <= 0,
             };
             if is_over {

@@ -30,12 +30,10 @@ pub struct WalArchive {
     pub(super) digester: WalDigester,
 }
 
-/// A run that a listing had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRun {
     /// Its key as data.
     pub run: WalRun,
-    /// Bytes of the object.
     pub bytes: u64,
 }
 
@@ -66,7 +64,6 @@ impl WalListing {
         listing
     }
 
-    /// Returns the bytes of all objects.
     pub fn bytes(&self) -> u64 {
         let runs = self.runs.iter().map(|stored| stored.bytes);
         let pieces = self.pieces.iter().map(|stored| stored.bytes);
@@ -154,7 +151,6 @@ impl WalArchive {
         }
     }
 
-    /// The system.
     pub fn system(&self) -> &str {
         &self.system
     }
@@ -321,6 +317,8 @@ impl WalArchive {
     ) -> Result<()> {
         let key = stored.run.to_string();
         let name = self.describe(&key);
+        // A short run is read with one request, index and segments at once. Of a long one only what
+        // is wanted is fetched.
         let whole = match stored.bytes <= WHOLE_BYTES {
             true => Some(self.objects.get(&key)?.ok_or_else(|| missing(&name))?.0),
             false => None,
@@ -341,6 +339,7 @@ impl WalArchive {
         let members = stored.run.segments().zip(&index.members);
         for (segment, member) in members.filter(|(segment, _)| *segment >= first) {
             let end = member.offset.saturating_add(member.stored_bytes);
+            // The positions are from the index: no read goes beyond the object that was listed.
             if end > stored.bytes {
                 return Err(
                     Error::corrupt(format!("{name} is damaged")).because("it ends too early")

@@ -37,7 +37,6 @@ pub type OpenSubject = dyn Fn(&[u8]) -> Result<OpenedSources> + Send + Sync;
 pub struct OpenedSources {
     /// Where they are; the number of sources is that of the list.
     pub origin: FarOrigin,
-    /// The sources.
     pub sources: Vec<Arc<dyn Source>>,
     /// Warnings, after all scans.
     pub warnings: Box<dyn Fn() -> Vec<String> + Send + Sync>,
@@ -188,6 +187,8 @@ impl ServedSource {
     ) -> Result<FrameWords> {
         let small = small.into_iter().map(ScannedWords::scanned);
         let small = small.collect::<Result<Vec<_>>>()?;
+        // The sizes come from the other side: a frame has the memory of one frame, whatever they
+        // say.
         let most = buf.made_for() as u64;
         if small.iter().any(|scanned| bytes_read(scanned) > most) {
             return Err(wrong_words("a file is larger than its frame"));
@@ -216,9 +217,11 @@ impl ServedSource {
         let scanned = words.scanned.scanned()?;
         let path = scanned.entry.path.clone();
         let mut all = self.large.locked();
+        // Pieces of one file come in several frames: state of the file must be one.
         if let Some(kept) = all.get(&path) {
             return Ok(kept.file.clone());
         }
+        // The other side decides how many files it begins: this bounds their memory.
         let held: usize = all.values().map(|kept| kept_bytes(&kept.file.entry)).sum();
         if held > 0 && held + kept_bytes(&scanned.entry) > KEPT_BYTES {
             return Err(wrong_words("it begins more files than it reads"));

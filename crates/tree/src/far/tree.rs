@@ -64,6 +64,7 @@ impl FarTree {
         } = members;
         let rest = match words.left {
             None => None,
+            // Members that did not fit go into the next frame. More than were asked for is a lie.
             Some(left) if left as usize <= small.len() => {
                 let left = small.split_off(small.len() - left as usize);
                 Some(Slice::Members(left, large))
@@ -92,6 +93,7 @@ impl FarTree {
         let words = self.read_slice(buf.made_for(), slice)?;
         file.changed.fetch_or(words.changed, AcqRel);
         if let Some(reason) = words.failed {
+            // The first failure is the reason; what follows are its consequences.
             file.failed.get_or_init(|| reason);
         }
         let data_bytes = words.data.len();
@@ -176,6 +178,7 @@ impl PartWords {
             .transpose()?;
         let is_within =
             |inner: u32, len: u32| u64::from(inner) + u64::from(len) <= data_bytes as u64;
+        // Positions come from another host: each is inside of the data that came with it.
         let are_within = runs.iter().flatten().all(|run| match run {
             StoredRun::Here { inner, len } => is_within(*inner, *len),
             StoredRun::Kept { .. } => true,
@@ -246,6 +249,7 @@ impl LargeWords {
 
 impl Source for FarTree {
     fn scan(&self) -> Result<Stream<Scanned>> {
+        // A thread asks ahead, so that the connection's delay is paid once, not for each batch.
         let queue = Arc::new(Queue::with_room(BATCHES));
         let (filler, channel, number) = (End(queue.clone()), self.channel.clone(), self.number);
         start(move || {

@@ -10,7 +10,6 @@ use fullbore_format::{
 use fullbore_pipeline::known::{BaseEntry, StoredRun, Trust};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 
-/// A value as CBOR.
 pub(super) fn encoded<T: Encode<()>>(value: &T) -> Vec<u8> {
     encoded_in(value, 0)
 }
@@ -122,6 +121,8 @@ fn time((seconds, nanos): (i64, u32)) -> Result<Time> {
 
 impl EntryWords {
     pub(super) fn of(entry: &Entry) -> Self {
+        // Every kind by name, no catch-all: a new kind must not cross the connection as something
+        // else.
         let kind = match &entry.kind {
             EntryKind::File { size, map } => {
                 KindWords::File(*size, map.as_ref().map(|map| run_words(map)))
@@ -157,6 +158,8 @@ impl EntryWords {
 
     pub(super) fn entry(self) -> Result<Entry> {
         let kind = match self.kind {
+            // The words are those of another host: each limit that the format has is checked here
+            // once.
             KindWords::File(size, _) if size > MAX_SIZE => {
                 return Err(wrong_words("a file is too large"));
             }

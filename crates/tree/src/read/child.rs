@@ -115,6 +115,8 @@ impl TreeInner {
             Err(error) => self.unreadable_child(path, error),
         };
         let parent_stat = dir.ok().map(|(_, now)| now);
+        // The reader opens the file only in this directory: one that was swapped for another is
+        // noticed.
         child.scanned.home = parent_stat.map(|stat| (stat.dev, stat.inode));
         child.scanned.exposed = parent_stat.is_none_or(|stat| self.is_writable_by_others(stat));
         child
@@ -163,6 +165,8 @@ impl TreeInner {
         if is_file && let Some(reason) = (self.rules.torn)(dir.as_fd(), &path) {
             state = EntryState::Unreadable(reason);
         }
+        // Where the file system keeps no change time, the latest time makes every comparison say
+        // "changed".
         let ctime = if is_file && !self.has_change_time(dir, name, &stat) {
             LATEST_TIME
         } else {
@@ -185,6 +189,7 @@ impl TreeInner {
             inode: stat.inode,
             xattrs: Vec::new(),
         };
+        // Files and directories are opened later anyway, and their attributes are read then.
         if is_special && !self.has_overlay() {
             match xattr::read_all_at(dir, name) {
                 Ok(xattrs) => entry.xattrs = self.named(xattrs),
@@ -252,7 +257,6 @@ impl TreeInner {
         answer
     }
 
-    /// Returns one object by its path.
     pub(crate) fn look(&self, path: &[u8]) -> Child {
         let child = self.open_parent(path).and_then(|(dir, name)| {
             self.build_child(&dir, name, path.to_vec(), dir::stat(&dir, name)?)

@@ -45,13 +45,11 @@ pub(super) fn listed(
     }))
 }
 
-/// The position in a list.
 struct ListPosition {
     inner: Arc<TreeInner>,
     links: Links,
     /// Device of the top.
     dev: u64,
-    /// Path that was delivered last.
     last: EntryPath,
     /// A directory that a walk would not enter. Names below it are skipped.
     closed_dir: Option<EntryPath>,
@@ -69,6 +67,8 @@ impl ListPosition {
             return Vec::new();
         }
         let mut object = self.inner.look(&path);
+        // The same questions in the same order as in a walk, so that a list of all names gives the
+        // same backup.
         let is_own = object.scanned.entry.is_file() && self.inner.is_own(&object);
         if is_own || self.inner.leaves_out(&path, is_directory(&object.scanned)) {
             return Vec::new();
@@ -85,6 +85,8 @@ impl ListPosition {
             .inner
             .is_never_entered(&object, self.dev)
             .then(|| path.clone());
+        // A name below a link cannot be opened: say so, because "not found" would send the user
+        // looking.
         if !object.scanned.state.is_stored()
             && let Some(reason) = self.link_above(&path)
         {

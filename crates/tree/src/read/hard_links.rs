@@ -46,6 +46,8 @@ impl Links {
         };
         let target = join(self.directories.path(first.directory()), first.name());
         child.scanned.entry.kind = EntryKind::HardLink(target);
+        // All names have come: the file is forgotten, so memory holds only files whose names are
+        // still to come.
         if first.count_name() == 0
             && let Some(last) = firsts.remove(&inode)
         {

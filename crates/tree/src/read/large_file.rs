@@ -37,6 +37,8 @@ impl TreeInner {
             Ok((fd, xattrs)) => {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
+                // Owner and attributes are read when the file is open, later than the scan: they
+                // belong to the content that is read.
                 now.iter()
                     .for_each(|now| _ = self.update_owner(now, &mut entry));
                 now.is_some_and(|now| is_replaced(fd, &now, &entry, large.born))
@@ -52,6 +54,8 @@ impl TreeInner {
         };
         self.orphan_links(&entry, replaced);
         large.changed.fetch_or(replaced, AcqRel);
+        // A file of which an earlier backup has parts is stored as members for its pieces, without
+        // a header of its own.
         if large.known.is_none() {
             self.append_header(&entry, buf)?;
         }

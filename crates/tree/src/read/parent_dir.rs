@@ -36,6 +36,8 @@ impl TreeInner {
         let Some(first) = next.first().filter(|first| is_opened(first)) else {
             return;
         };
+        // Files of the last call are still to be taken: a second call would open more than one
+        // batch.
         if !current.opened.is_empty() || self.has_overlay() {
             return;
         }
@@ -94,6 +96,8 @@ impl TreeInner {
             return Ok((fd, true));
         }
         let (parent, name) = split(path);
+        // Without the directory of the scan there is nothing to compare with, so the path is opened
+        // as it is.
         if home.is_some() {
             self.go_to(current, parent);
         }

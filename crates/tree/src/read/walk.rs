@@ -350,6 +350,8 @@ impl TreeWalk {
             inner.read_dir_xattrs(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
+        // A top without a name of its own is an open directory: it cannot become a file unless it
+        // was replaced.
         if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
             let message = format!("{} is no longer a directory", quoted(&top.at));
             return Some(Err(Error::new(ErrorKind::System, message)));
@@ -408,6 +410,7 @@ impl Iterator for TreeWalk {
                 Some(Some(children)) => {
                     (level.unseen, level.children) = (children.len(), children.into_iter())
                 }
+                // The thread that made this batch is gone: to go on would leave out its entries.
                 Some(None) => return Some(Err(Error::new(ErrorKind::Bug, LOST))),
                 None => _ = self.levels.pop(),
             }

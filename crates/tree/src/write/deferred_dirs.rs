@@ -99,8 +99,8 @@ impl DeferredDirs {
     /// is known.
     fn find(&self, path: &[u8]) -> Result<(u64, Option<HeaderAt>)> {
         let mut key = self.hasher.hash_one(path);
-        while let Some(there) = self.places.get(&key) {
-            match there {
+        while let Some(header) = self.places.get(&key) {
+            match header {
                 Some(place) if self.read_header(*place)?.path == path => {
                     return Ok((key, Some(*place)));
                 }
@@ -125,6 +125,8 @@ impl DeferredDirs {
 
     fn read_header(&self, place: HeaderAt) -> Result<Entry> {
         let mut filed = Vec::new();
+        // Headers are filed in order: what lies before `filed` is in the file, the rest still in
+        // memory.
         let header = match (place.offset.checked_sub(self.filed), &self.file) {
             (Some(at), _) => &self.rest[at as usize..][..place.len as usize],
             (None, Some(file)) => {

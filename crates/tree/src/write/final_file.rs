@@ -24,7 +24,6 @@ pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
 /// A file that completes the tree, such as `pg_control`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinalFile {
-    /// Final path.
     pub path: EntryPath,
     /// A second path that must exist; otherwise the file is removed.
     pub only_with: Option<EntryPath>,
@@ -85,10 +84,13 @@ impl TargetTree {
         if may && !is_whole {
             return Ok(FinalPlaced::Kept);
         }
+        // The directory has its final time already, and the rename would change it.
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
         if may {
             write::rename_at(&dir, UNFINISHED, &dir, entry::split(&last.path).1).map_err(failed)?;
         } else {
+            // The file that this one belongs to is not there: the final file would make a server
+            // start on half a cluster.
             write::unlink_at(&dir, UNFINISHED).map_err(failed)?;
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;

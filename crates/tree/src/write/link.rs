@@ -71,8 +71,10 @@ impl TargetWriter {
         let mut link_copies = tree.link_copies.locked();
         let first = tree.inode_at(target).map_err(failed)?;
         let known = link_copies.entry(first).or_default();
-        let is_name_of_first =
-            tree.options.overwrite && tree.inode_at(path).is_ok_and(|there| there == first);
+        let is_name_of_first = tree.options.overwrite
+            && tree
+                .inode_at(path)
+                .is_ok_and(|inode_there| inode_there == first);
         if (known.is_empty() || is_name_of_first) && self.give_name(target, path)? {
             return Ok(());
         }
@@ -114,6 +116,8 @@ impl TargetWriter {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
+        // A repeated restore finds its own link. To replace it would need a name more, which may be
+        // one too many.
         let is_linked = tree.options.overwrite && is_same_file((dir, name), (&source_dir, old));
         let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
             if is_linked {
@@ -140,6 +144,7 @@ impl TargetWriter {
             return self.copy_file(dir::open_read(&source_dir, old).map_err(failed)?, path);
         }
         let kind = match stat.kind {
+            // The kind is that of the object that lies there now, not that of the backup.
             FileKind::Symlink => {
                 EntryKind::Symlink(dir::read_link(&source_dir, old).map_err(failed)?)
             }
@@ -164,6 +169,7 @@ impl TargetWriter {
         if tree.options.overwrite && self.is_copy(&source, &entry)? {
             return Ok(());
         }
+        // Only this user can read the copy until it has the access of the entry.
         let made = self.create_with_room(&entry, PRIVATE)?;
         for run in entry.runs(0, entry.data_len()) {
             write::copy(&source, &made.file, run).map_err(failed)?;

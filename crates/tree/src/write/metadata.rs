@@ -93,6 +93,7 @@ impl TargetWriter {
             let done = write::chmod_fd(fd, modes.before_list);
             self.warn_if_forbidden(entry, "mode", done)?;
         }
+        // Without its list the mode of the group would grant what the list's mask was to limit.
         if !self.set_xattrs(entry, false, set)? && modes.has_list() {
             let done = write::chmod_fd(fd, modes.without_list);
             self.warn_if_forbidden(entry, "mode", done)?;
@@ -236,6 +237,8 @@ impl TargetWriter {
         let (dir, name) = self.enter_shared(&entry.path)?;
         let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
+        // Between creation and now another user may have put an object of their own here, which
+        // must not get the owner of the backup.
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced_error()));
         }
@@ -266,6 +269,7 @@ impl TargetWriter {
             self.remove_extra_xattrs(entry, &present, |name| object.remove_xattr(name))?;
         }
         let owner = Some((stat.uid, stat.gid));
+        // The owner first: a change of owner clears setuid bits, which the mode sets afterwards.
         let owned = self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
         let modes = ModeSteps::of(entry, owned);
         if may_have_inherited || stat.mode != modes.before_list {

@@ -67,6 +67,7 @@ impl TargetWriter {
         };
         let (dir, name) = self.enter(&path)?;
         let dir = dir.as_fd();
+        // The name follows from that of the entry, so an interrupted copy is found and continued.
         let partial = partial_name(name);
         let opened = tree.with_write_access(&path, dir, || open_partial(dir, &partial, moved));
         let (fd, has_content) = opened.map_err(|e| tree.error("create", &path, e))?;
@@ -98,6 +99,7 @@ impl TargetWriter {
             return Ok(None);
         };
         let stat = dir::stat_fd(&file).map_err(|e| tree.error("rename", source, e))?;
+        // A further name would show the file while it is half changed.
         let is_alone = stat.kind == FileKind::File && stat.nlink == 1;
         if !is_alone || !self.may_keep_file(entry, &file, &stat)? {
             return Ok(None);
@@ -119,6 +121,7 @@ fn open_partial(
 ) -> io::Result<(OwnedFd, bool)> {
     if let Ok(file) = write::open_write(dir, name) {
         let stat = dir::stat_fd(&file)?;
+        // A file that others can have open could change below the new content.
         let is_private = stat.uid == platform::user_id() && stat.mode & 0o077 == 0;
         if stat.kind == FileKind::File
             && stat.nlink == 1

@@ -236,6 +236,8 @@ impl TargetWriter {
         let dir = dir.as_fd();
         let created = tree.unless_name_taken(&path, dir, name, || {
             tree.with_write_access(&path, dir, || match tree.create_whole(dir, name, mode) {
+                // The plain creation is tried first: in an empty target it is the only call a file
+                // needs.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
                     tree.create_replacement(dir, name, mode)
                 }

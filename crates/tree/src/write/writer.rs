@@ -31,7 +31,6 @@ const MAX_PARENTS: usize = 8;
 /// Writes to a tree from one thread. Keeps the directory of the last object open, and those above it.
 #[derive(Debug)]
 pub struct TargetWriter {
-    /// The tree that all writers share.
     pub tree: Arc<TargetTree>,
     /// Each within the one before it.
     parents: Vec<Parent>,
@@ -64,6 +63,7 @@ impl TargetWriter {
     /// Opens the directory of `path`. Returns it with the last name of the path.
     pub fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
+        // Entries come in archive order, so a directory that is left is not entered again.
         while let Some(last) = self.parents.pop_if(|last| !is_within(parent, &last.path)) {
             self.close(last.dir);
         }
@@ -110,7 +110,6 @@ impl TargetWriter {
         self.ring.close(fd);
     }
 
-    /// Closes what waits to be closed.
     pub fn close_waiting(&mut self) {
         self.ring.flush();
     }
@@ -251,6 +250,8 @@ impl TargetWriter {
         match tree.places.mount_target(&entry.path) {
             None => Ok(()),
             Some(final_name) => {
+                // A mounted directory is seen in its place through a link, which has the same owner
+                // and time.
                 let kind = EntryKind::Symlink(final_name.as_os_str().as_bytes().to_vec());
                 self.apply_metadata_at(&Entry {
                     kind,

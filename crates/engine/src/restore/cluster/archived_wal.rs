@@ -3,7 +3,7 @@
 //! Before the first byte is written, the whole way to the target is checked by the names of segments.
 
 use super::choose_backup::ClusterBackups;
-use crate::{restore::Restore, wal::SystemWal};
+use crate::{restore::request::Restore, wal::SystemWal};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, Root},

@@ -2,11 +2,11 @@
 
 use super::wal_receive::WalReceiveArgs;
 use crate::{
+    cli::verbs::wal_report::{WalCheck, WalList},
     cli::{
         output::{aside, printed, told},
         values::{any_bytes, destination, interval, threads},
     },
-    command::wal::{WalCheck, WalList},
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};

@@ -76,22 +76,18 @@ pub enum TargetAction {
     Shutdown,
 }
 
-/// The operator's options for recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryOptions {
     /// Kind of recovery; `None` if not given.
     pub mode: Option<Mode>,
-    /// End of recovery.
     pub target: Option<RecoveryTarget>,
     /// `current`, `latest` or the number of a timeline.
     pub timeline: Option<String>,
     /// True to end right before the target, not after it.
     pub exclusive: bool,
-    /// Action at the target.
     pub action: Option<TargetAction>,
     /// Command with which the server fetches WAL from the archive.
     pub restore_command: Option<String>,
-    /// More settings.
     pub settings: Vec<(String, String)>,
 }
 
@@ -119,7 +115,6 @@ pub struct RecoveryFacts<'a> {
 pub struct Recovery {
     /// Settings for `postgresql.auto.conf`.
     pub settings: Vec<(String, String)>,
-    /// The signal file.
     pub signal: Option<&'static [u8]>,
 }
 
@@ -246,6 +241,8 @@ pub(crate) fn plan(
     check_settings(&settings)?;
     let archive = is_set(&settings, RESTORE_COMMAND, known.restore_command);
     let primary = is_set(&settings, "primary_conninfo", known.primary);
+    // Without WAL from the archive the server would stop at the end of the backup, not at the
+    // point.
     if mode == Mode::Point && !archive {
         return Err(advice::no_restore_command(options, cluster));
     }
@@ -370,7 +367,6 @@ fn setting(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
-/// Returns the settings of the target.
 fn target_settings(
     options: &RecoveryOptions,
     cluster: &ClusterInfo,
@@ -405,6 +401,7 @@ fn target_settings(
         TargetAction::Promote => "promote",
         TargetAction::Shutdown => "shutdown",
     });
+    // Only what differs from the server's default is written.
     let exclusive = options
         .exclusive
         .then(|| setting("recovery_target_inclusive", "false"));
