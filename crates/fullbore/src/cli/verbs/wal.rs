@@ -172,7 +172,7 @@ pub(in crate::cli) enum WalVerb {
         #[arg(long, value_name = "TIME", value_parser = interval)]
         idle: Option<Duration>,
     },
-    /// Receive WAL as the server writes it, so that the last second is not lost
+    /// Receive WAL as the server writes it, up to the last second
     ///
     /// It runs until a signal ends it, and connects again when the server was away. Started again, it goes on without a gap.
     Receive(Box<WalReceiveArgs>),

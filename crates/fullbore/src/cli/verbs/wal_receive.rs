@@ -28,7 +28,7 @@ pub(in crate::cli) struct WalReceiveArgs {
     /// The repository
     #[arg(long, value_name = "DEST", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
     to: OsString,
-    /// The replication slot, by which the server keeps WAL that was not received
+    /// The replication slot: the server keeps WAL that was not received
     ///
     /// It is also the name in synchronous_standby_names, unless application_name is given.
     #[arg(long, value_name = "NAME")]
