@@ -1,12 +1,10 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
 use super::wal_receive::WalReceiveArgs;
-use crate::{
-    cli::verbs::wal_report::{WalCheck, WalList},
-    cli::{
-        output::{aside, printed, told},
-        values::{any_bytes, destination, interval, threads},
-    },
+use crate::cli::{
+    output::{aside, printed, told},
+    values::{any_bytes, destination, interval, threads},
+    verbs::wal_report::{WalCheck, WalList},
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
