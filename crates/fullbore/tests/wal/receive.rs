@@ -117,6 +117,7 @@ fn kill_server(data: &Path) {
 /// Commits rows in several sessions until the server is gone. Returns those whose commits were answered.
 fn commit_until_lost(cluster: &Cluster, kill: impl FnOnce() + Send) -> BTreeSet<i64> {
     let next = AtomicU64::new(1);
+    let is_answered = AtomicBool::new(false);
     thread::scope(|scope| {
         let session = || {
             let mut client = cluster.client();
@@ -128,6 +129,7 @@ fn commit_until_lost(cluster: &Cluster, kill: impl FnOnce() + Send) -> BTreeSet<
                     Ok(_) => done.push(n),
                     Err(_) => return done,
                 }
+                is_answered.store(true, Relaxed);
             }
         };
         let switch = || {
@@ -138,7 +140,10 @@ fn commit_until_lost(cluster: &Cluster, kill: impl FnOnce() + Send) -> BTreeSet<
         };
         let sessions: Vec<_> = (0..4).map(|_| scope.spawn(session)).collect();
         scope.spawn(switch);
-        scope.spawn(kill);
+        scope.spawn(|| {
+            wait_until("a commit is answered", || is_answered.load(Relaxed));
+            kill();
+        });
         let done = sessions.into_iter().map(|session| session.join().unwrap());
         done.flatten().collect()
     })
