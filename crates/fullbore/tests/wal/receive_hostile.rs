@@ -208,10 +208,12 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
     answers.serve(dir.path());
     let mut receiver = started(dir.path());
     let begun = Instant::now();
-    let is_there = |objects: &[String]| {
-        objects.iter().any(|key| key.contains("-01-"))
-            && objects.iter().any(|key| key.contains("-0007a120-"))
+    // An object that is being written has another ending.
+    let has = |objects: &[String], part: &str| {
+        let mut stored = objects.iter().filter(|key| key.ends_with(".zst"));
+        stored.any(|key| key.contains(part))
     };
+    let is_there = |objects: &[String]| has(objects, "-01-") && has(objects, "-0007a120-");
     while !is_there(&objects(dir.path())) {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
