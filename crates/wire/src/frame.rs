@@ -250,14 +250,14 @@ mod tests {
     fn frames_are_read_as_they_were_written_and_one_that_is_cut_is_an_error() {
         let message = Message::Call {
             id: 7,
-            call: Call::new(
+            call: Some(Call::new(
                 ServiceNumber::OBJECTS,
                 encode(&ObjectCall::ReadAt {
                     key: "a/b".into(),
                     offset: u64::MAX,
                     len: 1,
                 }),
-            ),
+            )),
             following: None,
         };
         let bytes = [

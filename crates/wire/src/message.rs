@@ -8,11 +8,14 @@ use fullbore_format::{
     cbor::{CborFault, check_values, decode_bounded},
     error::Error,
 };
-use minicbor::{Decode, Encode, bytes::ByteVec};
+use minicbor::{Decode, Decoder, Encode, bytes::ByteVec, decode::Error as CborError};
 use std::num::NonZeroU64;
 
 /// Values in a message and behind it at most: an error has 8 lines of details and some 20 others.
 pub const MAX_VALUES: usize = 64;
+
+/// The number of [`Message::Call`] among the messages.
+const CALL_INDEX: u8 = 2;
 
 /// Every message; either side may send each.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -33,9 +36,9 @@ pub enum Message {
         /// A number that no other call of this connection and direction has.
         #[n(0)]
         id: u64,
-        /// The question.
+        /// The question. Absent if it was read and is none: then the call is answered with an error, and has no effect.
         #[n(1)]
-        call: Call,
+        call: Option<Call>,
         /// Bytes of its data that follow in other frames: whoever is asked knows what for, and how much it is, before it takes memory.
         #[n(2)]
         following: Option<NonZeroU64>,
@@ -179,17 +182,21 @@ pub fn decode<'b, T: Decode<'b, ()>>(bytes: &'b [u8], max_values: usize) -> Resu
     decode_bounded(bytes, max_values).map_err(|fault| not_a_message().because(fault))
 }
 
-/// A message, and the number behind it, above 0, if there is one.
+/// Reads a message, and the number behind it, above 0, if there is one.
+///
+/// A call of which no more than its number can be read is a [`Message::Call`] without a question, so that the other side learns that this
+/// call has failed, and the session goes on.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it is no message, or has more than [`MAX_VALUES`] values.
 pub fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
     let refused = |fault: CborFault| not_a_message().because(fault);
     check_values(bytes, MAX_VALUES).map_err(refused)?;
-    let mut decoder = minicbor::Decoder::new(bytes);
-    let message = decoder
-        .decode()
-        .map_err(|error| not_a_message().because(error))?;
+    let mut decoder = Decoder::new(bytes);
+    let message = decoder.decode().or_else(|error| {
+        decoder.set_position(0);
+        unreadable_call(&mut decoder).map_err(|_| not_a_message().because(error))
+    })?;
     let number = &bytes[decoder.position()..];
     if number.is_empty() {
         return Ok((message, None));
@@ -200,7 +207,74 @@ pub fn decode_numbered(bytes: &[u8]) -> Result<(Message, Option<u64>), Error> {
     }
 }
 
+/// Reads the number of a call, and skips the rest of it.
+fn unreadable_call(decoder: &mut Decoder<'_>) -> Result<Message, CborError> {
+    let is_call = decoder.array()? == Some(2) && decoder.u8()? == CALL_INDEX;
+    let fields = decoder.array()?.filter(|fields| is_call && *fields > 0);
+    let fields = fields.ok_or_else(|| CborError::message("it is no call"))?;
+    let id = decoder.u64()?;
+    for _ in 1..fields {
+        decoder.skip()?;
+    }
+    Ok(Message::Call {
+        id,
+        call: None,
+        following: None,
+    })
+}
+
 /// The error for bytes that are no message.
 pub fn not_a_message() -> Error {
     Error::corrupt("could not read a message of the other side")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use minicbor::Encoder;
+
+    /// A call with the number 7 and these words behind it, in a frame with the number 3.
+    fn read(fields: u64, words: &[u8]) -> Result<(Message, Option<u64>), Error> {
+        let mut bytes = Vec::new();
+        let mut encoder = Encoder::new(&mut bytes);
+        let fields = encoder.array(2).unwrap().u8(2).unwrap().array(fields);
+        fields.unwrap().u64(7).unwrap();
+        bytes.extend(words);
+        bytes.extend(encode(&3u64));
+        decode_numbered(&bytes)
+    }
+
+    #[test]
+    fn a_call_whose_words_are_none_has_a_number_and_no_question() {
+        let unreadable = Message::Call {
+            id: 7,
+            call: None,
+            following: None,
+        };
+        let operation_in_place_of_bytes = [0x82, 10, 0x80];
+        let service_of_four_bytes = [0x82, 0x1a, 1, 0, 0, 0, 0x40];
+        let only_a_service = [0x81, 0];
+        for words in [
+            &operation_in_place_of_bytes[..],
+            &service_of_four_bytes,
+            &only_a_service,
+            &[0x60],
+            &[0xf6],
+        ] {
+            assert_eq!(read(2, words).unwrap(), (unreadable.clone(), Some(3)));
+        }
+        assert_eq!(read(1, &[]).unwrap(), (unreadable.clone(), Some(3)));
+        // Bytes that follow and have no number.
+        let negative = [0x82, 0, 0x40, 0x20];
+        assert_eq!(read(3, &negative).unwrap(), (unreadable, Some(3)));
+    }
+
+    #[test]
+    fn a_call_without_a_number_and_one_that_is_cut_are_no_messages() {
+        for bytes in [&[0x82, 2, 0x80][..], &[0x82, 2, 0x81, 0x60], &[0x82, 2]] {
+            assert!(decode_numbered(bytes).is_err(), "{bytes:?}");
+        }
+        assert!(read(3, &[0x82, 10]).is_err());
+        assert!(read(2, &[&[0x98, 200][..], &[0; 200]].concat()).is_err());
+    }
 }

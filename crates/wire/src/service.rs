@@ -38,9 +38,10 @@ impl ServiceNumber {
         self.row().map_or("this service", |row| row.words)
     }
 
-    /// Returns the bytes of data of a call at most, whoever makes it. Calls of [`ServiceNumber::OBJECTS`] say it themselves.
-    pub fn max_body_bytes(self) -> u64 {
-        self.row().map_or(0, |row| row.max_body_bytes)
+    /// Returns the bytes of data of a call at most, whoever makes it; `None` if no service has the number. Calls of
+    /// [`ServiceNumber::OBJECTS`] say it themselves.
+    pub fn max_body_bytes(self) -> Option<u64> {
+        self.row().map(|row| row.max_body_bytes)
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
         let unknown = ServiceNumber(999);
         assert_eq!(
             (unknown.words(), unknown.max_body_bytes()),
-            ("this service", 0)
+            ("this service", None)
         );
     }
 }

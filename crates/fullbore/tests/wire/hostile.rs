@@ -109,13 +109,19 @@ impl<S: Read + Write> HostilePeer<S> {
             Service(_) => call,
             _ => List(&of_objects),
         };
+        self.call_in_words(&[call], data)
+    }
+
+    /// Sends a call in any words.
+    fn call_in_words(&mut self, words: &[Word<'_>], data: &[u8]) -> io::Result<u64> {
         self.last += 1;
         let id = self.last;
         let (first, rest) = data.split_at(data.len().min(1 << 20));
-        match rest.len() as u64 {
-            0 => self.send(CALL, &[Number(id), call], first)?,
-            following => self.send(CALL, &[Number(id), call, Number(following)], first)?,
+        let mut fields = [&[Number(id)], words].concat();
+        if !rest.is_empty() {
+            fields.push(Number(rest.len() as u64));
         }
+        self.send(CALL, &fields, first)?;
         for part in rest.chunks(1 << 20) {
             self.send(PART, &[Number(id)], part)?;
         }
@@ -157,6 +163,10 @@ impl<S: Read + Write> HostilePeer<S> {
     /// Makes a call that must be refused, in words that have this text.
     fn is_refused(&mut self, call: Word<'_>, data: &[u8], text: &str) {
         let id = self.call(call, data).unwrap();
+        self.is_answered_with(id, text);
+    }
+
+    fn is_answered_with(&mut self, id: u64, text: &str) {
         let (header, _) = self.answer(id).unwrap();
         let said = String::from_utf8_lossy(&header);
         assert!(said.contains(text), "{said}");
@@ -307,6 +317,48 @@ fn data_of_calls_that_are_refused_or_were_never_made_takes_no_memory() {
     }
     let after = peer.peak();
     assert!(after - before <= MORE_MIB, "{before} and {after} MiB");
+}
+
+#[test]
+fn a_call_that_is_not_understood_fails_alone_and_has_no_effect() {
+    let dir = scratch();
+    let repository = repository(dir.path());
+    let mut peer = HostilePeer::open(&format!("write:{repository}"));
+    let id = peer.call(LIST, b"").unwrap();
+    let (_, listed) = peer.answer(id).unwrap();
+    let before = peer.peak();
+    let keys = encoded(List(&[Text("config.json")]));
+    let data = [&keys[..], &vec![b'`'; 3 << 20]].concat();
+    let delete = encoded(DELETE);
+    let delete_and_more = [&delete[..], b"`"].concat();
+    let no_operation = encoded(List(&[Number(99), List(&[])]));
+    let not_understood: [&[Word<'_>]; 9] = [
+        &[List(&[Number(9), List(&[])])],
+        &[List(&[Number(1 << 16), Bytes(&delete)])],
+        &[List(&[Number(0), Text("")])],
+        &[List(&[Number(0), Bytes(b"")])],
+        &[List(&[Number(0), Bytes(&no_operation)])],
+        &[List(&[Number(0), Bytes(&delete_and_more)])],
+        &[List(&[Number(2), Bytes(&delete)])],
+        &[Text("")],
+        &[List(&[Number(0), Bytes(&delete)]), Text("")],
+    ];
+    for _ in 0..20 {
+        for words in not_understood {
+            for data in [&keys, &data] {
+                let id = peer.call_in_words(words, data).unwrap();
+                peer.is_answered_with(id, "does not understand");
+            }
+        }
+        for number in [999, u64::from(u16::MAX)] {
+            peer.is_refused(Service(number), &data, "does not offer this service");
+        }
+    }
+    let after = peer.peak();
+    assert!(after - before <= MORE_MIB / 4, "{before} and {after} MiB");
+    let id = peer.call(LIST, b"").unwrap();
+    let (_, again) = peer.answer(id).unwrap();
+    assert_eq!(again, listed);
 }
 
 #[test]

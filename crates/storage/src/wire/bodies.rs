@@ -1,7 +1,7 @@
 //! The data of calls: how much there may be of each kind, and keeping it until it is here as a whole.
 //!
 //! A call comes before its data. So the side that is asked knows what the data is for before it takes memory. A call that it does not allow
-//! is answered at once, and the data that still comes for it is dropped.
+//! or does not understand is answered at once, and the data that still comes for it is dropped.
 
 use super::{
     calls::{MAX_CALLS, has_room_for_body},
@@ -33,14 +33,23 @@ impl AskedCall {
     /// Reads the question of a call.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is none of the service.
-    pub(super) fn read(call: &Call) -> Result<Self> {
+    /// [`ErrorKind::Unsupported`] if there is none, or it is none of the service; the other side gets the words.
+    pub(super) fn read(call: Option<&Call>) -> Result<Self> {
+        let call = call.ok_or_else(not_understood)?;
         match call.service {
-            ServiceNumber::OBJECTS => decode(&call.question, MAX_VALUES).map(Self::Objects),
+            ServiceNumber::OBJECTS => {
+                let question = decode(&call.question, MAX_VALUES);
+                question.map(Self::Objects).map_err(|_| not_understood())
+            }
             service if call.question.is_empty() => Ok(Self::Service(service)),
-            _ => Err(violated("it asks a service in words that no service has")),
+            _ => Err(not_understood()),
         }
     }
+}
+
+fn not_understood() -> Error {
+    let what = "cannot do this: this host does not understand the call";
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 /// How much data a call may have.
@@ -57,10 +66,14 @@ impl BodyLimit {
     pub(super) fn of(call: &AskedCall, offer: &Offer, object_bytes: u64) -> Self {
         match call {
             AskedCall::Objects(call) => Self::of_objects(call.body(), offer, object_bytes),
-            AskedCall::Service(number) => Self {
-                protocol_bytes: number.max_body_bytes(),
-                allowed_bytes: offer.service_at(*number).map(|_| number.max_body_bytes()),
-            },
+            AskedCall::Service(number) => {
+                let max_bytes = number.max_body_bytes();
+                Self {
+                    // The data of a service that this version does not know may be of any length: it is dropped.
+                    protocol_bytes: max_bytes.unwrap_or(u64::MAX),
+                    allowed_bytes: offer.service_at(*number).map(|_| max_bytes.unwrap_or(0)),
+                }
+            }
         }
     }
 
@@ -93,23 +106,27 @@ impl BodyLimit {
     }
 }
 
-/// A call that is here as a whole.
+/// A call that is here as a whole, or is refused.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) id: u64,
-    pub(super) call: AskedCall,
-    /// Its data, or why it is not allowed.
-    pub(super) body: Result<Vec<u8>>,
+    /// The call and its data, or why it is not done.
+    pub(super) asked: Result<(AskedCall, Vec<u8>)>,
 }
 
 impl Job {
     fn whole(id: u64, call: AskedCall, body: Vec<u8>) -> Self {
-        let body = Ok(body);
-        Self { id, call, body }
+        let asked = Ok((call, body));
+        Self { id, asked }
+    }
+
+    pub(super) fn refused(id: u64, error: Error) -> Self {
+        let asked = Err(error);
+        Self { id, asked }
     }
 
     pub(super) fn body_bytes(&self) -> usize {
-        self.body.as_ref().map_or(0, Vec::len)
+        self.asked.as_ref().map_or(0, |(_, body)| body.len())
     }
 }
 
@@ -147,8 +164,7 @@ impl Arriving {
             return Err(violated("it sends more than it may"));
         }
         if let Err(refused) = limit.check(bytes) {
-            let body = Err(refused);
-            return Ok(Some(Job { id, call, body }));
+            return Ok(Some(Job::refused(id, refused)));
         }
         let body = held_body(held_bytes, bytes as usize, data)?;
         if following == 0 {
@@ -236,10 +252,12 @@ mod tests {
         let mut arriving = Arriving::default();
         let question = AskedCall::Service(ServiceNumber::COPY);
         let question = (2, question, NonZeroU64::new(3));
-        for (id, begun) in [(1, put(1, 3)), (2, question)] {
+        let unknown = AskedCall::Service(ServiceNumber(999));
+        let unknown = (3, unknown, NonZeroU64::new(u64::MAX));
+        for (id, begun) in [(1, put(1, 3)), (2, question), (3, unknown)] {
             let job = begin(&mut arriving, &none, &held, begun, b"ab");
             let job = job.unwrap().unwrap();
-            assert_eq!(job.body.unwrap_err().kind, ErrorKind::Permission);
+            assert_eq!(job.asked.unwrap_err().kind, ErrorKind::Permission);
             assert!(arriving.add_part(id, b"c").unwrap().is_none());
             assert!(arriving.add_part(id, b"de").unwrap().is_none());
         }
@@ -259,8 +277,6 @@ mod tests {
         send(stat, b"a").unwrap_err();
         send(put(4, MAX_BYTES + 1), b"").unwrap_err();
         send(put(5, BODY_WINDOW as u64), b"").unwrap_err();
-        let unknown = (6, AskedCall::Service(ServiceNumber(999)), None);
-        send(unknown, b"a").unwrap_err();
         arriving.add_part(1, b"").unwrap_err();
         arriving.add_part(2, b"abc").unwrap_err();
     }

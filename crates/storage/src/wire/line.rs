@@ -94,12 +94,12 @@ impl Line {
     fn send_call(&self, id: u64, call: Call, body: &[u8]) {
         let (first, rest) = body.split_at(body.len().min(MAX_DATA));
         let following = NonZeroU64::new(rest.len() as u64);
-        let call = Message::Call {
+        let message = Message::Call {
             id,
-            call,
+            call: Some(call),
             following,
         };
-        self.send_or_end(&call, first);
+        self.send_or_end(&message, first);
         for part in rest.chunks(MAX_DATA) {
             self.send_or_end(&Message::CallPart { id }, part);
         }

@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Takes a call with the beginning of its data.
+    /// Takes a call with the beginning of its data. One that is not understood is answered with an error.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the other side makes more calls than it may, sends more than it may or uses a number twice; no thread
@@ -159,11 +159,14 @@ impl Server {
     pub(super) fn accept(
         self: &Arc<Self>,
         arriving: &mut Arriving,
-        call: (u64, Call, Option<NonZeroU64>),
+        call: (u64, Option<Call>, Option<NonZeroU64>),
         data: &[u8],
     ) -> Result<()> {
         let (id, call, following) = call;
-        let call = AskedCall::read(&call)?;
+        let call = match AskedCall::read(call.as_ref()) {
+            Ok(call) => call,
+            Err(error) => return self.accept_whole(Job::refused(id, error)),
+        };
         let limit = BodyLimit::of(&call, &self.offer, self.whole.put_limit());
         let call = (id, call, following);
         match arriving.begin(limit, &self.body_bytes, call, data)? {
@@ -176,23 +179,23 @@ impl Server {
         if self.calls.fetch_add(1, AcqRel) >= MAX_CALLS {
             return Err(violated("it makes more calls than it may"));
         }
-        let Job { id, call, body } = job;
-        match (call, body) {
-            (AskedCall::Objects(ObjectCall::Amend { upload, offset }), Ok(body)) => {
+        let Job { id, asked } = job;
+        match asked {
+            Ok((AskedCall::Objects(ObjectCall::Amend { upload, offset }), body)) => {
                 self.pass(upload, false, UploadStep::Amend { id, offset, body })
             }
-            (AskedCall::Objects(ObjectCall::Finish { upload }), _) => {
+            Ok((AskedCall::Objects(ObjectCall::Finish { upload }), _)) => {
                 self.pass(upload, true, UploadStep::Finish { id })
             }
-            (AskedCall::Objects(ObjectCall::Abort { upload }), _) => {
+            Ok((AskedCall::Objects(ObjectCall::Abort { upload }), _)) => {
                 self.pass(upload, true, UploadStep::Abort { id })
             }
-            (call, body) => {
+            asked => {
                 // Before the next call is read: one that comes later waits for the objects.
-                if matches!(call, AskedCall::Objects(ObjectCall::Open { .. })) {
+                if matches!(asked, Ok((AskedCall::Objects(ObjectCall::Open { .. }), _))) {
                     self.opened.change(|opened| opened.is_opening = true);
                 }
-                self.queue(Job { id, call, body })
+                self.queue(Job { id, asked })
             }
         }
     }
@@ -349,8 +352,8 @@ impl Server {
     }
 
     fn answer(&self, job: Job) -> Result<ServedAnswer<'_>> {
-        let body = job.body?;
-        match job.call {
+        let (call, body) = job.asked?;
+        match call {
             AskedCall::Objects(call) => self.answer_objects(job.id, call, &body),
             AskedCall::Service(number) => self.ask(number, &body),
         }
