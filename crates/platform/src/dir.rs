@@ -432,6 +432,15 @@ pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
     look(fd.as_fd(), b"", AtFlags::EMPTY_PATH)
 }
 
+/// Returns whether an open file still has this name in a directory. Another file may have the name, or none.
+pub fn is_named(file: impl AsFd, dir: impl AsFd, name: &str) -> bool {
+    let Ok(of_file) = stat_fd(file) else {
+        return false;
+    };
+    stat(dir, name.as_bytes())
+        .is_ok_and(|named| (named.dev, named.inode) == (of_file.dev, of_file.inode))
+}
+
 fn look(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> io::Result<Stat> {
     match statx(dir, name, flags, WANTED) {
         // Kernels before 4.11 do not have statx, and older container runtimes forbid it. If the

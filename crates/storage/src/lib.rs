@@ -19,8 +19,11 @@ mod confined;
 mod far_rights;
 mod faulty;
 pub mod foreign_words;
+mod generation;
 mod install;
 mod kept;
+mod key_change;
+mod key_file;
 pub mod keys;
 mod lease;
 mod local;
@@ -33,6 +36,7 @@ mod probe;
 mod recording;
 mod remembered;
 mod remembered_file;
+mod root_document;
 mod rotation;
 pub mod sealed;
 pub mod seen_keys;
@@ -60,15 +64,15 @@ pub use fullbore_wire::object::{ListedObject, PutIf, Take, Version};
 pub use kept::KeptBackups;
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{
-    LocalObjects, Storing,
+    LocalObjects, Storing, asked_twice, failed_to_read,
     place::{clear_remains, refuse_other_contents},
 };
-pub use local::{asked_twice, failed_to_read};
 pub use location::{CloudStore, Found, Location, repository_around};
 pub use memory::MemoryObjects;
 pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
-pub use sealed::{ProvenRoot, SealedObjects, as_stored};
+pub use root_document::ProvenRoot;
+pub use sealed::{SealedObjects, as_stored};
 pub use storages::{StorageAccess, Storages};
 pub use trust::{ClearUse, RepositoryTrust};
 

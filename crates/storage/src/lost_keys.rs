@@ -2,7 +2,10 @@
 
 use super::{
     Objects, ProvenRoot, Put,
-    keys::{alone, check_name, is_encrypted, require_reader, write_first},
+    generation::is_encrypted,
+    key_change::{alone, require_reader},
+    key_file::check_name,
+    keys::write_first,
 };
 use fullbore_crypt::{KeyRing, UserRecipient};
 use fullbore_format::{

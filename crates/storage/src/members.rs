@@ -10,7 +10,11 @@
 
 pub use fullbore_format::members::{ListedKey, Members, RootMark};
 
-use super::{Objects, Put, PutIf, keys::PUT_SUFFIX, sealed::ProvenRoot};
+use super::{
+    Objects, Put, PutIf,
+    key_file::{KeyFile, PUT_SUFFIX, SUFFIX, key_files},
+    root_document::ProvenRoot,
+};
 use fullbore_crypt::{Access, Author, KeyRing, OBJECT_PREFIX_BYTES, open_by_person, seal_object};
 use fullbore_format::members::MARK_BYTES;
 use fullbore_format::{
@@ -208,6 +212,20 @@ pub fn name_of(members: &Members, author: Author) -> Option<&str> {
     name.strip_suffix(PUT_SUFFIX)
 }
 
+/// Returns the key files that are there, and those that are on the list and that the storage does not show. In order of their keys.
+pub(super) fn known_files(objects: &dyn Objects, members: &Members) -> Result<Vec<KeyFile>> {
+    let mut files = key_files(objects)?;
+    let listed = members.files.keys().filter_map(|key| KeyFile::of_key(key));
+    let hidden: Vec<_> = listed.filter(|file| !files.contains(file)).collect();
+    files.extend(hidden);
+    files.sort_by_key(KeyFile::key);
+    for file in &mut files {
+        let member = members.files.get(&file.key());
+        file.recipient = member.map(|member| member.recipient.clone());
+    }
+    Ok(files)
+}
+
 /// The key files that are not as they were written; with the reason for each.
 ///
 /// # Errors
@@ -249,7 +267,7 @@ pub fn carry_on(from: &dyn Objects, to: &dyn Objects, generation: u32) -> Result
         return Ok(());
     }
     let listed = from.list(KEYS)?.into_iter().map(|object| object.key);
-    let files = listed.filter(|key| key.ends_with(super::keys::SUFFIX));
+    let files = listed.filter(|key| key.ends_with(SUFFIX));
     // The list comes last: it has the digests of the files.
     for key in files.chain([newer.key()]) {
         if let Some((bytes, _)) = from.get(&key)? {

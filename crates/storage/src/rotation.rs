@@ -9,10 +9,12 @@
 
 use super::{
     Objects, Put, PutIf,
-    keys::{CurrentGeneration, KeyFile, alone, known_files, require_reader, wrap_for},
+    generation::{CURRENT, CurrentGeneration},
+    key_change::{alone, require_reader},
+    key_file::{KeyFile, wrap_for},
     members::{
-        ListNumber, ListedKey, Members, change_members, digest_of, marks_that_count, read_members,
-        sealed_bytes, write_first,
+        ListNumber, ListedKey, Members, change_members, digest_of, known_files, marks_that_count,
+        read_members, sealed_bytes, write_first,
     },
     probe::probe_key,
 };
@@ -78,7 +80,7 @@ fn rotate_alone(
     check_room(objects, new_files.chain(small)).map_err(nothing_changed)?;
     write_first(&next, objects, &rotated).map_err(nothing_changed)?;
     write_files(objects, &files).map_err(incomplete)?;
-    let put = objects.put(super::keys::CURRENT, &current, &PutIf::Version(version));
+    let put = objects.put(CURRENT, &current, &PutIf::Version(version));
     if put.map_err(incomplete)? == Put::Refused {
         return Err(ended_first());
     }

@@ -1,6 +1,6 @@
 //! The recipients of a repository that this user has seen, in the state directory: a new one is shown before it gets the next key.
 
-use super::{kept::new_file, keys::KeyFile};
+use super::{kept::new_file, key_file::KeyFile};
 use fullbore_crypt::KeyRing;
 use fullbore_platform::debug;
 use std::{

@@ -15,7 +15,7 @@ mod wal;
 
 pub use rules::{AppendRules, check_host_name};
 
-use super::{Leased, Objects, Put, PutIf, Take, Upload, keys::is_encrypted};
+use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     key_kind::{BackupPart, KeyKind, MayAdd},

@@ -4,10 +4,10 @@
 //! A new intent and a new content are written and locked under another name and then renamed, so nobody ever sees an intent that its
 //! holder has not locked. Whoever waited for the lock of a file that was replaced finds that the name is another file's.
 
-use super::{LocalObjects, access, is_named};
+use super::{access, directory::LocalObjects};
 use crate::{Lease, Leased, Objects, Take};
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::{debug, safe_file, write};
+use fullbore_platform::{debug, dir, safe_file, write};
 use fullbore_wire::key::split_key;
 use std::{
     fs::File,
@@ -60,7 +60,7 @@ fn take_from_dead(objects: &LocalObjects, key: &str) -> io::Result<Leased> {
         opened => opened?,
     };
     Ok(match write::lock_exclusive(&file) {
-        Ok(true) if is_named(&file, dir, name) => ours(objects, key, Arc::new(file)),
+        Ok(true) if dir::is_named(&file, dir, name) => ours(objects, key, Arc::new(file)),
         // Its holder has removed or replaced it, and another may have come by now.
         Ok(_) => Leased::Held,
         Err(error) => {
@@ -115,7 +115,7 @@ impl LocalLease {
         if self
             .objects
             .find(&self.key)
-            .is_ok_and(|(dir, name)| is_named(partial.file(), dir, name))
+            .is_ok_and(|(dir, name)| dir::is_named(partial.file(), dir, name))
         {
             self.file = partial.file().clone();
         }
@@ -140,6 +140,6 @@ impl Lease for LocalLease {
         let (dir, name) = split_key(&self.key);
         self.objects
             .open_dir(dir)
-            .is_ok_and(|dir| is_named(&self.file, dir, name))
+            .is_ok_and(|dir| dir::is_named(&self.file, dir, name))
     }
 }

@@ -3,13 +3,13 @@
 //! A directory that another process removes is empty, whenever that happens: before it is opened, between its opening and its
 //! reading, or before one of its names is looked at.
 
-use super::{LocalObjects, split_key};
+use super::directory::LocalObjects;
 use fullbore_format::layout::BACKUPS;
 use fullbore_platform::{
     dir::{self, DirName, FileKind, LOST_AND_FOUND},
     durable, write,
 };
-use fullbore_wire::key::MAX_KEY_BYTES;
+use fullbore_wire::key::{MAX_KEY_BYTES, split_key};
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},

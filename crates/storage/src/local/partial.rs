@@ -51,7 +51,7 @@ impl PartialFile {
             is_named: AtomicBool::new(false),
         };
         let is_removed = match write::lock_exclusive(&created.file) {
-            Ok(true) => !crate::local::is_named(&created.file, &created.dir, &created.partial),
+            Ok(true) => !dir::is_named(&created.file, &created.dir, &created.partial),
             Ok(false) => true,
             Err(error) => {
                 debug(|| format!("no lock on {:?}: {error}", created.partial));
@@ -73,7 +73,7 @@ impl PartialFile {
     /// Opens the same file for writes that pass by the page cache.
     pub(super) fn open_direct(&self) -> io::Result<File> {
         let direct = safe_file::open_direct_at(&self.dir, &self.partial)?;
-        let is_same = crate::local::is_named(&direct, &self.dir, &self.partial);
+        let is_same = dir::is_named(&direct, &self.dir, &self.partial);
         if is_same {
             Ok(direct)
         } else {

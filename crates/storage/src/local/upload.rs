@@ -5,7 +5,7 @@
 //! and has the system write behind it.
 
 use super::{
-    LocalObjects,
+    directory::LocalObjects,
     partial::PartialFile,
     storing::{PieceBuffer, StoringThreads},
 };

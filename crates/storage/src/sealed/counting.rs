@@ -1,15 +1,13 @@
 //! Which roots count: a proof alone is not enough, as whoever was removed can still make one.
 
-use super::{SealedObjects, roots::RootDocument};
+use super::SealedObjects;
 use crate::{
-    keys::current_generation,
+    generation::current_generation,
     members::{self, Members, counts},
+    root_document::ProvenRoot,
 };
 use fullbore_crypt::{Access, Author, KeyRing};
-use fullbore_format::{
-    error::{Error, ErrorKind, Result},
-    root_parts::SealedRoot,
-};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
@@ -19,37 +17,6 @@ use std::{
 
 /// A list of members is read again for a root that does not count, but not more often than this: a storage may be full of such roots.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// Who sealed a root, as a proof says that was found right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProvenRoot {
-    /// The generation of the key.
-    pub generation: u32,
-    /// The person, or the put key.
-    pub author: Author,
-    /// The proof, of all bytes of the root.
-    pub proof: blake3::Hash,
-}
-
-impl ProvenRoot {
-    /// Returns whether the object of this key is a root.
-    pub fn is_root(key: &str) -> bool {
-        RootDocument::of_key(key).is_some()
-    }
-
-    /// Checks the proof of a stored root. `None` if it has none because it is of no use but to remove a backup.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is damaged or forged, [`ErrorKind::Permission`] if `ring` is too old. Messages call it `name`.
-    pub fn check(key: &str, stored: &[u8], ring: &KeyRing, name: &str) -> Result<Option<Self>> {
-        let (Some(document), Some(sealed)) =
-            (RootDocument::of_key(key), SealedRoot::open(stored, name)?)
-        else {
-            return Ok(None);
-        };
-        document.check(&sealed, Some(ring), name)
-    }
-}
 
 /// The list of members, once a root needs it, and when it was read; and who made the backups of others.
 #[derive(Debug, Default)]

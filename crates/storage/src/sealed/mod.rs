@@ -17,14 +17,11 @@
 //! lengths, deletes and leases work; anything else that is sealed is refused with [`ErrorKind::Permission`].
 
 mod counting;
-mod roots;
 mod upload;
-
-pub use counting::ProvenRoot;
 
 use super::{
     Leased, ListedObject, LocalObjects, Objects, Put, PutIf, StorageAbilities, Take, Upload,
-    Version, keys::current_generation, members,
+    Version, generation::current_generation, members, root_document::RootDocument,
 };
 use fullbore_crypt::{
     Access, ChunkOpener, KeyRing, OBJECT_PREFIX_BYTES, ObjectHeader, SealObserver, damaged_chunk,
@@ -210,7 +207,7 @@ impl SealedObjects {
             return Ok(stored);
         }
         let name = self.describe(key);
-        if let Some(document) = roots::RootDocument::of_key(key)
+        if let Some(document) = RootDocument::of_key(key)
             && !fullbore_crypt::is_sealed(&stored)
         {
             return document.open(stored, self.ring.as_deref(), &name, |root| {
@@ -226,7 +223,7 @@ impl SealedObjects {
         if is_clear(key) {
             return Ok(bytes.to_vec());
         }
-        if let Some(document) = roots::RootDocument::of_key(key) {
+        if let Some(document) = RootDocument::of_key(key) {
             let sealed = document.seal(
                 bytes,
                 self.ring.as_deref(),
@@ -251,7 +248,7 @@ impl SealedObjects {
 
     /// The length that a caller sees of an object of `stored` bytes, for any object but a root.
     fn plain_length(&self, key: &str, stored: u64) -> u64 {
-        if is_clear(key) || roots::RootDocument::of_key(key).is_some() {
+        if is_clear(key) || RootDocument::of_key(key).is_some() {
             return stored;
         }
         // A length that no object has is damage. What is read of it is refused; here it has no bytes of use.
@@ -305,7 +302,7 @@ impl Objects for SealedObjects {
         if is_clear(key) {
             return self.inner.read_at(key, offset, len, out);
         }
-        if roots::RootDocument::of_key(key).is_some() {
+        if RootDocument::of_key(key).is_some() {
             let name = self.describe(key);
             let (bytes, _) = self.get(key)?.ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, format!("could not read {name}"))
@@ -341,7 +338,7 @@ impl Objects for SealedObjects {
 
     fn stat(&self, key: &str) -> Result<Option<u64>> {
         check_key(key)?;
-        if self.ring.is_some() && roots::RootDocument::of_key(key).is_some() {
+        if self.ring.is_some() && RootDocument::of_key(key).is_some() {
             return Ok(self.get(key)?.map(|(bytes, _)| bytes.len() as u64));
         }
         let stored = self.inner.stat(key)?;
@@ -353,7 +350,7 @@ impl Objects for SealedObjects {
         let stored = self.seal_whole(key, bytes)?;
         let put = self.inner.put(key, &stored, condition)?;
         self.opened.forget(key);
-        let is_own_root = stored != bytes && roots::RootDocument::is_listed(key);
+        let is_own_root = stored != bytes && RootDocument::is_listed(key);
         if is_own_root && put != Put::Refused {
             self.check_still_current(&self.describe(key))?;
         }
@@ -362,7 +359,7 @@ impl Objects for SealedObjects {
 
     fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
         check_key(key)?;
-        if is_clear(key) || roots::RootDocument::of_key(key).is_some() {
+        if is_clear(key) || RootDocument::of_key(key).is_some() {
             let what = format!("cannot upload {}: it is put whole", self.describe(key));
             return Err(Error::new(ErrorKind::Bug, what));
         }
@@ -430,7 +427,7 @@ impl Objects for SealedObjects {
 impl SealedObjects {
     /// Is `head` what a storage may see of the root `whole`, which this key would store under `key`?
     pub(super) fn is_head_of(&self, key: &str, head: &[u8], whole: &[u8]) -> bool {
-        let document = roots::RootDocument::of_key(key);
+        let document = RootDocument::of_key(key);
         let name = self.describe(key);
         match (document, self.ring.as_deref()) {
             (Some(document), Some(ring)) => document.is_head_of(head, whole, ring, &name),

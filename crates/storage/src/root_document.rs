@@ -1,6 +1,5 @@
 //! Roots in a sealed repository: read and written as documents with a clear head and a sealed body.
 
-use super::ProvenRoot;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use fullbore_crypt::{Access, Author, KeyRing, SealObserver, open_object, seal_object};
 use fullbore_format::{
@@ -14,6 +13,37 @@ use std::sync::Arc;
 
 /// What the proof of a document is for.
 const PURPOSE: &str = "fullbore root v1";
+
+/// Who sealed a root, as a proof says that was found right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProvenRoot {
+    /// The generation of the key.
+    pub generation: u32,
+    /// The person, or the put key.
+    pub author: Author,
+    /// The proof, of all bytes of the root.
+    pub proof: blake3::Hash,
+}
+
+impl ProvenRoot {
+    /// Returns whether the object of this key is a root.
+    pub fn is_root(key: &str) -> bool {
+        RootDocument::of_key(key).is_some()
+    }
+
+    /// Checks the proof of a stored root. `None` if it has none because it is of no use but to remove a backup.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is damaged or forged, [`ErrorKind::Permission`] if `ring` is too old. Messages call it `name`.
+    pub fn check(key: &str, stored: &[u8], ring: &KeyRing, name: &str) -> Result<Option<Self>> {
+        let (Some(document), Some(sealed)) =
+            (RootDocument::of_key(key), SealedRoot::open(stored, name)?)
+        else {
+            return Ok(None);
+        };
+        document.check(&sealed, Some(ring), name)
+    }
+}
 
 /// A document that is a root, by its key.
 #[derive(Debug, Clone, Copy)]
