@@ -5,7 +5,7 @@
 
 use super::{
     UserIdentity, UserRecipient,
-    options::protect,
+    passphrase::protect,
     payload::{
         ChunkOpener, ChunkSealer, PayloadKey, PayloadWriter, SALT_BYTES, SEALED_CHUNK_BYTES,
     },

@@ -1,6 +1,6 @@
 //! The keys of people: files of age, private keys of ssh, passphrases.
 
-use super::{options::Prompt, ssh::SshIdentity, wrapped};
+use super::{passphrase::Prompt, ssh::SshIdentity, wrapped};
 use age::{IdentityFile, scrypt, secrecy::SecretString};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use ssh_key::PrivateKey;

@@ -11,6 +11,7 @@ mod archive;
 mod identity;
 mod object;
 mod options;
+mod passphrase;
 mod payload;
 mod recipient;
 mod ring;
@@ -29,7 +30,8 @@ pub use object::{
     plain_object_bytes, plain_object_range, seal_object, stored_object_bytes, stored_object_range,
 };
 pub use object::{damaged_chunk, no_object};
-pub use options::{KeyOptions, Passphrase, Prompt};
+pub use options::KeyOptions;
+pub use passphrase::{Passphrase, Prompt};
 pub use payload::{
     CHUNK_BYTES, ChunkOpener, SEALED_CHUNK_BYTES, SealObserver, TAG_BYTES, plain_bytes,
     sealed_bytes,

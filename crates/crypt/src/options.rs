@@ -2,27 +2,17 @@
 
 use super::{
     identity::{UserIdentity, parse_identities},
+    passphrase::{Passphrase, Prompt, ask, protect},
     ring::KeyRing,
 };
-use age::{
-    Callbacks,
-    secrecy::{ExposeSecret, SecretString},
-};
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
-use fullbore_platform::{debug, secrecy};
+use fullbore_platform::secrecy;
 use std::{
-    collections::BTreeSet,
-    env, fmt,
+    env,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
-
-/// Characters of a new passphrase at least. At scrypt's cost of 2^18 a processor tries one or two passphrases a second; 12 random
-/// letters are 56 bits, which 10,000 processors do not find in 100,000 years. Four words from a list of 7,776 are 51 bits.
-const MIN_PASSPHRASE_CHARS: usize = 12;
-/// Different characters of a new passphrase at least: "aaaaaaaaaaaa" is long and is found at once.
-const MIN_DIFFERENT_CHARS: usize = 6;
 
 /// The variable that names a file with keys.
 const KEY_FILE_VARIABLE: &str = "FULLBORE_KEY_FILE";
@@ -39,41 +29,6 @@ pub struct KeyOptions {
     pub passphrase: Option<Passphrase>,
     /// May a person at the terminal be asked?
     pub may_ask: bool,
-}
-
-/// A passphrase, which is never printed.
-#[derive(Clone)]
-pub struct Passphrase(SecretString);
-
-impl fmt::Debug for Passphrase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Passphrase")
-    }
-}
-
-impl Passphrase {
-    pub fn new(text: &str) -> Self {
-        Self(SecretString::from(text.to_owned()))
-    }
-
-    /// Refuses a passphrase that is easily guessed. Whoever may fetch a key file from a storage can try passphrases without end.
-    fn check_strength(&self) -> Result<()> {
-        let text = self.0.expose_secret();
-        let different: BTreeSet<char> = text.chars().collect();
-        if text.chars().count() >= MIN_PASSPHRASE_CHARS && different.len() >= MIN_DIFFERENT_CHARS {
-            return Ok(());
-        }
-        let reason = format!(
-            "it is easily guessed: it needs at least {MIN_PASSPHRASE_CHARS} characters, {MIN_DIFFERENT_CHARS} of them different"
-        );
-        Err(Error::new(ErrorKind::Usage, "cannot set this passphrase")
-            .because(reason)
-            .hint("take five random words, or use a key instead: age-keygen, and --encrypt-to or --for"))
-    }
-
-    fn expose(&self) -> Zeroizing<String> {
-        Zeroizing::new(self.0.expose_secret().to_owned())
-    }
 }
 
 impl KeyOptions {
@@ -107,10 +62,7 @@ impl KeyOptions {
     /// # Errors
     /// As [`parse_identities`], or the system's.
     pub fn identities(&self) -> Result<Vec<UserIdentity>> {
-        let prompt = Prompt {
-            passphrase: self.given_passphrase()?,
-            may_ask: self.may_ask,
-        };
+        let prompt = Prompt::new(self.given_passphrase()?, self.may_ask);
         let mut identities = Vec::new();
         for path in &self.key_files {
             let bytes = read_small(path)?;
@@ -210,12 +162,6 @@ fn new_passphrase_error(reason: &'static str) -> Error {
     Error::new(ErrorKind::Usage, "cannot set a passphrase").because(reason)
 }
 
-impl From<Passphrase> for super::UserRecipient {
-    fn from(passphrase: Passphrase) -> Self {
-        Self::Passphrase(passphrase.0)
-    }
-}
-
 fn name_of(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }
@@ -229,71 +175,4 @@ fn read_small(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
             Error::new(ErrorKind::Permission, message)
                 .hint(format!("make it 0600: chmod 600 {}", name_of(path)))
         })
-}
-
-fn ask(question: &str) -> Result<Option<Zeroizing<String>>> {
-    protect();
-    secrecy::ask_secret(question)
-        .map_err(|error| Error::io("could not read from the terminal", error))
-}
-
-/// Keeps core dumps away from a process that has a key.
-pub(super) fn protect() {
-    if let Err(error) = secrecy::forbid_core_dumps() {
-        debug(|| format!("core dumps are not forbidden: {error}"));
-    }
-}
-
-/// Answers questions of plugins and of keys that have a passphrase of their own.
-#[derive(Debug, Clone, Default)]
-pub struct Prompt {
-    passphrase: Option<Passphrase>,
-    may_ask: bool,
-}
-
-impl Prompt {
-    /// The passphrase of a key in the file `name`.
-    pub(super) fn passphrase_of(&self, name: &str) -> Result<Zeroizing<String>> {
-        if let Some(passphrase) = &self.passphrase {
-            return Ok(passphrase.expose());
-        }
-        let typed = if self.may_ask {
-            ask(&format!("passphrase of {name}"))?
-        } else {
-            None
-        };
-        typed.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Permission,
-                format!("cannot open the key in {name}"),
-            )
-            .because("it has a passphrase, and none was given")
-            .hint("give --passphrase-file FILE or set FULLBORE_PASSPHRASE")
-        })
-    }
-}
-
-impl Callbacks for Prompt {
-    fn display_message(&self, message: &str) {
-        eprintln!("{message}");
-    }
-
-    fn confirm(&self, _: &str, _: &str, _: Option<&str>) -> Option<bool> {
-        None
-    }
-
-    fn request_public_string(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn request_passphrase(&self, description: &str) -> Option<SecretString> {
-        if !self.may_ask {
-            return self
-                .passphrase
-                .as_ref()
-                .map(|passphrase| passphrase.0.clone());
-        }
-        let typed = ask(description).ok()??;
-        Some(SecretString::from(typed.to_string()))
-    }
 }

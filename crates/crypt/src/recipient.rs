@@ -1,6 +1,9 @@
 //! The people and hosts that something is sealed for.
 
-use super::{options::Prompt, ssh::SshRecipient};
+use super::{
+    passphrase::{Passphrase, Prompt},
+    ssh::SshRecipient,
+};
 use age::{plugin, scrypt, secrecy::SecretString, x25519};
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{fmt, fs, path::Path};
@@ -98,6 +101,12 @@ impl UserRecipient {
                 })?)
             }
         })
+    }
+}
+
+impl From<Passphrase> for UserRecipient {
+    fn from(passphrase: Passphrase) -> Self {
+        Self::Passphrase(passphrase.into_secret())
     }
 }
 
