@@ -10,11 +10,12 @@ use super::{
     base::{NewBackup, WantedBase},
     counted::counted,
     ids::{SourceMark, pseudonym, source_letters},
-    open::{backup_ids, ids_of, listed_roots, pick, read_repository},
+    listed::{backup_ids, ids_of, listed_roots},
     protocol::is_dead,
+    repository_file::read_repository,
     roots::{BackupFiles, BackupState},
     select::BackupFilter,
-    selector::LATEST,
+    selector::{LATEST, pick},
 };
 use crate::archive::{Archive, object::ObjectName};
 use fullbore_crypt::Access;

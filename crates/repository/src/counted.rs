@@ -4,7 +4,8 @@
 //! ids, and take no part in the order of backups.
 
 use super::{
-    open::{backup_ids, listed_roots, read_repository},
+    listed::{backup_ids, listed_roots},
+    repository_file::read_repository,
     scan::lost_roots,
 };
 use fullbore_format::{
@@ -25,7 +26,7 @@ pub(super) fn counted(mut ids: Vec<String>) -> Vec<String> {
     ids
 }
 
-/// As [`list_backups`](super::open::list_backups), of the backups that count.
+/// As [`list_backups`](super::listed::list_backups), of the backups that count.
 ///
 /// # Errors
 /// As there.

@@ -5,12 +5,11 @@
 //! exactly one began in it.
 
 use super::{
-    open::{one_of, pick},
+    listed::{list_backups, one_of},
     roots::{BackupState, backup_files},
     select::{BackupFilter, source_of},
-    selector::{BackupSelector, TimeSpan, id_time},
+    selector::{BackupSelector, TimeSpan, id_time, pick},
 };
-use crate::open::list_backups;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_storage::Objects;
 use jiff::{Timestamp, Zoned};

@@ -6,7 +6,7 @@
 //! without one, the roots that refer to the segment do.
 
 use super::{
-    open::no_backup,
+    listed::no_backup,
     roots::key,
     scan::{FoundDirectory, open_all},
 };

@@ -1,6 +1,6 @@
 //! Local directories in which a repository is to be made, and the places that repositories occupy.
 
-use super::open::read_repository;
+use super::repository_file::read_repository;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{BACKUPS, INTENTS, REPOSITORY, TOMBSTONES},

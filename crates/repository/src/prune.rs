@@ -34,11 +34,11 @@ pub use super::pruned::{BackupRemains, ObjectCount, Pruned};
 
 use super::{
     leftovers::{is_deletable, remove_probes},
-    open::read_repository,
     protocol::{
         HeldLeases, Tombstone, alive, fence, forget_partial, intent_key, intents, remove_abandoned,
         settle, tombstones,
     },
+    repository_file::read_repository,
     roots::{
         self, BackupFiles, BackupState, Document, Documents, backup_files, dir, documents,
         files_of, key,

@@ -1,8 +1,8 @@
 //! All directories of a repository that are backups, or should be.
 
 use super::{
-    open::read_repository,
     protocol::{intent_key, intents},
+    repository_file::read_repository,
     roots::{BackupFiles, BackupState, backup_files, files_of},
 };
 use crate::archive::Archive;
@@ -118,3 +118,12 @@ fn without_root(
         Ok(FoundDirectory::Leftover)
     }
 }
+
+/// Returns the error of a backup whose root is lost.
+pub(super) fn lost_root(message: &str) -> Error {
+    Error::corrupt(message)
+        .hint("`fullbore repair` rebuilds it, or tells you what else to do; @BACKUP selects another backup")
+}
+
+/// The hint for a backup whose root is damaged.
+pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` rebuilds it, or tells you what else to do; `fullbore list` shows other backups for @BACKUP";

@@ -2,20 +2,22 @@
 
 use super::{
     counted::{counted_backups, counted_lost_roots, with_later_backups},
-    open::lost_root,
+    listed::{backup_ids, one_of},
     retention::span,
+    roots::{self, BackupState, key},
+    scan::{lost_root, lost_roots},
     select::{BackupFilter, SourceList},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::is_backup_id,
+    layout::{self, is_backup_id},
+    root::VOID_ROOT_BYTES,
 };
 use fullbore_storage::Objects;
 use jiff::{SignedDuration, Timestamp, ToSpan, Zoned, civil::Date, civil::DateTime};
 use std::sync::Arc;
 
-/// The word for the latest backup of a source.
-pub const LATEST: &str = "latest";
+pub use super::from_word::LATEST;
 
 /// How a backup is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,6 +189,45 @@ impl BackupFilter {
                 .ok_or_else(|| none_chosen(selector, &**objects, oldest))
                 .map_err(|error| with_later_backups(objects, error)),
         }
+    }
+}
+
+/// Returns the id of the wanted backup: the named one, or the latest that `filter` selects.
+pub fn pick(
+    objects: &Arc<dyn Objects>,
+    backup: Option<&str>,
+    filter: &BackupFilter,
+) -> Result<String> {
+    let Some(wanted) = backup else {
+        return filter.latest(objects);
+    };
+    let wanted = match BackupSelector::parse(wanted, &Zoned::now()) {
+        BackupSelector::Id(_) => wanted,
+        selector => return filter.choose(objects, &selector),
+    };
+    // One request is enough for a whole id.
+    if is_backup_id(wanted) && is_listed(&**objects, wanted)? {
+        return Ok(wanted.to_owned());
+    }
+    let ids = backup_ids(&**objects)?;
+    let lost = lost_roots(objects)?
+        .into_iter()
+        .rfind(|lost| lost.starts_with(wanted));
+    match (one_of(&ids, wanted, &**objects), lost) {
+        (Err(error), Some(lost)) if error.kind == ErrorKind::NotFound => {
+            Err(lost_root(&format!("the root of backup {lost:?} is lost")))
+        }
+        (picked, _) => picked,
+    }
+}
+
+/// Returns whether a root exists, readable or not. A void root does not count.
+fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
+    match objects.stat(&key(id, layout::ROOT)) {
+        Ok(Some(VOID_ROOT_BYTES)) => Ok(roots::state(objects, id)? == Some(BackupState::Listed)),
+        Ok(bytes) => Ok(bytes.is_some()),
+        Err(error) if error.kind == ErrorKind::Corrupt => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

@@ -11,9 +11,9 @@ use super::{
     first_look::FirstLook,
     intent::{HeldIntent, taken_for_dead},
     local_place,
-    open::{no_repository, parse_repository},
     page_spool::PageSpool,
     protocol,
+    repository_file::{no_repository, parse_repository},
     roots::{dir, key},
 };
 use fullbore_format::{

@@ -7,8 +7,10 @@
 use super::{
     annotations::Annotations,
     counted::{counted_backups, counted_lost_roots, with_later_backups},
-    open::{ROOT_DAMAGED, list_backups, lost_root, named, no_backup, without_backup},
+    from_word::{named, without_backup},
+    listed::{list_backups, no_backup},
     retention::TagRule,
+    scan::{ROOT_DAMAGED, lost_root},
 };
 use crate::archive::object::Sealing;
 use fullbore_format::{

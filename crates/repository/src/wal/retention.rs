@@ -14,7 +14,7 @@ use super::{
     covered::{UnneededWal, covered_pieces},
     stored::{WalListing, list_systems},
 };
-use crate::open::list_backups;
+use crate::listed::list_backups;
 use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
