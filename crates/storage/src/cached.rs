@@ -99,7 +99,7 @@ impl CachedObjects {
 }
 
 impl Cache {
-    /// The content that an object had when it was listed, if it may be kept.
+    /// Returns the content that an object had when it was listed, if it may be kept.
     fn listed(&self, key: &str) -> Option<CachedVersion> {
         if !(self.spec.is_kept)(key) || !self.has_own_dir() {
             return None;
@@ -107,7 +107,7 @@ impl Cache {
         self.listed.locked().get(key).cloned()
     }
 
-    /// Files of another user's directory are neither read nor deleted, though root could.
+    /// Returns whether the directory is of this user. Files of another user's directory are neither read nor deleted, though root could.
     fn has_own_dir(&self) -> bool {
         *self.is_own.get_or_init(|| {
             let own = own_dir(&self.spec.dir);
@@ -137,7 +137,7 @@ impl Cache {
         }
     }
 
-    /// The name of a file says all that its content depends on.
+    /// Returns the name of a file, which has all that the content depends on.
     fn name_of(&self, entry: &CacheEntry<'_>) -> String {
         let text = format!(
             "{}\n{}\n{}\n{}\n{:?}",
@@ -239,7 +239,7 @@ impl Cache {
     }
 }
 
-/// A version without the quotes that some answers have around it.
+/// Returns a version without the quotes that some answers have around it.
 fn tag_of(version: &Version) -> &str {
     version.as_str().trim_matches('"')
 }
@@ -257,7 +257,7 @@ struct CacheFile {
     used: SystemTime,
 }
 
-/// The files of a cache, which are two levels deep.
+/// Returns the files of a cache, which are two levels deep.
 fn files_below(dir: &Path) -> io::Result<Vec<CacheFile>> {
     let mut files = Vec::new();
     let dirs = match fs::read_dir(dir) {
@@ -280,7 +280,7 @@ fn files_below(dir: &Path) -> io::Result<Vec<CacheFile>> {
     Ok(files)
 }
 
-/// A whole object in a file: the length of its version, its version, its bytes.
+/// Returns a whole object in a file: the length of its version, its version, its bytes.
 fn join_content(bytes: &[u8], version: &Version) -> Vec<u8> {
     let version = version.as_str().as_bytes();
     let length = (version.len() as u32).to_le_bytes();

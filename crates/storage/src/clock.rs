@@ -6,7 +6,7 @@ use std::{fmt, sync::Mutex, thread, time::Duration};
 
 /// A clock that never goes back. No two clocks are ever compared.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// Time since a moment that stays the same.
+    /// Returns the time since a moment that stays the same.
     fn now(&self) -> Duration;
 
     /// Waits, at most for `time`. Returns earlier if the thread is unparked, or for no reason.

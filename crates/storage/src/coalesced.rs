@@ -159,7 +159,7 @@ impl SequentialReads {
         }
     }
 
-    /// The windows that have all bytes of a range; none if some are in no window.
+    /// Returns the windows that have all bytes of a range; none if some are in no window.
     fn covering(&self, from: u64, to: u64) -> Vec<Arc<Window>> {
         let mut at = from;
         let mut found = Vec::new();
@@ -172,7 +172,7 @@ impl SequentialReads {
         if at >= to { found } else { Vec::new() }
     }
 
-    /// The next window to request: no further ahead than was read in this run, so that little is read in vain.
+    /// Returns the next window to request: no further ahead than was read in this run, so that little is read in vain.
     fn next_window(&self, object_bytes: u64) -> Option<(u64, u64)> {
         let from = self.windows.back().map_or(self.end, |last| last.end());
         let from = from.max(self.end);

@@ -25,7 +25,7 @@ use std::{
 /// Roots that are read at the same time.
 const READS: usize = 16;
 
-/// The backup that a key belongs to, and the rest of the key; of an intent the rest is empty.
+/// Returns the backup that a key belongs to, and the rest of the key; of an intent the rest is empty.
 fn backup_of(key: &str) -> Option<(&str, &str)> {
     let (room, rest) = key.split_once('/')?;
     let (id, name) = match room {
@@ -63,7 +63,7 @@ pub struct FarBackup {
 const ADDS_ONE: &str = "this host may add one backup of its own";
 
 impl FarBackup {
-    /// For a backup of `host` into a repository that this host has opened.
+    /// Returns the rights of a backup of `host` into a repository that this host has opened.
     pub fn new(inner: Arc<dyn Objects>, host: &str) -> Self {
         let rules = AppendRules {
             host: Some(host.to_owned()),
@@ -80,7 +80,7 @@ impl FarBackup {
         }
     }
 
-    /// Whether the root of the backup was stored: only then there is a backup, whatever the other host says.
+    /// Returns whether the root of the backup was stored: only then there is a backup, whatever the other host says.
     pub fn has_root(&self) -> bool {
         self.has_root.load(Relaxed)
     }
@@ -89,7 +89,7 @@ impl FarBackup {
         self.announced.locked().as_deref() == Some(id)
     }
 
-    /// Earlier backups of the same host. Reads the roots of all backups, once.
+    /// Returns earlier backups of the same host. Reads the roots of all backups, once.
     fn bases(&self) -> Result<&BTreeSet<String>> {
         if let Some(bases) = self.bases.get() {
             return Ok(bases);
@@ -113,7 +113,7 @@ impl FarBackup {
         Ok(self.bases.get_or_init(|| bases))
     }
 
-    /// A root that cannot be read is that of another host.
+    /// Returns whether a backup is of the same host. A root that cannot be read is that of another host.
     fn is_of_host(&self, id: &str, key: &str) -> Result<bool> {
         let Some((bytes, _)) = self.inner.get(key)? else {
             return Ok(false);
@@ -122,7 +122,7 @@ impl FarBackup {
         Ok(root.source.host == self.host)
     }
 
-    /// Whether the other host may know that the object is there.
+    /// Returns whether the other host may know that the object is there.
     fn is_listed(&self, key: &str) -> Result<bool> {
         match backup_of(key) {
             Some((id, _)) => Ok(self.is_announced(id) || self.bases()?.contains(id)),
@@ -130,7 +130,7 @@ impl FarBackup {
         }
     }
 
-    /// Whether the other host may read the object. Content of earlier backups is of no use for a new one.
+    /// Returns whether the other host may read the object. Content of earlier backups is of no use for a new one.
     fn is_readable(&self, key: &str) -> Result<bool> {
         let is_content = |(id, name): (&str, &str)| {
             let is_intent = matches!(KeyKind::of(key), KeyKind::Intent(_));
@@ -140,6 +140,8 @@ impl FarBackup {
         Ok(self.is_listed(key)? && !backup_of(key).is_some_and(is_content))
     }
 
+    /// Refuses an object that the other host may not add.
+    ///
     /// # Errors
     /// [`ErrorKind::Permission`] unless the object is one of the announced backup, or makes a new repository.
     fn check_own(&self, verb: &str, key: &str) -> Result<()> {
@@ -211,7 +213,7 @@ impl Objects for FarBackup {
         self.adding.delete(keys)
     }
 
-    /// What others have left stays.
+    /// Frees uploads of this backup only: those of others stay.
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         match self.check_own("free", prefix) {
             Ok(()) => self.adding.abort_uploads(prefix),
@@ -282,7 +284,7 @@ pub struct FarRestore {
 const READS_ONE: &str = "this host may read one backup";
 
 impl FarRestore {
-    /// For a restore of the backup with this root from a repository that this host has opened.
+    /// Returns the rights of a restore of the backup with this root, from a repository that this host has opened.
     pub fn new(inner: Arc<dyn Objects>, root: &Root) -> Self {
         let others = root.referenced_backups().into_iter().map(str::to_owned);
         Self {

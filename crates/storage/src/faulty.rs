@@ -49,7 +49,7 @@ enum Rest {
 }
 
 impl Faulty {
-    /// Without a fault.
+    /// Wraps objects, without a fault.
     pub fn new(inner: Arc<dyn Objects>) -> Self {
         Self {
             inner,
@@ -64,7 +64,7 @@ impl Faulty {
         self
     }
 
-    /// How often an operation was called so far.
+    /// Returns the number of calls of an operation so far.
     pub fn calls(&self, operation: Operation) -> u64 {
         self.plan
             .locked()
@@ -94,7 +94,7 @@ fn begin(plan: &Mutex<Plan>, operation: Operation) -> Result<Rest> {
     }
 }
 
-/// The result of an operation that was done, unless its fault comes late.
+/// Returns the result of an operation that was done, unless its fault comes late.
 fn end<T>(operation: Operation, rest: Rest, result: Result<T>) -> Result<T> {
     match rest {
         Rest::Late(kind) => result.and(Err(injected(operation, kind))),
@@ -117,7 +117,7 @@ fn half<T>(all: &[T], rest: Rest) -> &[T] {
     }
 }
 
-/// What a write is that stored half of its content.
+/// Returns the result of a write that stored half of its content.
 fn end_write<T>(operation: Operation, rest: Rest, result: Result<T>) -> Result<T> {
     match rest {
         Rest::Half => result.and(Err(injected(operation, ErrorKind::Unreachable))),

@@ -57,12 +57,12 @@ fn translated(text: &str) -> Option<String> {
     }
 }
 
-/// `///a` and `//a` of `file:///a`.
+/// Returns the path of `///a` and `//a`, the rest of `file:///a`.
 fn path_of_url(rest: &str) -> String {
     format!("/{}", rest.trim_start_matches('/'))
 }
 
-/// `BUCKET:/PREFIX` or `BUCKET/PREFIX`, with or without slashes in front.
+/// Returns the location of `BUCKET:/PREFIX` or `BUCKET/PREFIX`, with or without slashes in front.
 fn without_colon(rest: &str) -> String {
     let rest = rest.trim_start_matches('/');
     match rest.split_once(':') {
@@ -71,7 +71,7 @@ fn without_colon(rest: &str) -> String {
     }
 }
 
-/// `bucket/prefix`, or `https://server/bucket/prefix`, whose first part has a dot or a port.
+/// Returns the location of `bucket/prefix`, or of `https://server/bucket/prefix`, whose first part has a dot or a port.
 fn object_store(rest: &str) -> String {
     let (scheme, place) = rest.split_once("://").unwrap_or(("https", rest));
     let place = place.trim_start_matches('/');
@@ -85,7 +85,7 @@ fn object_store(rest: &str) -> String {
     format!("write \"s3://{other}\", and set AWS_ENDPOINT_URL={scheme}://{first}")
 }
 
-/// `[USER@]HOST:PATH` or `[USER@]HOST/PATH`.
+/// Returns the location of `[USER@]HOST:PATH` or `[USER@]HOST/PATH`.
 fn on_host(text: &str) -> String {
     let at = text.find([':', '/']).unwrap_or(text.len());
     let (host, path) = (&text[..at], text.get(at + 1..).unwrap_or_default());

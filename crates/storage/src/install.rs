@@ -56,7 +56,7 @@ impl ProgramCopy {
         })
     }
 
-    /// The words that start the copy, for the shell of the other host; arguments follow.
+    /// Returns the words that start the copy, for the shell of the other host; arguments follow.
     pub(super) fn shell_words(&self) -> String {
         format!("sh -c 'exec {CACHE}/{} \"$@\"' sh", self.name)
     }
@@ -77,7 +77,7 @@ impl ProgramCopy {
         self.check(&output, peer)
     }
 
-    /// Without single quotes, as it stands between them.
+    /// Returns the script, without single quotes, as it stands between them.
     fn script(&self) -> String {
         let machine = machine();
         let Self { name, digest } = self;

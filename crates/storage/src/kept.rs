@@ -43,7 +43,7 @@ struct KeptFile<'a> {
 }
 
 impl<'a> KeptFile<'a> {
-    /// `None` for an object of which no copy is kept.
+    /// Returns the copy of the object of this key; `None` for an object of which no copy is kept.
     fn of_key(key: &'a str) -> Option<Self> {
         let (backup, part) = KeyKind::of(key).is_kept()?;
         let (_, name) = key.rsplit_once('/')?;
@@ -74,7 +74,7 @@ impl KeptBackups {
         Some(file.path(self.dir.as_deref()?))
     }
 
-    /// The whole root whose head is `head`, if there is a copy.
+    /// Returns the whole root whose head is `head`, if there is a copy.
     fn whole_root(&self, key: &str, head: &[u8]) -> Option<Vec<u8>> {
         let file = KeptFile::of_key(key).filter(|file| file.part == BackupPart::Root)?;
         let whole = fs::read(file.path(self.dir.as_deref()?)).ok()?;
@@ -120,7 +120,7 @@ impl KeptBackups {
     }
 }
 
-/// A new file beside `path`, which only this user reads. One that a killed process left is replaced.
+/// Creates a file beside `path`, which only this user reads. One that a killed process left is replaced.
 pub(super) fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
     let dir = path.parent().unwrap_or(Path::new("."));
     own_dir(dir)?;

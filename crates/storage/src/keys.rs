@@ -180,7 +180,7 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
     Ok(RepositoryKey::Opened(Box::new(ring)))
 }
 
-/// The destination of a copy of encrypted objects as they are stored, without their key: `to`, if it has the same keys, or if it is new,
+/// Returns the destination of a copy of encrypted objects as they are stored, without their key: `to`, if it has the same keys, or if it is new,
 /// then it gets them. `None` if it has others, or is clear.
 ///
 /// # Errors
@@ -253,7 +253,7 @@ fn open_file(
         .because("its name and its content differ in what the key permits"))
 }
 
-/// The key files of a repository, by name; with a key that reads also for whom they are, and those that the storage does not show.
+/// Returns the key files of a repository, by name; with a key that reads also for whom they are, and those that the storage does not show.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the list of members was changed, or the storage's.

@@ -41,12 +41,12 @@ const SURE_FOR: u32 = 2;
 /// The last line of an intent begins with this, after a line feed.
 const MARK: &[u8] = b"\nlease: ";
 
-/// The content of an intent without the last line that a lease adds where the storage has no locks.
+/// Returns the content of an intent without the last line that a lease adds where the storage has no locks.
 pub fn lease_body(bytes: &[u8]) -> &[u8] {
     split_intent(bytes).0
 }
 
-/// Does the last line of an intent say that its holder let go? Anyone may take it at once then.
+/// Returns whether the last line of an intent says that its holder let go. Anyone may take it at once then.
 pub fn is_released(bytes: &[u8]) -> bool {
     split_intent(bytes).1.is_some_and(|line| line.is_released)
 }
@@ -103,7 +103,7 @@ enum Sign {
 }
 
 impl LeaseTaker {
-    /// With this clock and time between renewals; all that take leases of one storage have the same.
+    /// Takes leases with this clock and time between renewals; all that take leases of one storage have the same.
     pub fn new(clock: Arc<dyn Clock>, renewal: Duration) -> Self {
         Self {
             clock,
@@ -113,7 +113,7 @@ impl LeaseTaker {
         }
     }
 
-    /// As [`Objects::lease`], over the puts of `objects`.
+    /// Takes a lease as [`Objects::lease`] does, over the puts of `objects`.
     ///
     /// # Errors
     /// The storage's.
@@ -211,7 +211,7 @@ impl LeaseTaker {
         }
     }
 
-    /// The first put of a holder; `None` if its condition does not hold.
+    /// Makes the first put of a holder; `None` if its condition does not hold.
     fn put_first(
         &self,
         objects: &Arc<dyn Objects>,
@@ -272,7 +272,7 @@ impl LeaseTaker {
         })))
     }
 
-    /// The version was there when the answer came, and still when the question was `asked`.
+    /// Returns the sign of a version that was there when the answer came, and still when the question was `asked`.
     fn sign_of(&self, key: &str, version: &Version, asked: Duration) -> Sign {
         let mut seen = self.seen.locked();
         let dead_after = self.renewal * DEAD_AFTER;
@@ -387,7 +387,8 @@ impl HeldLease {
         Ok(true)
     }
 
-    /// A put may have been done though its answer was an error: then the intent is still ours, with a version that we do not know.
+    /// Returns the version of our intent after an answer was lost. A put may have been done though its answer was an error: then the intent
+    /// is still ours, with a version that we do not know.
     fn version_of_lost_answer(&self, writing: &Writing) -> Result<Option<Version>> {
         let Some((bytes, version)) = self.objects.get(&self.key)? else {
             return Ok(None);

@@ -92,7 +92,7 @@ use std::fmt;
 ///
 /// [`ErrorKind::Usage`]: fullbore_format::error::ErrorKind::Usage
 pub trait Objects: fmt::Debug + Send + Sync {
-    /// The objects below `prefix`, at any depth, in the order of the bytes of their keys.
+    /// Returns the objects below `prefix`, at any depth, in the order of the bytes of their keys.
     ///
     /// An object that is stored or deleted meanwhile is listed or not. Uploads that are not finished are not listed, nor is anything that
     /// has no valid key. With an empty prefix, a storage that is shared with others lists the directories of a repository only.
@@ -113,7 +113,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Corrupt`]: fullbore_format::error::ErrorKind::Corrupt
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
 
-    /// All bytes of a small object, and their version.
+    /// Returns all bytes of a small object, and their version.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it has more than [`max_document_bytes`] bytes, or the storage's.
@@ -122,7 +122,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// [`max_document_bytes`]: fullbore_format::layout::max_document_bytes
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>>;
 
-    /// How many bytes an object has.
+    /// Returns the bytes of an object; `None` if it is absent.
     ///
     /// # Errors
     /// The storage's.
@@ -179,21 +179,21 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// The storage's.
     fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased>;
 
-    /// What this storage can do beyond what every storage can.
+    /// Returns what this storage can do beyond what every storage can.
     fn abilities(&self) -> StorageAbilities;
 
-    /// Is a request slow to answer, as over a network? Then several requests at the same time, or
+    /// Returns whether a request is slow to answer, as over a network. Then several requests at the same time, or
     /// one for all, take less time than one after the other. Asks the storage nothing.
     fn answers_late(&self) -> bool;
 
-    /// What messages call an object, in quotes; the storage itself for an empty key.
+    /// Returns the name of an object for messages, in quotes; the name of the storage itself for an empty key.
     fn describe(&self, key: &str) -> String;
 
-    /// The local directory that the objects are in, if they are. Only to keep a repository out of its own source, and to change its
+    /// Returns the local directory that the objects are in, if they are. Only to keep a repository out of its own source, and to change its
     /// modes.
     fn as_local(&self) -> Option<&LocalObjects>;
 
-    /// The wrapper that seals these objects, if there is one. Only for what concerns stored bytes, which the checksums in a root are
+    /// Returns the wrapper that seals these objects, if there is one. Only for what concerns stored bytes, which the checksums in a root are
     /// over, and the key that opens them.
     fn as_sealed(&self) -> Option<&SealedObjects>;
 }
@@ -234,7 +234,7 @@ pub trait Lease: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Gone`]: fullbore_format::error::ErrorKind::Gone
     fn update(&mut self, body: &[u8]) -> Result<()>;
 
-    /// Is the lease surely held still? False once it is known that it was taken or that the intent was deleted, and where the lease
+    /// Returns whether the lease is surely held still: false once it is known that it was taken or that the intent was deleted, and where the lease
     /// must be renewed and was not in time. Asks no other machine.
     fn is_ours(&self) -> bool;
 }

@@ -79,7 +79,7 @@ pub enum Found {
 }
 
 impl Location {
-    /// What a word of the command line means. Whether something is there is not asked.
+    /// Parses a word of the command line. Whether something is there is not asked.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for a URL without a host or bucket.
@@ -123,7 +123,7 @@ impl Location {
         Ok(Self::Local(word.into()))
     }
 
-    /// The path, if it is one of this machine.
+    /// Returns the path, if it is one of this machine.
     pub fn as_local(&self) -> Option<&Path> {
         match self {
             Self::Local(path) => Some(path),
@@ -131,7 +131,7 @@ impl Location {
         }
     }
 
-    /// What is there, by one look at a local path.
+    /// Returns what is there, by one look at a local path.
     pub fn look(&self) -> Found {
         match self {
             Self::Local(path) => look_at(path),
@@ -142,12 +142,12 @@ impl Location {
         }
     }
 
-    /// Is a repository there?
+    /// Returns whether a repository is there.
     pub fn is_repository(&self) -> bool {
         self.look() == Found::Repository
     }
 
-    /// The error for a location that has no objects, or none that this program reaches.
+    /// Returns the error for a location that has no objects, or none that this program reaches.
     pub(super) fn refused(&self) -> Error {
         Error::new(
             ErrorKind::Usage,
@@ -158,7 +158,7 @@ impl Location {
 }
 
 impl Location {
-    /// The word of the command line that means this location; lossy for a path that is no text.
+    /// Returns the word of the command line that means this location; lossy for a path that is no text.
     pub fn text(&self) -> String {
         match self {
             Self::Standard => "-".to_owned(),
@@ -221,7 +221,7 @@ fn look_at(path: &Path) -> Found {
     }
 }
 
-/// The repository that a path is inside of, if it is the path of an object of one.
+/// Returns the repository that a path is inside of, if it is the path of an object of one.
 pub fn repository_around(path: &Path) -> Option<PathBuf> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let above = whole.ancestors().nth(3)?;

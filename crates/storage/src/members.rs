@@ -47,12 +47,12 @@ pub struct ListNumber {
 }
 
 impl ListNumber {
-    /// The key of the list.
+    /// Returns the key of the list.
     pub fn key(self) -> String {
         format!("{LISTS}{}.{}", self.generation, self.changes)
     }
 
-    /// The list that this is the key of.
+    /// Returns the list that this is the key of.
     pub fn of_key(key: &str) -> Option<Self> {
         let (generation, changes) = key.strip_prefix(LISTS)?.split_once('.')?;
         let number = Self {
@@ -62,7 +62,7 @@ impl ListNumber {
         (number.key() == key).then_some(number)
     }
 
-    /// All lists that are there.
+    /// Returns all lists that are there.
     ///
     /// # Errors
     /// The storage's.
@@ -115,7 +115,7 @@ pub fn write_first(members: &Members, objects: &dyn Objects, ring: &KeyRing) -> 
     write(members, objects, ring, first, &PutIf::Always).map(drop)
 }
 
-/// Bytes of the list as it is stored, about.
+/// Returns the bytes of the list as it is stored, about.
 ///
 /// # Errors
 /// Those of writing JSON.
@@ -202,7 +202,7 @@ pub fn counts(members: &Members, ring: &KeyRing, root: &ProvenRoot) -> bool {
         || members.accepted.contains(&mark_of(ring, root))
 }
 
-/// The name of the key file of a put key.
+/// Returns the name of the key file of a put key.
 pub fn name_of(members: &Members, author: Author) -> Option<&str> {
     let (key, _) = members
         .files
@@ -226,7 +226,7 @@ pub(super) fn known_files(objects: &dyn Objects, members: &Members) -> Result<Ve
     Ok(files)
 }
 
-/// The key files that are not as they were written; with the reason for each.
+/// Returns the key files that are not as they were written; with the reason for each.
 ///
 /// # Errors
 /// The storage's.
@@ -277,12 +277,12 @@ pub fn carry_on(from: &dyn Objects, to: &dyn Objects, generation: u32) -> Result
     Ok(())
 }
 
-/// The digest of a key file.
+/// Returns the digest of a key file.
 pub fn digest_of(file: &[u8]) -> String {
     blake3::hash(file).to_hex().to_string()
 }
 
-/// The mark of a root in the list of the newest generation of `ring`.
+/// Returns the mark of a root in the list of the newest generation of `ring`.
 pub fn mark_of(ring: &KeyRing, root: &ProvenRoot) -> RootMark {
     let hash = ring.newest().prove(MARK, &[root.proof.as_bytes()]);
     let mut mark = RootMark::default();

@@ -78,7 +78,7 @@ impl Default for MemoryObjects {
 }
 
 impl MemoryObjects {
-    /// No objects, and the clock of the system.
+    /// Returns a storage without objects, and with the clock of the system.
     pub fn new() -> Self {
         let leases = Arc::new(LeaseTaker::new(Arc::new(SystemClock), RENEWAL));
         Self {
@@ -88,7 +88,7 @@ impl MemoryObjects {
         }
     }
 
-    /// The same objects, as a host with this clock has them; all hosts have the same time between `renewal`s.
+    /// Returns the same objects, as a host with this clock has them; all hosts have the same time between `renewal`s.
     #[must_use]
     pub fn with_clock(&self, clock: Arc<dyn Clock>, renewal: Duration) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl MemoryObjects {
         }
     }
 
-    /// The same objects in a store that refuses every conditional put.
+    /// Returns the same objects in a store that refuses every conditional put.
     #[must_use]
     pub fn without_conditions(&self) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl MemoryObjects {
         }
     }
 
-    /// How many uploads take room that are neither finished nor aborted.
+    /// Returns the number of uploads that take room and are neither finished nor aborted.
     pub fn open_uploads(&self) -> usize {
         self.contents.locked().uploads.len()
     }

@@ -26,7 +26,7 @@ impl PieceDigest {
 /// A table of how a digest changes when so many bytes follow costs as much as this many joins without one.
 const TABLE_JOINS: usize = 64;
 
-/// The digest of each part of an object.
+/// Returns the digest of each part of an object.
 pub(super) fn part_digests(pieces: &[PieceDigest]) -> Vec<u64> {
     let is_worth_a_table = pieces.len() > 2 * TABLE_JOINS;
     let table = pieces
@@ -74,12 +74,12 @@ impl JoinTable {
     }
 }
 
-/// The digest of each part of these bytes.
+/// Returns the digest of each part of these bytes.
 pub(super) fn part_digests_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(PART_BYTES as usize).map(crc64).collect()
 }
 
-/// The bytes of an upload that an amendment replaces.
+/// Returns the bytes of an upload that an amendment replaces.
 ///
 /// # Errors
 /// [`ErrorKind::Bug`] if they were not all appended, or if one is behind the first part.

@@ -8,7 +8,7 @@ use fullbore_format::{
 use fullbore_platform::debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Does the storage do puts on conditions, and refuse those whose condition does not hold?
+/// Returns whether the storage does puts on conditions, and refuses those whose condition does not hold.
 ///
 /// Some object stores know no such conditions, and some that do not know them say nothing and overwrite. A new repository asks, once:
 /// five requests for one small object, `probes/` and a random name, which is deleted again where the storage permits that.
@@ -27,7 +27,7 @@ pub fn probe(objects: &dyn Objects) -> Result<bool> {
     }
 }
 
-/// The key of an object by which something is tried.
+/// Returns the key of an object by which something is tried.
 pub(super) fn probe_key() -> String {
     let name = letters(RandomState::new().build_hasher().finish(), 12);
     format!("{PROBES}/{name}")

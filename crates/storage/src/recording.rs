@@ -88,7 +88,7 @@ impl Recording {
         }
     }
 
-    /// Calls and bytes of one operation so far.
+    /// Returns the calls and bytes of one operation so far.
     pub fn count(&self, operation: Operation) -> OperationCount {
         self.record
             .counts
@@ -98,7 +98,7 @@ impl Recording {
             .unwrap_or_default()
     }
 
-    /// Calls of all operations that an object store would be sent a request for: all but [`Operation::Append`] and
+    /// Returns the calls of all operations that an object store would be sent a request for: all but [`Operation::Append`] and
     /// [`Operation::Amend`], whose requests depend on bytes and not on calls.
     pub fn requests(&self) -> u64 {
         let counts = self.record.counts.locked();
@@ -108,7 +108,7 @@ impl Recording {
         sent.map(|(_, count)| count.calls).sum()
     }
 
-    /// Every call so far in order, with its key or prefix; a delete has the first key.
+    /// Returns every call so far in order, with its key or prefix; a delete has the first key.
     pub fn log(&self) -> Vec<(Operation, String)> {
         self.record.log.locked().clone()
     }

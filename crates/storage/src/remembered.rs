@@ -240,7 +240,7 @@ impl LocationMemory {
         all.position(|known| known.id == id)
     }
 
-    /// Was the repository at `found` encrypted, or all that were here, if it is not known?
+    /// Returns whether the repository at `found` was encrypted; if it is not known, whether all were that were here.
     fn was_encrypted(&self, found: Option<usize>) -> bool {
         let all = &self.document.repositories;
         match found {
@@ -279,7 +279,7 @@ impl LocationMemory {
         fs::rename(written, path)
     }
 
-    /// The ids that are known, for messages.
+    /// Returns the ids that are known, for messages.
     pub(super) fn known_ids(&self) -> String {
         let ids = self
             .document
@@ -291,7 +291,8 @@ impl LocationMemory {
 }
 
 impl RememberedKeys {
-    /// `None` for a ring whose newest generation seals nothing: a rotation was interrupted, and another generation may replace it.
+    /// Returns what is remembered of a ring; `None` for a ring whose newest generation seals nothing: a rotation was interrupted, and
+    /// another generation may replace it.
     fn of(ring: &KeyRing) -> Option<Self> {
         let newest = ring.sealing_generation("").ok()?;
         Some(Self {

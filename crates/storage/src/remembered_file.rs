@@ -14,7 +14,7 @@ use std::{
 /// Bytes of a file at most.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
-/// The name of a location in the memory: the same for all spellings that lead to the same place surely.
+/// Returns the name of a location in the memory: the same for all spellings that lead to the same place surely.
 pub(super) fn name_of(location: &Location, endpoint: Option<&str>) -> String {
     match location {
         Location::Local(path) => {
@@ -33,7 +33,7 @@ pub(super) fn name_of(location: &Location, endpoint: Option<&str>) -> String {
     }
 }
 
-/// The file system that a path is on, or would be on.
+/// Returns the file system that a path is on, or would be on.
 pub(super) fn file_system_of(path: &Path) -> Option<String> {
     let whole = std::path::absolute(path).ok()?;
     let mut above = whole.ancestors();

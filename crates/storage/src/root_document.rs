@@ -53,7 +53,7 @@ pub(super) struct RootDocument<'a> {
 }
 
 impl<'a> RootDocument<'a> {
-    /// `None` for the key of anything else.
+    /// Returns the root of this key; `None` for the key of anything else.
     pub(super) fn of_key(key: &'a str) -> Option<Self> {
         let KeyKind::Backup(backup, part) = KeyKind::of(key) else {
             return None;
@@ -62,13 +62,14 @@ impl<'a> RootDocument<'a> {
         part.is_root().then_some(Self { backup, name })
     }
 
-    /// Is the object of this key the root of a listed backup?
+    /// Returns whether the object of this key is the root of a listed backup.
     pub(super) fn is_listed(key: &'a str) -> bool {
         Self::of_key(key).is_some_and(|document| document.name == ROOT)
     }
 
-    /// May a document that was written as `kind` stand here? A root that is forgotten moves, whether it was listed or partial, and a copy
-    /// without a key has a listed one as its partial one at first. No root becomes a listed one that was written as another.
+    /// Returns whether a document that was written as `kind` may stand here. A root that is forgotten moves, whether it was listed or
+    /// partial, and a copy without a key has a listed one as its partial one at first. No root becomes a listed one that was written as
+    /// another.
     fn takes(&self, kind: &str) -> bool {
         match self.name {
             FORGOTTEN => [ROOT, PARTIAL, FORGOTTEN].contains(&kind),
@@ -77,12 +78,12 @@ impl<'a> RootDocument<'a> {
         }
     }
 
-    /// The key that the body is sealed under: it stays the same when a root is forgotten.
+    /// Returns the key that the body is sealed under: it stays the same when a root is forgotten.
     fn body_key(&self) -> String {
         format!("{BACKUPS}/{}/body of {ROOT}", self.backup)
     }
 
-    /// The stored form; `None` for bytes that are no root, which are sealed like any object.
+    /// Returns the stored form; `None` for bytes that are no root, which are sealed like any object.
     pub(super) fn seal(
         &self,
         bytes: &[u8],
@@ -119,8 +120,8 @@ impl<'a> RootDocument<'a> {
         parts.document(&pseudonym, sealed, prove).map(Some)
     }
 
-    /// What a caller reads of a stored document: the whole root with a key that reads, else its head. `check_counts` refuses a root of which
-    /// the proof is right, and which does not count.
+    /// Returns the bytes that a caller reads of a stored document: the whole root with a key that reads, else its head. `check_counts`
+    /// refuses a root of which the proof is right, and which does not count.
     pub(super) fn open(
         &self,
         stored: Vec<u8>,
@@ -148,8 +149,8 @@ impl<'a> RootDocument<'a> {
         sealed.join(&body, name)
     }
 
-    /// Is this the document of this backup, in this place, and did the holder of a key write it that it names? Without a key only the first
-    /// is known, and to a put key if it wrote the document itself; then there is no result.
+    /// Checks that this is the document of this backup, in this place, and that the holder of the key wrote it which it names. Without a key
+    /// only the first is known, and to a put key if it wrote the document itself; then there is no result.
     pub(super) fn check(
         &self,
         sealed: &SealedRoot,
@@ -187,7 +188,7 @@ impl<'a> RootDocument<'a> {
         }))
     }
 
-    /// Is the sealed document `head` that of the root `whole`, and does it name this key as its author? Its proof is not checked here.
+    /// Returns whether the sealed document `head` is that of the root `whole`, and names this key as its author. Its proof is not checked here.
     pub(super) fn is_head_of(&self, head: &[u8], whole: &[u8], ring: &KeyRing, name: &str) -> bool {
         let sealed = SealedRoot::open(head, name).ok().flatten();
         let parts = RootParts::cut(whole).filter(|parts| parts.id() == self.backup);
@@ -203,8 +204,8 @@ impl<'a> RootDocument<'a> {
         document.is_ok_and(|document| document == head)
     }
 
-    /// May a document stand here that no key has sealed? Only if it is of no use but to remove a backup, which a storage can do without it:
-    /// a void root, and a forgotten one without content.
+    /// Returns whether a document may stand here that no key has sealed: only if it is of no use but to remove a backup, which a storage can
+    /// do without it: a void root, and a forgotten one without content.
     fn may_be_clear(&self, bytes: &[u8], name: &str) -> bool {
         match self.name {
             ROOT => is_void(bytes),

@@ -150,7 +150,7 @@ fn ended_first() -> Error {
         .hint("run the same command again")
 }
 
-/// All key files with the new generation, by their keys.
+/// Returns all key files with the new generation, by their keys.
 fn wrap_all(
     objects: &dyn Objects,
     members: &Members,

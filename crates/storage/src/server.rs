@@ -45,7 +45,7 @@ impl ServerAddress {
     }
 }
 
-/// The objects of `HOST:PORT/PATH`; without a path, those that the server offers.
+/// Connects to the objects of `HOST:PORT/PATH`; without a path, those that the server offers.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for an address without a port or without the files of TLS, [`ErrorKind::Unreachable`] if the server does not
@@ -70,7 +70,7 @@ pub(super) fn connect(server: &str, settings: &HostSettings) -> Result<WireObjec
     Arc::new(wire).objects(OsStr::new(path), &format!("fullbore://{server}"))
 }
 
-/// A server that refuses a certificate says so after the client has greeted it.
+/// Returns the error of a connection with the refusal of the server. A server that refuses a certificate says so after the client has greeted it.
 fn refused_by_server(error: Error, peer: &str) -> Error {
     let is_alert = error.line().contains("fatal alert");
     if !is_alert {

@@ -82,14 +82,14 @@ impl SshHost {
         Ok(Self { destination, port })
     }
 
-    /// The host without its user.
+    /// Returns the host without its user.
     fn name(&self) -> &str {
         let user_and_name = self.destination.rsplit_once('@');
         user_and_name.map_or(&self.destination, |(_, name)| name)
     }
 }
 
-/// A word for the shell of the other host.
+/// Returns a word for the shell of the other host.
 fn quoted_for_shell(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -99,7 +99,7 @@ fn quoted_for_shell(word: &str) -> String {
     }
 }
 
-/// The objects at a path of another host.
+/// Connects to the objects at a path of another host.
 ///
 /// # Errors
 /// [`ErrorKind::Unreachable`] if ssh fails, [`ErrorKind::Unsupported`] without this version of fullbore there; those of the other host.
@@ -109,7 +109,7 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
     Arc::new(wire).objects(path.as_os_str(), &name)
 }
 
-/// The process that has started this one, over standard input.
+/// Connects to the process that has started this one, over standard input.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] at a terminal; as `connect`.
@@ -136,7 +136,7 @@ pub fn connect_to_peer() -> Result<Wire> {
     )
 }
 
-/// What the process offers that has started this one.
+/// Returns the objects that the process offers which has started this one.
 ///
 /// # Errors
 /// As [`connect_to_peer`].
@@ -144,7 +144,7 @@ pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
     Arc::new(connect_to_peer()?).objects(OsStr::new(""), name)
 }
 
-/// A connection to another host, over which it is offered services.
+/// Connects to another host, and offers services to it.
 ///
 /// # Errors
 /// As `connect`.
@@ -194,7 +194,7 @@ impl SshWay {
         self.words.first().map_or("ssh", |word| word)
     }
 
-    /// ssh with these options, and the host as its last argument so far.
+    /// Returns ssh with these options, and the host as its last argument so far.
     fn command(&self, options: &[&str]) -> Command {
         let mut command = Command::new(self.program());
         without_secrets(&mut command);
@@ -243,7 +243,7 @@ impl SshWay {
         Ok((ends, child))
     }
 
-    /// The name or address that ssh connects to, by its configuration.
+    /// Returns the name or address that ssh connects to, by its configuration.
     fn host_name(&self) -> Option<String> {
         let mut command = self.command(&["-G"]);
         let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
@@ -318,7 +318,7 @@ impl Dialer for SshDialer {
     }
 }
 
-/// The error of a connection that did not come about, by the exit code of ssh.
+/// Returns the error of a connection that did not come about, by the exit code of ssh.
 fn explained(error: Error, status: Option<ExitStatus>, peer: &str, destination: &str) -> Error {
     let code = status.and_then(|status| status.code());
     if error.kind == ErrorKind::Unsupported && code.is_none() {
@@ -359,7 +359,7 @@ const ENDING: Duration = Duration::from_secs(2);
 struct SshChild(Child);
 
 impl SshChild {
-    /// The exit status, if it comes soon.
+    /// Returns the exit status, if it comes soon.
     fn ended(&mut self) -> Option<ExitStatus> {
         let began = Instant::now();
         loop {

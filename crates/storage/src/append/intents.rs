@@ -29,7 +29,7 @@ impl AppendSession {
         Ok(())
     }
 
-    /// An intent keeps the objects of all backups that it names: it may name some of the same host.
+    /// Checks a new intent. An intent keeps the objects of all backups that it names: it may name some of the same host.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is no intent of this backup, [`ErrorKind::Permission`] if it names backups

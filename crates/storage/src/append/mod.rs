@@ -110,6 +110,8 @@ impl AppendSession {
         Error::new(ErrorKind::Permission, what).because("this host may only add backups there")
     }
 
+    /// Refuses an object of a backup that this session does not make.
+    ///
     /// # Errors
     /// [`ErrorKind::Permission`] unless this session announced the backup and has not stored its root.
     fn check_open(&self, verb: &str, key: &str, id: &str) -> Result<()> {
@@ -124,7 +126,7 @@ impl AppendSession {
         }
     }
 
-    /// Whether this session has announced the backup that the prefix is of.
+    /// Returns whether this session has announced the backup that the prefix is of.
     pub(super) fn has_announced(&self, prefix: &str) -> bool {
         self.is_announced(prefix.split('/').nth(1).unwrap_or_default())
     }
@@ -172,6 +174,8 @@ impl AppendSession {
         put
     }
 
+    /// Refuses a root that this session may not store.
+    ///
     /// # Errors
     /// As [`RootGate::check`]; [`ErrorKind::Permission`] if it refers to a backup that its intent did not name.
     fn check_root(&self, id: &str, bytes: &[u8]) -> Result<()> {
@@ -194,7 +198,7 @@ impl AppendSession {
         }
     }
 
-    /// Most roots have less than every root may have, and need no listing.
+    /// Returns the bytes that a root may have. Most roots have less than every root may have, and need no listing.
     fn max_root_bytes(&self, id: &str, bytes: u64, base_root_bytes: u64) -> Result<u64> {
         if bytes <= FREE_ROOT_BYTES {
             return Ok(FREE_ROOT_BYTES);
@@ -204,7 +208,7 @@ impl AppendSession {
         Ok(root_limit(stored, base_root_bytes))
     }
 
-    /// Whose the roots of this session must be.
+    /// Returns the owner that the roots of this session must have.
     ///
     /// # Errors
     /// [`ErrorKind::Permission`] if that is not known.
@@ -221,12 +225,12 @@ impl AppendSession {
         }
     }
 
-    /// Whether roots come sealed.
+    /// Returns whether roots come sealed.
     fn is_sealed(&self) -> Result<bool> {
         Ok(!self.rules.is_opened && is_encrypted(&*self.inner)?)
     }
 
-    /// A repository may be made with its first keys, and a storage may be tried.
+    /// Puts an object that is of no backup. A repository may be made with its first keys, and a storage may be tried.
     fn put_other(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
         let kind = KeyKind::of(key);
         let is_ours = self.added.locked().others.contains(key);
@@ -403,7 +407,7 @@ impl AppendSession {
         Ok(())
     }
 
-    /// An upload was finished, whose bytes were counted as open ones, or given up.
+    /// Counts an upload that was finished or given up, whose bytes were counted as open ones.
     fn settle_upload(&self, bytes: u64, is_finished: bool) {
         let mut added = self.added.locked();
         added.open = added.open.saturating_sub(bytes);

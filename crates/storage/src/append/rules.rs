@@ -20,7 +20,7 @@ pub struct AppendRules {
 }
 
 impl AppendRules {
-    /// The rules for a host whose certificate has this name. A name that cannot be the name of a host is none.
+    /// Returns the rules for a host whose certificate has this name. A name that cannot be the name of a host is none.
     pub fn for_certificate(&self, name: Option<String>) -> Self {
         Self {
             host: name.filter(|name| check_host_name(name).is_ok()),
@@ -28,12 +28,14 @@ impl AppendRules {
         }
     }
 
-    /// The host, if it has a limit.
+    /// Returns the host, if it has a limit.
     pub(super) fn limited_host(&self) -> Option<&str> {
         let is_limited = self.quota.is_some() || self.max_per_day.is_some();
         self.host.as_deref().filter(|_| is_limited)
     }
 
+    /// Refuses more bytes than the host may have.
+    ///
     /// # Errors
     /// [`ErrorKind::Full`] if the backups of the host take more than they may.
     pub(super) fn check_used(&self, used: u64) -> Result<()> {

@@ -52,7 +52,7 @@ impl AppendSession {
         Ok(put)
     }
 
-    /// Those that do not fit are left to a prune.
+    /// Remembers a piece that this session stored. Those that do not fit are left to a prune.
     fn remember_piece(&self, key: &str) {
         let mut added = self.added.locked();
         if added.pieces.len() < MAX_PIECES {
@@ -60,6 +60,8 @@ impl AppendSession {
         }
     }
 
+    /// Notes that WAL of a system is of this host.
+    ///
     /// # Errors
     /// [`ErrorKind::Permission`] if the system is of another host, or it is not known which host this is.
     fn claim_system(&self, system: &str) -> Result<()> {

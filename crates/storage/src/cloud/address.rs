@@ -16,7 +16,7 @@ pub enum CloudService {
 }
 
 impl CloudService {
-    /// The scheme of its addresses.
+    /// Returns the scheme of its addresses.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::S3 => "s3",
@@ -93,7 +93,8 @@ impl fmt::Display for CloudAddress {
     }
 }
 
-/// Letters, digits and a few marks are all that any store has in the name of a bucket. `@` and `:` would be a password or a port.
+/// Returns why a text is no name of a bucket. Letters, digits and a few marks are all that any store has in the name of a bucket. `@` and
+/// `:` would be a password or a port.
 fn fault_of_bucket(bucket: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if bucket.is_empty() {

@@ -47,7 +47,7 @@ const ABSENT: [&str; 7] = [
 ];
 
 impl Answer {
-    /// An answer that did not come, or not whole.
+    /// Returns an answer that did not come, or not whole.
     pub(super) fn broken(why: impl Into<String>) -> Self {
         Self {
             broken: Some(why.into()),
@@ -75,7 +75,7 @@ impl Answer {
             .is_some_and(|status| (200..300).contains(&status))
     }
 
-    /// May the request have been carried out though its answer is an error?
+    /// Returns whether the request may have been carried out though its answer is an error.
     pub(super) fn is_ambiguous(&self) -> bool {
         let is_lost = self.broken.is_some() && !self.was_refused;
         is_lost
@@ -84,7 +84,7 @@ impl Answer {
             || self.status.is_some_and(|status| status >= 500)
     }
 
-    /// Did the store say that it is asked too often?
+    /// Returns whether the store said that it is asked too often.
     pub(super) fn is_throttled(&self) -> bool {
         let is_slow = matches!(
             self.code.as_str(),
@@ -93,7 +93,7 @@ impl Answer {
         is_slow || matches!(self.status, Some(429 | 503))
     }
 
-    /// Were the credentials good before, and are not any more?
+    /// Returns whether the credentials were good before, and are not any more.
     pub(super) fn is_expired(&self) -> bool {
         matches!(
             self.code.as_str(),
@@ -101,7 +101,7 @@ impl Answer {
         ) || self.status == Some(401)
     }
 
-    /// Does the condition of the request not hold?
+    /// Returns whether the condition of the request did not hold.
     pub(super) fn is_refusal(&self, service: CloudService) -> bool {
         match self.status {
             Some(status) if CONDITION_FAILED.contains(&status) => true,
@@ -111,7 +111,7 @@ impl Answer {
         }
     }
 
-    /// May the same request succeed later?
+    /// Returns whether the same request may succeed later.
     pub(super) fn may_pass(&self, service: CloudService) -> bool {
         if self.is_of_host || self.unusable.is_some() {
             return false;
@@ -138,7 +138,7 @@ impl Answer {
         }
     }
 
-    /// The kind of the error that this answer is.
+    /// Returns the kind of the error that this answer is.
     pub(super) fn kind(&self) -> ErrorKind {
         if self.is_of_host {
             return ErrorKind::Permission;
@@ -175,7 +175,7 @@ impl Answer {
         }
     }
 
-    /// A sentence to act on, if there is one.
+    /// Returns a sentence to act on, if there is one.
     pub(super) fn hint(&self) -> Option<String> {
         if self.is_of_host {
             return Some("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for gs:// GOOGLE_APPLICATION_CREDENTIALS; for az:// \
@@ -219,7 +219,7 @@ impl Answer {
         }
     }
 
-    /// What came, in words, without any part of the request: that may hold credentials.
+    /// Returns the answer in words, without any part of the request: that may hold credentials.
     pub(super) fn words(&self) -> String {
         if self.is_of_host {
             return "no credentials were found, and this host has none of its own".to_owned();
@@ -245,7 +245,7 @@ impl Answer {
 }
 
 impl RetryPolicy {
-    /// The pause after a try, the first being 0: by chance between half and the whole of what the number of tries gives, so that
+    /// Returns the pause after a try, the first being 0: by chance between half and the whole of what the number of tries gives, so that
     /// many that failed together do not come back together. At least what the store asked for.
     pub(super) fn pause(&self, tries_before: u32, answer: &Answer) -> Duration {
         let whole = self

@@ -76,12 +76,12 @@ impl Failed {
         self.answer.status == Some(404) && self.answer.kind() == ErrorKind::NotFound
     }
 
-    /// Is the object another one than the first answer was of?
+    /// Returns whether the object is another one than that of the first answer.
     pub(super) fn is_replaced(&self) -> bool {
         self.answer.status == Some(412)
     }
 
-    /// Does the store refuse this kind of request, whatever it is about?
+    /// Returns whether the store refuses this kind of request, whatever it is about.
     pub(super) fn is_refused_kind(&self) -> bool {
         matches!(
             self.answer.kind(),
@@ -93,7 +93,7 @@ impl Failed {
         self.answer.status == Some(416)
     }
 
-    /// As an error of the crate; `what` says what could not be done.
+    /// Returns an error of the crate; `what` says what could not be done.
     pub(super) fn error(&self, what: String) -> Error {
         if self.ends_early || self.is_out_of_range() {
             return Error::corrupt(what).because("it ends too early");
@@ -311,7 +311,7 @@ impl Requests {
         Ok(self.retried(READ, len, read).await?.0)
     }
 
-    /// The length of an object; `None` if it is absent.
+    /// Returns the length of an object; `None` if it is absent.
     pub(super) async fn size(&self, path: &Path) -> Result<Option<u64>, Failed> {
         Ok(self.head(path).await?.map(|(meta, _)| meta.size))
     }
@@ -332,7 +332,7 @@ impl Requests {
         }
     }
 
-    /// All bytes of an object that has no more than `max_bytes`; `None` if it is absent, [`TryError::EndsEarly`] never.
+    /// Returns all bytes of an object that has no more than `max_bytes`; `None` if it is absent, [`TryError::EndsEarly`] never.
     pub(super) async fn get(&self, path: &Path, max_bytes: u64) -> Result<Option<Content>, Failed> {
         let get = || async {
             let found = self
@@ -368,7 +368,7 @@ impl Requests {
         }
     }
 
-    /// The version of an object; a listing of Google has none.
+    /// Returns the version of an object; a listing of Google has none.
     pub(super) fn version_of_meta(&self, meta: &ObjectMeta) -> Option<Version> {
         self.version(meta.e_tag.as_deref(), meta.version.as_deref())
     }
@@ -377,7 +377,7 @@ impl Requests {
         self.version(put.e_tag.as_deref(), put.version.as_deref())
     }
 
-    /// Google's conditions are on the number of a generation, all others' on the ETag.
+    /// Returns the version of an object. Google's conditions are on the number of a generation, all others' on the ETag.
     fn version(&self, e_tag: Option<&str>, number: Option<&str>) -> Option<Version> {
         match self.service {
             CloudService::Gcs => number.map(Version::new),
@@ -385,7 +385,7 @@ impl Requests {
         }
     }
 
-    /// The condition of a put on a version.
+    /// Returns the condition of a put on a version.
     pub(super) fn update_of(&self, version: &Version) -> PutMode {
         let text = Some(version.as_str().to_owned());
         PutMode::Update(match self.service {
@@ -599,7 +599,7 @@ impl Requests {
         }
     }
 
-    /// One page of the uploads below a prefix that were not finished.
+    /// Returns one page of the uploads below a prefix that were not finished.
     pub(super) async fn unfinished(
         &self,
         prefix: &str,
@@ -634,7 +634,7 @@ fn has_mark(attributes: &Attributes, mark: &str) -> bool {
         .is_some_and(|value| value.as_ref() == mark)
 }
 
-/// Was the body of an answer cut? The transport saw only its begin.
+/// Notes in the answer whether its body was cut. The transport saw only its begin.
 fn look_into(error: &object_store::Error, answer: &mut Answer) {
     if answer.broken.is_some() || answer.unusable.is_some() {
         return;
@@ -653,7 +653,7 @@ fn look_into(error: &object_store::Error, answer: &mut Answer) {
     }
 }
 
-/// The store's refusal to delete one object of a batch, from the words of the crate; `None` if it may succeed later.
+/// Returns the store's refusal to delete one object of a batch, from the words of the crate; `None` if it may succeed later.
 fn refusal_of_delete(error: &object_store::Error) -> Option<Answer> {
     let text = error.to_string();
     let code = text.split_once("(code: ")?.1.split(')').next()?.to_owned();

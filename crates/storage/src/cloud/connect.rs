@@ -67,7 +67,7 @@ impl Store {
     }
 }
 
-/// The options of the connections of one bucket.
+/// Returns the options of the connections of one bucket.
 fn client_options(settings: &CloudSettings, endpoint: Option<&str>) -> Result<ClientOptions> {
     let is_plain = endpoint.is_some_and(|url| url.starts_with("http://"));
     // A request is given up by the time that its bytes may take (`CloudClient`), not by one time for all.
@@ -92,7 +92,7 @@ fn client_options(settings: &CloudSettings, endpoint: Option<&str>) -> Result<Cl
     Ok(options)
 }
 
-/// The crate itself tries nothing again: it would use the same signature, and not look at what the store asks for.
+/// Returns the setting with which the crate itself tries nothing again: it would use the same signature, and not look at what the store asks for.
 fn no_retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig::default(),
@@ -200,7 +200,7 @@ fn s3_key(name: &str) -> AmazonS3ConfigKey {
     name.parse().unwrap_or(AmazonS3ConfigKey::Checksum) // both names are the crate's own
 }
 
-/// The URL that stands for the bucket where it is a part of the host.
+/// Returns the URL that stands for the bucket where it is a part of the host.
 fn s3_endpoint(endpoint: &str, bucket: &str, is_path_style: bool) -> String {
     match endpoint.split_once("://") {
         Some((scheme, host)) if !is_path_style && !host.starts_with(&format!("{bucket}.")) => {
@@ -241,7 +241,7 @@ fn open_s3(
     })
 }
 
-/// The headers of an object that the store shall keep. They are signed as all others are.
+/// Returns the headers of an object that the store shall keep. They are signed as all others are.
 fn retention_headers(retention: ObjectRetention) -> Result<HeaderMap> {
     let hours = jiff::Span::new().hours(i64::from(retention.days) * 24);
     let until = jiff::Timestamp::now().checked_add(hours);

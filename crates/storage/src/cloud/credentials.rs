@@ -169,7 +169,7 @@ impl PrintedCredentials {
         is_good.then_some(kept.credential)
     }
 
-    /// The keys that the command printed. Its words are not repeated: they may be secrets.
+    /// Reads the keys that the command printed. Its words are not repeated: they may be secrets.
     fn read(&self, printed: &[u8]) -> object_store::Result<KeptCredential> {
         let keys: PrintedKeys = serde_json::from_slice(printed)
             .ok()
@@ -190,7 +190,7 @@ impl PrintedCredentials {
         Ok(KeptCredential { credential, until })
     }
 
-    /// When credentials are asked for anew that end at a time of RFC 3339.
+    /// Returns when credentials are asked for anew that end at a time of RFC 3339.
     fn early(end: &str) -> Option<Timestamp> {
         let end: Timestamp = end.parse().ok()?;
         end.checked_sub(RENEWED_MINUTES.minutes()).ok()

@@ -3,7 +3,7 @@
 use http::Uri;
 use std::net::IpAddr;
 
-/// The URL of a store without slashes at its end.
+/// Returns the URL of a store without slashes at its end.
 ///
 /// # Errors
 /// The reason why it cannot be one. It does not repeat the URL.
@@ -30,7 +30,7 @@ pub(super) fn checked_endpoint(value: &str) -> Result<String, &'static str> {
     Ok(value.trim_end_matches('/').to_owned())
 }
 
-/// Is the host of a URL an IP address? Then no bucket can stand before it.
+/// Returns whether the host of a URL is an IP address. Then no bucket can stand before it.
 pub(super) fn is_address(endpoint: &str) -> bool {
     let url = endpoint.parse::<Uri>().ok();
     let host = url.as_ref().and_then(Uri::host).unwrap_or_default();

@@ -45,7 +45,7 @@ const FILES: [&str; 2] = ["AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"];
 pub struct CloudEnvironment(BTreeMap<String, String>);
 
 impl CloudEnvironment {
-    /// The variables of this process that are text.
+    /// Returns the variables of this process that are text.
     pub fn of_process() -> Self {
         let variables = std::env::vars_os();
         let as_text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -54,7 +54,7 @@ impl CloudEnvironment {
         Self::of(variables.filter_map(as_text))
     }
 
-    /// These variables.
+    /// Returns an environment of these variables.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let trimmed = |(name, value): (String, String)| {
             let value = match is_of_store(&name) {
@@ -77,7 +77,7 @@ impl CloudEnvironment {
             .try_for_each(|(name, value)| check_variable(name, value))
     }
 
-    /// A variable that is set and not empty.
+    /// Returns a variable that is set and not empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .get(name)
@@ -97,7 +97,7 @@ impl CloudEnvironment {
         Self(variables)
     }
 
-    /// The variables whose names begin with `prefix`, in the order of their names.
+    /// Returns the variables whose names begin with `prefix`, in the order of their names.
     pub(super) fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.0
             .range(prefix.to_owned()..)

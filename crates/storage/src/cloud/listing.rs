@@ -47,7 +47,7 @@ impl FoundObjects {
 }
 
 impl Requests {
-    /// The objects below a prefix that `of_ours` takes, each once, by their keys. A listing that broke goes on behind the last key that
+    /// Returns the objects below a prefix that `of_ours` takes, each once, by their keys. A listing that broke goes on behind the last key that
     /// came.
     ///
     /// # Errors

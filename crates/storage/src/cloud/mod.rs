@@ -86,7 +86,7 @@ impl fmt::Debug for CloudObjects {
 }
 
 impl CloudObjects {
-    /// The objects at an address. Sends no request: whether the bucket is there shows at the first one.
+    /// Returns the objects at an address. Sends no request: whether the bucket is there shows at the first one.
     ///
     /// Credentials are looked for in the environment, then in the files of the provider's own tools, then at the host.
     ///
@@ -109,12 +109,12 @@ impl CloudObjects {
         })
     }
 
-    /// What was asked of the store so far.
+    /// Returns the requests to the store so far.
     pub fn counts(&self) -> CloudCounts {
         self.client.requests.meter.counts()
     }
 
-    /// The key of the store for one of ours.
+    /// Returns the key of the store for one of ours.
     fn path(&self, key: &str) -> Result<Path> {
         check_key(key)?;
         let full = if self.address.prefix.is_empty() {
@@ -127,7 +127,7 @@ impl CloudObjects {
         path.map_err(|error| Error::new(ErrorKind::Usage, what()).because(error.to_string()))
     }
 
-    /// The key of the store for a prefix; `None` for the whole bucket.
+    /// Returns the key of the store for a prefix; `None` for the whole bucket.
     fn prefix_path(&self, prefix: &str) -> Result<Option<Path>> {
         check_prefix(prefix)?;
         if !prefix.is_empty() {
@@ -139,7 +139,7 @@ impl CloudObjects {
             .filter(|path| !path.as_ref().is_empty()))
     }
 
-    /// Our key for one of the store.
+    /// Returns our key for one of the store.
     fn key_of(&self, path: &str) -> Option<String> {
         let full = self.plain_key(path);
         if self.address.prefix.is_empty() {
@@ -149,7 +149,7 @@ impl CloudObjects {
         below.strip_prefix('/').map(str::to_owned)
     }
 
-    /// Azure takes a backslash for a slash.
+    /// Returns the key as the store takes it: Azure takes a backslash for a slash.
     fn store_key(&self, key: &str) -> String {
         match self.address.service {
             CloudService::Azure => key.replace('%', "%25").replace('\\', "%5C"),
@@ -168,7 +168,7 @@ impl CloudObjects {
         self.client.wait(self.client.requests.size(path))
     }
 
-    /// Several ranges at the same time, all of one version: the one that the first answer has.
+    /// Reads several ranges at the same time, all of one version: the one that the first answer has.
     fn read_ranges(&self, path: &Path, ranges: &[Range<u64>]) -> Result<Vec<u8>, Failed> {
         let requests = &self.client.requests;
         let read = async {
@@ -184,7 +184,7 @@ impl CloudObjects {
         self.client.wait(read)
     }
 
-    /// The objects below a prefix, in order. Not every store lists them in the order of bytes.
+    /// Returns the objects below a prefix, in order. Not every store lists them in the order of bytes.
     async fn list_below(&self, prefix: &str) -> Result<Vec<ListedObject>> {
         let path = self.prefix_path(prefix)?;
         let requests = &self.client.requests;
@@ -203,7 +203,7 @@ impl CloudObjects {
         Ok(listed.into_values().collect())
     }
 
-    /// The objects in the directories of a repository that is a whole bucket, which may hold much more.
+    /// Returns the objects in the directories of a repository that is a whole bucket, which may hold much more.
     fn list_rooms(&self) -> Result<Vec<ListedObject>> {
         let rooms = ROOMS.map(|room| self.list_below(room));
         let listed = self.client.wait(try_join_all(rooms))?;
@@ -212,7 +212,7 @@ impl CloudObjects {
         Ok(all)
     }
 
-    /// A name that no other put has.
+    /// Returns a name that no other put has.
     fn mark() -> String {
         let seed = || RandomState::new().build_hasher().finish();
         letters(seed(), 12) + &letters(seed(), 12)
@@ -227,7 +227,7 @@ fn cut(range: &Range<u64>, max_bytes: u64) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// Bytes that one request asks for at most.
+/// Returns the bytes that one request asks for at most.
 fn range_bytes(settings: &CloudSettings) -> u64 {
     let limit = settings.download_limit.map(NonZeroU64::get);
     let limited = |rate: u64| rate.saturating_mul(LIMITED_SECONDS);
@@ -360,8 +360,9 @@ impl Objects for CloudObjects {
         first_error
     }
 
-    /// Azure keeps no list of uploads; it drops parts that are not used after a week. A store that refuses the list is not an error, and
-    /// [`CloudCounts`] has it: the room of uploads that were cut off is all that it takes.
+    /// Frees uploads where the store lists them. Azure keeps no list of uploads; it drops parts that are not used after a week.
+    ///
+    /// A store that refuses the list is not an error, and [`CloudCounts`] has it: the room of uploads that were cut off is all that it takes.
     fn abort_uploads(&self, prefix: &str) -> Result<()> {
         let path = self.prefix_path(prefix)?;
         let text = path.as_ref().map_or("", Path::as_ref);

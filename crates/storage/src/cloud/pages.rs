@@ -19,7 +19,7 @@ const ENTRIES: [&[u8]; 4] = [b"Contents", b"CommonPrefixes", b"Blob", b"BlobPref
 /// Elements that hold the key of an entry.
 const KEYS: [&[u8]; 3] = [b"Key", b"Prefix", b"Name"];
 
-/// The page of a listing without the entries whose keys the crate does not take: they are not ours, whatever they are.
+/// Returns the page of a listing without the entries whose keys the crate does not take: they are not ours, whatever they are.
 ///
 /// A page that is no XML is returned as it is; the crate says so.
 pub(super) fn without_foreign_keys(page: Vec<u8>) -> Vec<u8> {
@@ -39,7 +39,7 @@ pub(super) fn without_foreign_keys(page: Vec<u8>) -> Vec<u8> {
     kept
 }
 
-/// Where the entries with foreign keys begin and end; `None` if the page is not to be read.
+/// Returns where the entries with foreign keys begin and end; `None` if the page is not to be read.
 fn foreign_entries(page: &[u8]) -> Option<Vec<(usize, usize)>> {
     let mut reader = Reader::from_reader(page);
     let mut foreign = Vec::new();
@@ -80,7 +80,7 @@ fn position(reader: &Reader<&[u8]>) -> Option<usize> {
     usize::try_from(reader.buffer_position()).ok()
 }
 
-/// Does the crate take the key that stands in a page like this?
+/// Returns whether the crate takes the key that stands in a page like this.
 fn is_taken(text: &[u8]) -> bool {
     let text = str::from_utf8(text).ok();
     let key = text.and_then(|text| unescape(text).ok());
@@ -118,7 +118,7 @@ struct DeletionError {
     message: String,
 }
 
-/// The answer to the deletion `asked`, with an element for each of its keys, named as it was asked for.
+/// Returns the answer to the deletion `asked`, with an element for each of its keys, named as it was asked for.
 ///
 /// A store may name an object with its bucket before the key.
 ///
@@ -153,7 +153,7 @@ pub(super) fn deletion_of(asked: &[u8], answer: Vec<u8>) -> Result<Vec<u8>, Stri
     Ok(text.into_bytes())
 }
 
-/// The key that was asked for, by the name that the store has for it.
+/// Returns the key that was asked for, by the name that the store has for it.
 fn asked_key<'a>(asked: &'a AskedDeletion, named: &str) -> Option<&'a str> {
     let mut keys = asked.object.iter().map(|object| object.key.as_str());
     if let Some(key) = keys.clone().find(|key| *key == named) {

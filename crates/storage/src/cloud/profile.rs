@@ -20,7 +20,7 @@ pub(super) struct AwsProfile {
 }
 
 impl AwsProfile {
-    /// The profile that the environment names, or the default one. Empty if that is not there.
+    /// Returns the profile that the environment names, or the default one. Empty if that is not there.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the environment names a profile that is not there; the system's for a file that cannot be read.
@@ -70,7 +70,7 @@ impl fmt::Debug for AwsProfile {
     }
 }
 
-/// The text of a file of the tools; empty if it is not there.
+/// Reads the text of a file of the tools; empty if it is not there.
 fn read(environment: &CloudEnvironment, variable: &str, name: &str) -> Result<String> {
     let given = environment.get(variable).map(PathBuf::from);
     let usual = || {
@@ -91,7 +91,7 @@ fn read(environment: &CloudEnvironment, variable: &str, name: &str) -> Result<St
     }
 }
 
-/// The values of a section; `None` if it is not there. Of two values of one key the last one counts.
+/// Returns the values of a section; `None` if it is not there. Of two values of one key the last one counts.
 fn section_of(text: &str, wanted: &str) -> Option<BTreeMap<String, String>> {
     let mut found: Option<BTreeMap<String, String>> = None;
     let mut is_inside = false;
@@ -121,13 +121,13 @@ fn section_of(text: &str, wanted: &str) -> Option<BTreeMap<String, String>> {
     found
 }
 
-/// The name of a section, with one space between its words.
+/// Returns the name of a section, with one space between its words.
 fn section_name(line: &str) -> Option<String> {
     let (name, _) = line.strip_prefix('[')?.split_once(']')?;
     Some(name.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A comment after a value begins with a space.
+/// Returns a value without its comment. A comment after a value begins with a space.
 fn without_comment(value: &str) -> &str {
     let end = [" #", " ;", "\t#", "\t;"]
         .iter()

@@ -143,7 +143,7 @@ pub const SETTING_KEYS: [(&str, &str); 16] = [
 ];
 
 impl CloudSettings {
-    /// The settings of the environment.
+    /// Returns the settings of the environment.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for a variable that begins with [`SETTING_VARIABLES`] and is no setting, or has a bad value.

@@ -64,7 +64,7 @@ pub struct CloudCounts {
 }
 
 impl CloudCounts {
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl CloudMeter {
         self.wait_for(self.download_limit.as_ref(), bytes).await;
     }
 
-    /// What is small passes at once: a lease is lost if its renewal waits behind the parts of an upload.
+    /// Waits for the limit. Few bytes pass at once: a lease is lost if its renewal waits behind the parts of an upload.
     async fn wait_for(&self, limit: Option<&RateLimit>, bytes: u64) {
         let pause = limit.map(|limit| limit.reserve(bytes)).unwrap_or_default();
         if !pause.is_zero() && bytes > SMALL_BYTES {
@@ -278,7 +278,7 @@ impl MeteredService {
     }
 }
 
-/// All bytes of an answer.
+/// Reads all bytes of an answer.
 async fn whole(body: HttpResponseBody) -> Result<Vec<u8>, HttpError> {
     let mut bytes = Vec::new();
     let mut chunks = body.bytes_stream();
@@ -295,7 +295,7 @@ async fn whole(body: HttpResponseBody) -> Result<Vec<u8>, HttpError> {
     Ok(bytes)
 }
 
-/// The first bytes of an error, or as many as came before it broke.
+/// Reads the first bytes of an error, or as many as came before it broke.
 async fn begin_of(body: HttpResponseBody, max_bytes: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut chunks = body.bytes_stream();
@@ -309,7 +309,7 @@ async fn begin_of(body: HttpResponseBody, max_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// How the content of an answer is packed, if it is.
+/// Returns how the content of an answer is packed, if it is.
 fn coding_of(response: &HttpResponse) -> Option<String> {
     let coding = response.headers().get(CONTENT_ENCODING)?;
     let text = String::from_utf8_lossy(coding.as_bytes()).to_lowercase();
@@ -319,7 +319,7 @@ fn coding_of(response: &HttpResponse) -> Option<String> {
     (!is_plain).then(|| shown.collect())
 }
 
-/// An answer that came whole and cannot be used, and that would not be another one the next time.
+/// Returns the error of an answer that came whole and cannot be used, and that would not be another one the next time.
 fn unusable(why: String) -> HttpError {
     note(Answer {
         unusable: Some(why.clone()),
@@ -349,7 +349,7 @@ fn answer_of(response: &HttpResponse) -> Answer {
     }
 }
 
-/// Bytes that an answer has by its own account.
+/// Returns the bytes that an answer has by its own account.
 fn body_bytes(response: &HttpResponse) -> u64 {
     let length = response.headers().get("content-length");
     let length = length.and_then(|value| value.to_str().ok());
@@ -358,7 +358,7 @@ fn body_bytes(response: &HttpResponse) -> u64 {
         .unwrap_or_default()
 }
 
-/// Why there was no answer: the innermost cause, which has the system's words and no part of the request.
+/// Returns why there was no answer: the innermost cause, which has the system's words and no part of the request.
 pub(super) fn words_of(error: &HttpError) -> String {
     let kind = match error.kind() {
         HttpErrorKind::Connect => "could not connect to the store",

@@ -47,7 +47,7 @@ struct Page {
     upload: Vec<Unfinished>,
 }
 
-/// The body of one page; `None` where the store does not tell.
+/// Returns the body of one page; `None` where the store does not tell.
 pub(super) async fn page(
     access: &UnfinishedAccess,
     prefix: &str,
@@ -103,7 +103,7 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> object_store
     }
 }
 
-/// A value of a query: all but the plainest signs as `%XX`.
+/// Returns a value of a query: all but the plainest signs as `%XX`.
 fn encoded(value: &str) -> String {
     let one = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
@@ -115,7 +115,7 @@ fn encoded(value: &str) -> String {
 }
 
 impl Requests {
-    /// Every upload below a prefix that was not finished; an empty list where the store forgets them by itself, `None` if it refuses to
+    /// Returns every upload below a prefix that was not finished; an empty list where the store forgets them by itself, `None` if it refuses to
     /// list them, or does not know how.
     pub(super) async fn all_unfinished(
         &self,

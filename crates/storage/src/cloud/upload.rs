@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 /// Parts of one size before the next ones have twice as many bytes. 10,000 parts, which is what stores allow, are 8 TiB then.
 const PARTS_OF_A_SIZE: usize = 1000;
 
-/// Bytes of a part, from 0. Always whole parts of the digests.
+/// Returns the bytes of a part, from 0. Always whole parts of the digests.
 fn part_bytes(number: usize) -> usize {
     (PART_BYTES as usize) << (number / PARTS_OF_A_SIZE)
 }
@@ -104,7 +104,7 @@ impl CloudUpload {
         Ok(())
     }
 
-    /// The buffer is a whole part, and more follows.
+    /// Sends the buffer, which is a whole part: more follows.
     fn end_part(&mut self) -> Result<()> {
         let part = mem::take(&mut self.buffer);
         let number = self.part_count;
@@ -162,7 +162,7 @@ impl CloudUpload {
         }
     }
 
-    /// One put.
+    /// Stores the object by one put.
     fn finish_small(&mut self) -> Result<StoredObject> {
         let bytes = mem::take(&mut self.buffer);
         let parts = part_digests_of(&bytes);
@@ -227,8 +227,8 @@ impl CloudUpload {
     }
 }
 
-/// A part that is cut off may still reach the store after the upload was aborted, and takes room there. So parts end first, if that
-/// does not take too long.
+/// Waits for the end of parts. A part that is cut off may still reach the store after the upload was aborted, and takes room there. So parts
+/// end first, if that does not take too long.
 async fn end_all(parts: VecDeque<SentPart>) {
     let end = Instant::now() + GRACE;
     for mut part in parts {

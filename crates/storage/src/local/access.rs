@@ -18,7 +18,7 @@ use std::{
     path::Path,
 };
 
-/// Of a new file.
+/// Returns the access to a new file.
 pub(super) fn of_file(root: &Path) -> FileAccess {
     let (readers, owner) = of_repository(root);
     FileAccess {
@@ -27,7 +27,7 @@ pub(super) fn of_file(root: &Path) -> FileAccess {
     }
 }
 
-/// Of a new directory: who may read it may enter it.
+/// Returns the modes of a new directory: who may read it may enter it.
 pub(super) fn of_directory(root: &Path) -> FileAccess {
     let (readers, owner) = of_repository(root);
     FileAccess {
@@ -36,7 +36,7 @@ pub(super) fn of_directory(root: &Path) -> FileAccess {
     }
 }
 
-/// Of a file that takes the place of another, if one is there.
+/// Returns the access to a file that takes the place of another, if one is there.
 pub(super) fn of_replacement(root: &Path, there: Option<&Stat>) -> FileAccess {
     match there {
         Some(there) if there.kind == FileKind::File => FileAccess {
@@ -47,7 +47,7 @@ pub(super) fn of_replacement(root: &Path, there: Option<&Stat>) -> FileAccess {
     }
 }
 
-/// The modes that let group and others read, and the owner.
+/// Returns the modes that let group and others read, and the owner.
 fn of_repository(root: &Path) -> (u32, Option<(u32, u32)>) {
     let Ok(facts) = fs::symlink_metadata(root.join(REPOSITORY)) else {
         return (0, None);
@@ -58,7 +58,7 @@ fn of_repository(root: &Path) -> (u32, Option<(u32, u32)>) {
     )
 }
 
-/// Whoever owns the link may be led only where root, this user or the owner of what is there leads.
+/// Refuses a link that is neither of root nor of this user nor of the owner of the directory it leads to.
 pub(super) fn check_link_owner(backups: &Path) -> Result<()> {
     let Ok(link) = backups.symlink_metadata() else {
         return Ok(());

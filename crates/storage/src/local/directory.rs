@@ -53,7 +53,7 @@ pub struct LocalObjects {
 }
 
 impl LocalObjects {
-    /// The objects below the directory `root`, which is made by the first put if it is absent.
+    /// Returns the objects below the directory `root`, which is made by the first put if it is absent.
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -64,13 +64,13 @@ impl LocalObjects {
         }
     }
 
-    /// The same, with uploads that store their pieces so.
+    /// Stores the pieces of uploads in this way.
     #[must_use]
     pub fn with_storing(self, storing: Storing) -> Self {
         Self { storing, ..self }
     }
 
-    /// The directory that the objects are in.
+    /// Returns the directory that the objects are in.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -131,7 +131,7 @@ impl LocalObjects {
         Ok(())
     }
 
-    /// The directory and the name of an object, for what does not make it.
+    /// Returns the directory and the name of an object, for what does not make it.
     pub(super) fn find<'a>(&self, key: &'a str) -> io::Result<(OwnedFd, &'a str)> {
         let (dir, name) = split_key(key);
         Ok((self.open_dir(dir)?, name))
@@ -158,7 +158,7 @@ impl LocalObjects {
         Error::io(format!("could not {verb} {}", self.describe(key)), error)
     }
 
-    /// The error of a read, by which a disk that does not give an object has damaged it.
+    /// Returns the error of a read, by which a disk that does not give an object has damaged it.
     pub(super) fn failed_to_get(&self, verb: &str, key: &str, error: io::Error) -> Error {
         failed_to_read(format!("could not {verb} {}", self.describe(key)), error)
     }
@@ -251,7 +251,7 @@ impl LocalObjects {
         }
     }
 
-    /// Is there something below the prefix that is not a directory, so that no object can be below it?
+    /// Returns whether the key is that of a file, so that no object can be below it.
     pub(super) fn is_object(&self, key: &str) -> bool {
         let stat = self
             .find(key)
@@ -272,13 +272,13 @@ impl LocalObjects {
     }
 }
 
-/// The version of an object is made from its content: no two contents have one, and a content that comes back is as good as one
+/// Returns the version of an object. It is made from its content: no two contents have one, and a content that comes back is as good as one
 /// that stayed.
 pub(super) fn version_of(bytes: &[u8]) -> Version {
     Version::new(&blake3::hash(bytes).to_hex()[..32])
 }
 
-/// All bytes of a small object.
+/// Reads all bytes of a small object.
 pub(super) fn read_all(file: File, max_bytes: u64) -> io::Result<Vec<u8>> {
     if file.metadata()?.len() > max_bytes {
         return Err(io::Error::new(

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-/// As [`Objects::lease`]; errors are the system's.
+/// Takes a lease as [`Objects::lease`] does; errors are the system's.
 pub(super) fn take(
     objects: &LocalObjects,
     key: &str,
@@ -70,7 +70,7 @@ fn take_from_dead(objects: &LocalObjects, key: &str) -> io::Result<Leased> {
     })
 }
 
-/// For writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
+/// Opens an intent for writing, too: NFS gives exclusive locks on nothing else (flock(2)). Where that is not allowed, for reading.
 fn open_to_lock(objects: &LocalObjects, key: &str) -> io::Result<File> {
     let (dir, name) = objects.find(key)?;
     match safe_file::open_write_at(&dir, name) {

@@ -109,7 +109,7 @@ fn names_in(dir: &OwnedFd, buffer: &mut Vec<u8>) -> io::Result<Vec<DirName>> {
     Ok(unless_gone(dir::read_dir(dir, buffer))?.unwrap_or_default())
 }
 
-/// `None` for what another process removed meanwhile, also on another host: NFS calls it stale.
+/// Returns the result; `None` for what another process removed meanwhile, also on another host: NFS calls it stale.
 fn unless_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(error) if is_gone(&error) => Ok(None),

@@ -17,7 +17,7 @@ const MAX_OPEN: u64 = 256;
 pub(super) struct OpenFiles(Mutex<BTreeMap<String, Arc<File>>>);
 
 impl OpenFiles {
-    /// The open file of a key, opened now if it is not kept.
+    /// Returns the open file of a key, opened now if it is not kept.
     pub(super) fn get_or_open(
         &self,
         key: &str,

@@ -81,7 +81,7 @@ impl PartialFile {
         }
     }
 
-    /// Does the file system have locks, so that others see that the writer is alive?
+    /// Returns whether the file system has locks, so that others see that the writer is alive.
     pub(super) fn is_locked(&self) -> bool {
         self.is_locked
     }

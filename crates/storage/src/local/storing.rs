@@ -36,7 +36,7 @@ pub struct Storing {
 }
 
 impl Default for Storing {
-    /// Measured, see decision 40.
+    /// Returns measured values, see decision 40.
     fn default() -> Self {
         Self {
             threads: 2,
@@ -46,7 +46,7 @@ impl Default for Storing {
 }
 
 impl Storing {
-    /// The size of a piece, so that pieces are aligned and none crosses a border of parts.
+    /// Returns the size of a piece, so that pieces are aligned and none crosses a border of parts.
     pub(super) fn checked_piece_bytes(self) -> usize {
         self.piece_bytes
             .clamp(ALIGNMENT, PART_BYTES as usize)
@@ -238,7 +238,7 @@ impl StoringThreads {
             .change(|progress| progress.digests[index] = Some(digest));
     }
 
-    /// The digests of all pieces, which were [waited](Self::wait) for.
+    /// Returns the digests of all pieces, which were [waited](Self::wait) for.
     pub(super) fn digests(&self) -> Result<Vec<PieceDigest>> {
         let state = self.shared.progress.lock();
         let digests = state.0.digests.iter().copied().collect::<Option<Vec<_>>>();

@@ -108,7 +108,7 @@ impl LocalUpload {
         Ok(StoringWay::Buffered(Box::new(pieces)))
     }
 
-    /// Threads, and how many bytes are allocated; `None` where direct writes are not known to be better.
+    /// Starts threads, and returns how many bytes are allocated; `None` where direct writes are not known to be better.
     fn start_threads(&self) -> io::Result<Option<(StoringThreads, u64)>> {
         let storing = self.objects.storing;
         let file = self.partial.file();
@@ -399,7 +399,7 @@ fn after_failure() -> io::Error {
     io::Error::other("an earlier part of it could not be written")
 }
 
-/// The indexes of the pieces that a range touches.
+/// Returns the indexes of the pieces that a range touches.
 fn pieces_of(offset: u64, len: u64, piece_bytes: u64) -> Range<u64> {
     if len == 0 {
         return 0..0;

@@ -52,7 +52,7 @@ impl SealedObjects {
         self.members.of_put_keys.locked().contains_key(backup)
     }
 
-    /// The name of the put key that made a backup whose root was read, or its number if it was removed since. `None` if a person made it,
+    /// Returns the name of the put key that made a backup whose root was read, or its number if it was removed since. `None` if a person made it,
     /// or without a key that reads.
     pub fn put_key_of(&self, backup: &str) -> Option<String> {
         let ring = self.ring.as_deref()?;

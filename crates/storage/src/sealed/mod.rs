@@ -74,7 +74,7 @@ impl OpenedObjects {
     }
 }
 
-/// Is an object stored as it is?
+/// Returns whether an object is stored as it is.
 fn is_clear(key: &str) -> bool {
     !KeyKind::of(key).is_sealed()
 }
@@ -91,7 +91,7 @@ impl SealedObjects {
         }
     }
 
-    /// Without a key: maintenance only.
+    /// Wraps objects without a key: maintenance only.
     pub fn locked(inner: Arc<dyn Objects>) -> Self {
         Self {
             inner,
@@ -109,17 +109,17 @@ impl SealedObjects {
         self
     }
 
-    /// The objects as they are stored: to check them by the digests in a root, and to copy them as they are to a storage with the same key.
+    /// Returns the objects as they are stored: to check them by the digests in a root, and to copy them as they are to a storage with the same key.
     pub fn as_stored(&self) -> &Arc<dyn Objects> {
         &self.inner
     }
 
-    /// The key, if there is one.
+    /// Returns the key, if there is one.
     pub fn ring(&self) -> Option<&Arc<KeyRing>> {
         self.ring.as_ref()
     }
 
-    /// The key, to do something with an object.
+    /// Returns the key, to do something with an object.
     fn ring_to(&self, verb: &str, key: &str) -> Result<&KeyRing> {
         self.ring.as_deref().ok_or_else(|| {
             Error::new(ErrorKind::Permission, format!("cannot {verb} {}", self.describe(key)))
@@ -128,12 +128,12 @@ impl SealedObjects {
         })
     }
 
-    /// The key, to read an object: one that only adds backups does not do.
+    /// Returns the key, to read an object: a key that only adds backups does not do.
     fn ring_to_read(&self, key: &str) -> Result<&KeyRing> {
         self.ring_to("read", key)
     }
 
-    /// What opens the chunks of an object, and whether it was known before.
+    /// Returns the opener of the chunks of an object, and whether it was known before.
     fn opener_of(&self, key: &str) -> Result<(Arc<ChunkOpener>, bool)> {
         if let Some(opener) = self.opened.find(key) {
             return Ok((opener, true));
@@ -218,7 +218,7 @@ impl SealedObjects {
         open_object(key, &stored, self.ring_to_read(key)?, &name)
     }
 
-    /// The stored form of an object that is put whole.
+    /// Returns the stored form of an object that is put whole.
     fn seal_whole(&self, key: &str, bytes: &[u8]) -> Result<Vec<u8>> {
         if is_clear(key) {
             return Ok(bytes.to_vec());
@@ -246,7 +246,7 @@ impl SealedObjects {
         seal_object(key, bytes, ring, self.observer.clone())
     }
 
-    /// The length that a caller sees of an object of `stored` bytes, for any object but a root.
+    /// Returns the length that a caller sees of an object of `stored` bytes, for any object but a root.
     fn plain_length(&self, key: &str, stored: u64) -> u64 {
         if is_clear(key) || RootDocument::of_key(key).is_some() {
             return stored;
@@ -271,7 +271,7 @@ pub fn as_stored(objects: &dyn Objects) -> &dyn Objects {
     }
 }
 
-/// The key files of an encrypted repository that are not as they were written, with the reason. Only a key that reads can tell.
+/// Returns the key files of an encrypted repository that are not as they were written, with the reason. Only a key that reads can tell.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the list of members is missing or damaged; the storage's.
@@ -425,7 +425,7 @@ impl Objects for SealedObjects {
 }
 
 impl SealedObjects {
-    /// Is `head` what a storage may see of the root `whole`, which this key would store under `key`?
+    /// Returns whether `head` is the part that a storage may see of the root `whole`, which this key would store under `key`.
     pub(super) fn is_head_of(&self, key: &str, head: &[u8], whole: &[u8]) -> bool {
         let document = RootDocument::of_key(key);
         let name = self.describe(key);
@@ -455,7 +455,7 @@ impl SealedObjects {
         }
     }
 
-    /// May backups be read with the key that was given?
+    /// Returns what the key that was given permits; `None` without a key.
     pub fn access(&self) -> Option<Access> {
         self.ring.as_deref().map(KeyRing::access)
     }

@@ -42,7 +42,7 @@ impl Server {
         Ok(answer)
     }
 
-    /// A small object, as a whole.
+    /// Returns a small object, as a whole.
     pub(super) fn get(&self, key: &str) -> Result<ServedAnswer<'_>> {
         let objects = self.objects()?;
         let Some(bytes) = objects.stat(key)? else {

@@ -61,7 +61,7 @@ pub(super) struct StrangerPlace {
 }
 
 impl StrangerTable {
-    /// The stranger to close for a new one of this group, if one must be.
+    /// Returns the stranger to close for a new one of this group, if one must be.
     fn to_close(&self, group: AddressGroup, random: u64) -> Option<u64> {
         let mut counts = BTreeMap::<AddressGroup, usize>::new();
         for stranger in self.by_number.values() {

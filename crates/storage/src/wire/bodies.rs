@@ -203,7 +203,7 @@ impl Arriving {
     }
 }
 
-/// Room for data, with its beginning.
+/// Takes room for data, with its beginning.
 fn held_body(held_bytes: &AtomicUsize, bytes: usize, data: &[u8]) -> Result<Vec<u8>> {
     let before = held_bytes.fetch_add(bytes, AcqRel);
     if !has_room_for_body(before, bytes) {

@@ -23,8 +23,8 @@ pub(super) const BODY_WINDOW: usize = 32 << 20;
 /// Bytes of all answers that came and that this side did not bound by what it asked for: one root of the largest size, and some.
 pub(super) const MAX_BODIES: usize = (256 << 20) + (16 << 20);
 
-/// Is there room for the data of another call beside `held_bytes` of others? Both sides ask this, so the other side may refuse what it did
-/// not allow.
+/// Returns whether there is room for the data of another call beside `held_bytes` of others. Both sides ask this, so the other side may
+/// refuse what it did not allow.
 pub(super) fn has_room_for_body(held_bytes: usize, bytes: usize) -> bool {
     held_bytes == 0 || bytes == 0 || held_bytes.saturating_add(bytes) <= BODY_WINDOW
 }
@@ -127,7 +127,7 @@ impl Calls {
         Ok(id)
     }
 
-    /// A number for an upload, which is no call.
+    /// Returns a number for an upload, which is no call.
     ///
     /// # Errors
     /// The reason why the connection ended.
@@ -287,6 +287,8 @@ impl Calls {
         Ok(())
     }
 
+    /// Gives bytes of uploads free that were stored.
+    ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if so much was not sent.
     pub(super) fn give_credit(&self, bytes: u64) -> Result<()> {
@@ -295,6 +297,8 @@ impl Calls {
         Ok(())
     }
 
+    /// Notes why an upload has failed.
+    ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if there are more failures than calls.
     pub(super) fn fail_upload(&self, upload: u64, error: WireError) -> Result<()> {
@@ -313,6 +317,8 @@ impl Calls {
         self.table.locked().failed_uploads.remove(&upload);
     }
 
+    /// Notes that a lease was lost.
+    ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if there are more leases than calls.
     pub(super) fn lose_lease(&self, lease: u64) -> Result<()> {
@@ -330,7 +336,7 @@ impl Calls {
         table.leases.insert(lease, Some(key.to_owned()));
     }
 
-    /// Leases whose intents this side has deleted have ended: the other side lets go of them.
+    /// Ends the leases whose intents this side has deleted: the other side lets go of them.
     pub(super) fn end_deleted_leases(&self, keys: &[String]) {
         let mut table = self.table.locked();
         for lease in table.leases.values_mut() {
@@ -340,7 +346,7 @@ impl Calls {
         }
     }
 
-    /// Is the lease held, as far as this side knows?
+    /// Returns whether the lease is held, as far as this side knows.
     pub(super) fn has_lease(&self, lease: u64) -> bool {
         let table = self.table.locked();
         let is_there = matches!(table.leases.get(&lease), Some(Some(_)));
@@ -354,7 +360,7 @@ impl Calls {
         table.leases.remove(&lease).flatten().is_some()
     }
 
-    /// Every call that waits, and every later one, fails. Only the first reason counts.
+    /// Lets every call that waits, and every later one, fail. Only the first reason counts.
     pub(super) fn end(&self, reason: EndReason) {
         let mut table = self.table.locked();
         table.ended.get_or_insert(reason);
@@ -366,12 +372,12 @@ impl Calls {
         self.over.notify_all();
     }
 
-    /// The reason why the connection ended.
+    /// Returns the reason why the connection ended.
     pub(super) fn ended(&self) -> Option<Error> {
         self.table.locked().ended.as_ref().map(EndReason::error)
     }
 
-    /// Did the other side close the connection, between two frames?
+    /// Returns whether the other side closed the connection between two frames.
     pub(super) fn is_closed(&self) -> bool {
         let table = self.table.locked();
         table.ended.as_ref().is_some_and(EndReason::is_close)

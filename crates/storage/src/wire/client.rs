@@ -46,7 +46,7 @@ struct Opening {
     abilities: OnceLock<StorageAbilities>,
 }
 
-/// The error of an answer to another question.
+/// Returns the error of an answer to another question.
 pub(super) fn wrong_answer(line: &Line) -> Error {
     let what = format!("cannot go on with {}", line.peer);
     let error = Error::corrupt(what).because("it answers something else than was asked");
@@ -54,7 +54,7 @@ pub(super) fn wrong_answer(line: &Line) -> Error {
     error
 }
 
-/// A call of the service of objects.
+/// Returns a call of the service of objects.
 fn object_call(call: &ObjectCall) -> Call {
     Call::new(ServiceNumber::OBJECTS, encode(call))
 }
@@ -121,7 +121,7 @@ impl WireObjects {
         Ok((id, words_of(&self.line, &answer)?, data))
     }
 
-    /// A call whose answer is nothing but its data.
+    /// Makes a call whose answer is nothing but its data.
     fn ask(&self, call: &ObjectCall, body: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
         match self.call(call, body, max_bytes)? {
             (_, None, data) => Ok(data),

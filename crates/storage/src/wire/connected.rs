@@ -54,7 +54,7 @@ impl Wire {
         Self::greet(ends, peer, offer, &times, WireLimits::default())
     }
 
-    /// As [`Wire::connect`], over a connection that may be encrypted, and with limits.
+    /// Begins a session as [`Wire::connect`] does, over a connection that may be encrypted, and with limits.
     ///
     /// # Errors
     /// As [`Wire::connect`].
@@ -133,7 +133,7 @@ impl Wire {
         }
     }
 
-    /// The other side, for questions.
+    /// Returns the other side, for questions.
     pub fn peer(&self) -> PeerSide {
         self.session.peer_side()
     }

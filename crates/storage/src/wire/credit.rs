@@ -9,7 +9,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire},
 };
 
-/// Room that a frame with so many bytes of an upload takes: a frame with one byte takes memory for more than that.
+/// Returns the room that a frame with so many bytes of an upload takes: a frame with one byte takes memory for more than that.
 pub(super) fn append_cost(data_bytes: usize) -> u64 {
     (data_bytes + FRAME_COST) as u64
 }
@@ -22,7 +22,7 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// The other side has room for so many bytes, and nothing is sent yet.
+    /// Begins with room for `window` bytes on the other side, and nothing sent yet.
     pub(super) fn new(window: u64) -> Self {
         Self {
             window,
@@ -66,7 +66,7 @@ pub(super) struct ReceiveCredit {
 }
 
 impl ReceiveCredit {
-    /// Room for `window` bytes. A frame has at most `window - step + 1` bytes, or the sender might wait for ever.
+    /// Gives the other side room for `window` bytes. A frame has at most `window - step + 1` bytes, or the sender might wait for ever.
     pub(super) fn new(window: u64, step: u64) -> Self {
         Self {
             window,
@@ -87,7 +87,7 @@ impl ReceiveCredit {
         Ok(())
     }
 
-    /// Data was stored, or dropped. Returns the bytes to tell the other side of, if it is time.
+    /// Notes that data was stored, or dropped. Returns the bytes to tell the other side of, if it is time.
     pub(super) fn stored(&self, bytes: u64) -> Option<u64> {
         self.waiting.fetch_sub(bytes, AcqRel);
         let left = |sum: u64| if sum < self.step { sum } else { 0 };

@@ -13,7 +13,7 @@ const MAX_KEYS: usize = 4096;
 /// Bytes of a key beside its text.
 const KEY_HEAD_BYTES: usize = 3;
 
-/// The keys of a delete as they are sent, in as many calls as they need.
+/// Returns the keys of a delete as they are sent, in as many calls as they need.
 pub(super) fn key_batches(keys: &[String]) -> Vec<&[String]> {
     let mut batches = Vec::new();
     let mut left = keys;
@@ -31,12 +31,12 @@ pub(super) fn key_batches(keys: &[String]) -> Vec<&[String]> {
     batches
 }
 
-/// The keys of a batch, as they are sent.
+/// Returns the keys of a batch, as they are sent.
 pub(super) fn encode_keys(keys: &[String]) -> Vec<u8> {
     encode(&keys)
 }
 
-/// The keys of a delete. The storage refuses those that cannot be used, and deletes the others.
+/// Returns the keys of a delete. The storage refuses those that cannot be used, and deletes the others.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if they are none or too many.

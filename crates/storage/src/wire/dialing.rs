@@ -35,7 +35,7 @@ pub(crate) trait Dialer: fmt::Debug + Send + Sync {
     /// Those of the connection.
     fn dial(&self, offer: &JoinOffer) -> Result<JoinedEnds>;
 
-    /// Does the first connection rest while another one is there, as of now?
+    /// Returns whether the first connection rests from now on while another one is there.
     fn first_rests(&self, offer: &JoinOffer) -> bool;
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn connect_tcp(host: &str, port: u16, time: Duration) -> Result<WireS
     Err(failed(last))
 }
 
-/// Both directions of a socket.
+/// Returns both directions of a socket.
 ///
 /// # Errors
 /// The system's.

@@ -137,7 +137,7 @@ impl ArrivedEnds {
         Ok(Self { ends, line })
     }
 
-    /// Does it join a session, rather than begin one?
+    /// Returns whether the connection joins a session, rather than begins one.
     pub fn joins(&self) -> bool {
         named_session(&self.line).is_some()
     }
@@ -160,7 +160,7 @@ pub fn connection_service(
     answer_by(move |_, peer| Ok(encode(&offer(peer.clone())?)))
 }
 
-/// The address of the process that waits for further connections which ssh brings.
+/// Returns the address of the process that waits for further connections which ssh brings.
 fn session_address(line: &[u8]) -> io::Result<UnixAddress> {
     let digest = named_session(line).ok_or(io::ErrorKind::InvalidInput)?;
     let name = blake3::hash(digest.as_bytes()).to_hex();

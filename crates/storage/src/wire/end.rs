@@ -26,13 +26,13 @@ pub(super) struct EndReason {
 /// The reason if the other side closed the connection.
 const CLOSED: &str = "the connection was closed";
 
-/// The other side closed the connection.
+/// Returns the error of a connection that the other side closed.
 pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unreachable, CLOSED)
 }
 
 impl EndReason {
-    /// `peer` is what messages call the other side, in quotes.
+    /// Returns the reason that an error is; `peer` is what messages call the other side, in quotes.
     pub(super) fn of(peer: &str, error: &Error) -> Self {
         Self {
             peer: peer.to_owned(),

@@ -31,7 +31,7 @@ fn cost(frame: &WireFrame) -> usize {
 }
 
 impl Inlet {
-    /// The number of the last frame of those that were received without a gap.
+    /// Returns the number of the last frame of those that were received without a gap.
     pub(super) fn last_number(&self) -> u64 {
         self.last_number
     }
@@ -52,7 +52,7 @@ impl Inlet {
         Ok(())
     }
 
-    /// The frame whose turn it is, if it is here.
+    /// Takes the frame whose turn it is, if it is here.
     pub(super) fn next(&mut self) -> Option<WireFrame> {
         let frame = self.early.remove(&(self.last_number + 1))?;
         self.last_number += 1;

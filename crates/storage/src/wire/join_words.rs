@@ -10,7 +10,7 @@ pub(super) const JOINED: &str = "fullbore joined\n";
 
 pub(super) const SECRET_BYTES: usize = 32;
 
-/// The line of a connection that joins the session of a secret.
+/// Returns the line of a connection that joins the session of a secret.
 pub(super) fn join_line(secret: &[u8]) -> String {
     let mut line = JOIN.to_owned();
     for byte in secret {
@@ -19,7 +19,7 @@ pub(super) fn join_line(secret: &[u8]) -> String {
     line + "\n"
 }
 
-/// The digest of the secret that a line names: whoever compares digests gives nothing away.
+/// Returns the digest of the secret that a line names: whoever compares digests gives nothing away.
 pub(super) fn named_session(line: &[u8]) -> Option<blake3::Hash> {
     let digits = line.strip_suffix(b"\n")?.strip_prefix(JOIN.as_bytes())?;
     (digits.len() == 2 * SECRET_BYTES).then(|| blake3::hash(digits))

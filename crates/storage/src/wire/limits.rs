@@ -38,7 +38,7 @@ pub struct WireLimits {
 const SMALL_BYTES: usize = 64 << 10;
 
 impl WireLimits {
-    /// Bytes a second that are sent and received at most.
+    /// Limits the bytes a second that are sent and received.
     pub fn new(upload: Option<NonZeroU64>, download: Option<NonZeroU64>) -> Self {
         let limit = |rate: NonZeroU64| Arc::new(RateLimit::of(rate));
         Self {

@@ -182,7 +182,7 @@ impl Line {
         self.needs.change(|needs| needs.is_ended = true);
     }
 
-    /// The reason why the session ended.
+    /// Returns the reason why the session ended.
     pub(super) fn ended(&self) -> Option<Error> {
         self.calls.ended()
     }

@@ -84,7 +84,7 @@ impl CertifiedDoor {
     }
 }
 
-/// The error for a host that has too many sessions.
+/// Returns the error for a host that has too many sessions.
 fn too_many_sessions() -> Error {
     Error::new(ErrorKind::Unreachable, "could not use the server")
         .because(format!(

@@ -115,12 +115,12 @@ impl Outputs {
         Some((id, stream))
     }
 
-    /// Are frames by this connection not kept, because the session ends with it?
+    /// Returns whether frames by this connection are not kept, because the session ends with it.
     fn is_alone(&self, connection: u64) -> bool {
         connection == FIRST && self.by_connection.keys().eq([&FIRST])
     }
 
-    /// Frames by the first connection need no copies once it is the only one again.
+    /// Forgets frames by the first connection once it is the only one again: they need no copies.
     fn forget_of_first(&mut self) {
         if !self.is_alone(FIRST) {
             return;
@@ -180,7 +180,7 @@ impl Outlet {
         self.send_by_any(message, data, true)
     }
 
-    /// As [`Outlet::send`], for a message whose order does not matter. It need not wait for the window.
+    /// Sends as [`Outlet::send`] does, a message whose order does not matter. It need not wait for the window.
     pub(super) fn send_at_once(&self, message: &Message) -> io::Result<()> {
         self.send_by_any(message, b"", false)
     }
@@ -289,7 +289,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// The other side has received all frames up to this one.
+    /// Forgets all frames up to this one, which the other side has received.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it was not sent.

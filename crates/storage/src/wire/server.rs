@@ -84,7 +84,7 @@ pub(super) struct ServedAnswer<'s> {
 }
 
 impl ServedAnswer<'_> {
-    /// An answer that is nothing but its data.
+    /// Returns an answer that is nothing but its data.
     pub(super) fn bytes(data: Vec<u8>) -> Self {
         Self {
             answer: CallAnswer::bytes(),
@@ -93,7 +93,7 @@ impl ServedAnswer<'_> {
         }
     }
 
-    /// An answer of the service of objects, without data.
+    /// Returns an answer of the service of objects, without data.
     pub(super) fn of_objects(answer: &ObjectAnswer) -> Self {
         Self {
             answer: CallAnswer::Done(encode(answer).into()),
@@ -324,7 +324,7 @@ impl Server {
         drop(room);
     }
 
-    /// Has the other side neither asked anything that is not answered, nor an upload or a lease?
+    /// Returns whether the other side has neither a call that is not answered, nor an upload, nor a lease.
     pub(super) fn is_at_rest(&self) -> bool {
         let calls = self.calls.load(Acquire);
         calls == 0 && self.uploads.locked().is_empty() && self.leases.is_empty()
@@ -335,7 +335,7 @@ impl Server {
         self.offer.answer_room().take(bytes)
     }
 
-    /// The objects that the other side has opened. Waits while they are being opened.
+    /// Returns the objects that the other side has opened. Waits while they are being opened.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if it has not; why they could not be opened.

@@ -255,7 +255,7 @@ struct SessionRest {
 }
 
 impl SessionRest {
-    /// So much later this frame was the last one that came. Returns for how long nothing has happened.
+    /// Notes the last frame that came, so much later than before. Returns for how long nothing has happened.
     fn after(&mut self, received: u64, is_at_rest: bool, time: Duration) -> Duration {
         if received == self.received && is_at_rest {
             self.idle += time;
@@ -267,7 +267,7 @@ impl SessionRest {
     }
 }
 
-/// The next frame, which must come within a time that depends on its length; `None` if the connection ended before it.
+/// Reads the next frame, which must come within a time that depends on its length; `None` if the connection ended before it.
 fn read_in_time(input: &mut BufReader<WireStream>) -> Result<Option<WireFrame>> {
     input.get_mut().expect_bytes(FrameLengths::BYTES);
     let Some(lengths) = FrameLengths::read(input)? else {

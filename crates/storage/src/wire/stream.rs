@@ -74,7 +74,7 @@ pub(crate) struct WireEnds {
 }
 
 impl WireEnds {
-    /// Both directions. Until [`WireStream::expect_bytes`] a read and a write fail after `silence`, whatever was moved.
+    /// Makes both directions. Until [`WireStream::expect_bytes`] a read and a write fail after `silence`, whatever was moved.
     ///
     /// # Errors
     /// The system's.
@@ -134,7 +134,7 @@ impl WireEnds {
 }
 
 impl WireEnds {
-    /// The certificate of the other side, if it has shown one.
+    /// Returns the certificate of the other side, if it has shown one.
     pub(super) fn peer_certificate(&self) -> Option<CertificateDer<'static>> {
         let tls = self.input.tls.as_ref()?.locked();
         let chain = tls.peer_certificates()?;
@@ -197,7 +197,7 @@ impl WireStream {
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 
-    /// So many bytes must be moved within the time of silence, and the time that they take over the slowest link.
+    /// Sets the time in which so many bytes must be moved: within the time of silence, and the time that they take over the slowest link.
     pub(super) fn expect_bytes(&mut self, bytes: usize) {
         let most = Duration::from_secs_f64(bytes as f64 / SLOWEST_RATE);
         self.deadline = Some(Instant::now() + self.silence + most);
@@ -269,7 +269,7 @@ impl WireStream {
         Ok(written)
     }
 
-    /// Can a few bytes be written without waiting?
+    /// Returns whether a few bytes can be written without waiting.
     pub(super) fn has_room(&self) -> bool {
         let mut wait = [PollFd::new(&self.file, PollFlags::OUT)];
         let at_once = Timespec {

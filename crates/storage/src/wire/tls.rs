@@ -53,7 +53,7 @@ pub(super) fn no_tls(error: impl std::error::Error + Send + Sync + 'static) -> E
 }
 
 impl TlsFiles {
-    /// A connection to the server of this name, which is checked, as is its certificate.
+    /// Returns a connection to the server of this name, which is checked, as is its certificate.
     ///
     /// # Errors
     /// As [`TlsFiles::read`]; [`ErrorKind::Usage`] if the name is neither one nor an address.
@@ -132,7 +132,7 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
-/// A new key of a server for one session, and its public half.
+/// Returns a new key of a server for one session, and its public half.
 ///
 /// # Errors
 /// [`ErrorKind::System`] if no key can be made.
@@ -155,7 +155,7 @@ pub(super) fn one_time_server() -> Result<(Arc<ServerConfig>, Vec<u8>)> {
     Ok((Arc::new(config), public))
 }
 
-/// A connection to a server of [`one_time_server`] whose public key is `pin`, and no other one.
+/// Returns a connection to a server of [`one_time_server`] whose public key is `pin`, and no other one.
 ///
 /// # Errors
 /// [`ErrorKind::Bug`].

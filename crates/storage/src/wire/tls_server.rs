@@ -65,7 +65,7 @@ impl TlsServer {
         })
     }
 
-    /// The settings as of now. If a file that has changed cannot be used, the earlier settings stay, and a message says so once.
+    /// Returns the settings as of now. If a file that has changed cannot be used, the earlier settings stay, and a message says so once.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         let mut current = self.current.locked();
         let stamps = stamps(&self.files, &self.clients);

@@ -29,7 +29,7 @@ pub(super) struct ServingThread<E: Fn()> {
 }
 
 impl<E: Fn()> ServingThread<E> {
-    /// `ended` is called when the thread ends.
+    /// Counts a thread; `ended` is called when the thread ends.
     pub(super) fn new(line: Arc<Line>, ended: E) -> Self {
         Self { line, ended }
     }
