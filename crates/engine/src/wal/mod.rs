@@ -12,6 +12,7 @@ mod pack;
 mod push;
 mod pushed;
 mod serve;
+mod server_check;
 mod server_files;
 mod system;
 
@@ -20,4 +21,5 @@ pub use facts::{SystemReport, TimelineReport, system_reports};
 pub use get::{Got, WalGet};
 pub use push::{PushReport, WalPush};
 pub use serve::WalServe;
+pub use server_check::{ServerCheck, ServerCheckReport, WalLag};
 pub use system::{RepositoryArchive, SystemWal, has_segment, read_segment, segment_bytes_of};

@@ -216,13 +216,7 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
 
 /// Returns how much WAL was archived, if there is some.
 fn wal(stats: &RepositoryStats) -> Option<String> {
-    let gaps = match stats.wal_gaps {
-        0 => "no gap".to_owned(),
-        gaps => format!(
-            "{}, which `fullbore wal list` names",
-            text::counted(gaps, "gap")
-        ),
-    };
+    let gaps = super::wal::counted_gaps(stats.wal_gaps);
     let systems = text::counted(stats.wal_newest.len() as u64, "system");
     (stats.wal_bytes > 0).then(|| format!("{} of {systems}, {gaps}", text::bytes(stats.wal_bytes)))
 }

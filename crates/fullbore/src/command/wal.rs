@@ -153,6 +153,17 @@ pub fn fault_lines(report: &SystemReport) -> Vec<String> {
     gaps.chain(cut_off).chain(doubtful).collect()
 }
 
+/// Returns how many gaps there are, in words.
+pub fn counted_gaps(gaps: u64) -> String {
+    match gaps {
+        0 => "no gap".to_owned(),
+        gaps => format!(
+            "{}, which `fullbore wal list` names",
+            text::counted(gaps, "gap")
+        ),
+    }
+}
+
 /// Returns the first and the last segment of a gap.
 pub fn gap_text(gap: &WalGap) -> String {
     match gap.from == gap.to {

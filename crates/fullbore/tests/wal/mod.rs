@@ -7,6 +7,7 @@ mod kept;
 mod made;
 mod push;
 mod recovery;
+mod server_check;
 
 use crate::postgres_backup::cluster;
 use testkit::{args, runs, servers};

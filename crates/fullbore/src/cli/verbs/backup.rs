@@ -24,7 +24,7 @@ use crate::{
             segment_size, stream_name, tag, threads,
         },
     },
-    command::newest::newest_backups,
+    command::newest::{newest_backups, newest_wal},
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use fullbore_engine::{
@@ -233,12 +233,14 @@ fn measured(args: BackupArgs, file: &Path) -> Result<u8> {
     let code = store(args, &mut result);
     let own = profile::of_process().and_then(|profile| profile.own_source());
     let newest = newest_backups(&to, own.as_ref()).ok();
+    let wal = newest_wal(&to).unwrap_or_default();
     file.write(&RunNumbers {
         exit_code: code.as_ref().map_or_else(Error::exit_code, |code| *code),
         seconds: begun.elapsed().as_secs_f64(),
         warnings: result.as_ref().map_or(0, warning_count),
         backup: result,
         newest,
+        wal,
         ..RunNumbers::default()
     });
     code

@@ -116,7 +116,8 @@ fn is_picky(args: &BackupArgs) -> bool {
         || scope.full_paths
 }
 
-fn params(text: &str) -> Result<Box<Params>> {
+/// Reads the settings of a connection, and prints what is wrong with them.
+pub(super) fn params(text: &str) -> Result<Box<Params>> {
     let params = Params::new(text, &Environment::of_process())?;
     params
         .warnings
@@ -164,7 +165,8 @@ fn is_settings(path: &Path) -> bool {
         })
 }
 
-fn is_url(text: &str) -> bool {
+/// Returns whether this is the address of a server.
+pub(super) fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     ["postgres", "postgresql"]
         .iter()

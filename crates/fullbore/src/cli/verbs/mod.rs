@@ -38,5 +38,6 @@ pub(super) mod tag;
 pub(super) mod verify;
 mod verify_report;
 pub(super) mod wal;
+mod wal_check;
 mod wal_server;
 pub(super) mod wal_words;

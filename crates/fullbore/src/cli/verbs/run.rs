@@ -4,13 +4,13 @@ use super::run_report::{ProfileRun, RunStep};
 use crate::{
     cli::{
         child::{self, ChildEnd},
-        metrics_file::{MetricsFile, metrics_path},
+        metrics_file::{MetricsFile, RunNumbers, metrics_path},
         options::OutputArgs,
         output::{aside, told},
         profile::{self, HookCommand, NamedProfile},
         report,
     },
-    command::newest::newest_backups,
+    command::newest::{newest_backups, newest_wal},
 };
 use clap::{Args, ValueHint};
 use fullbore_format::{
@@ -74,12 +74,18 @@ pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
     run.end();
     night.print(&run)?;
     if let Some(metrics) = metrics {
-        let newest = commands
+        let to = commands
             .iter()
-            .find_map(|(_, words)| destination_of(words))
-            .map(|to| newest_backups(&to, profile.own_source().as_ref()));
-        let newest = newest.and_then(|found| found.inspect_err(warn).ok());
-        metrics.write(&run.numbers(newest));
+            .find_map(|(_, words)| destination_of(words));
+        let newest = to
+            .as_ref()
+            .map(|to| newest_backups(to, profile.own_source().as_ref()));
+        let wal = to.as_ref().and_then(|to| newest_wal(to).ok());
+        metrics.write(&RunNumbers {
+            newest: newest.and_then(|found| found.inspect_err(warn).ok()),
+            wal: wal.unwrap_or_default(),
+            ..run.numbers()
+        });
     }
     Ok(run.exit_code())
 }

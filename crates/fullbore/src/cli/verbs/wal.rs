@@ -1,11 +1,12 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
+use super::wal_check::WalCheckArgs;
 use crate::{
     cli::{
-        output::{aside, printed, told},
+        output::{aside, printed},
         values::{any_bytes, destination, interval, threads},
     },
-    command::wal::{WalCheck, WalList},
+    command::wal::WalList,
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
@@ -178,14 +179,11 @@ pub(in crate::cli) enum WalVerb {
         #[arg(from_global)]
         json: bool,
     },
-    /// Read all WAL and check it for damage, gaps and conflicts
-    Check {
-        /// The repository
-        #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
-        repository: OsString,
-        #[arg(from_global)]
-        json: bool,
-    },
+    /// Read all WAL of a repository, or test the way from a server to it
+    ///
+    /// Of a repository, all WAL is read and checked for damage, gaps and conflicts. Of a server, the
+    /// settings are checked, a segment is ended, and it must arrive in the repository.
+    Check(Box<WalCheckArgs>),
 }
 
 pub(super) fn copy_name(text: &str) -> Result<String, String> {
@@ -285,10 +283,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             let list = WalList { repository, json };
             printed(|out| list.run(out).map(|()| 0))
         }
-        WalVerb::Check { repository, json } => {
-            let check = WalCheck { repository, json };
-            told(|out| check.run(out))
-        }
+        WalVerb::Check(args) => super::wal_check::run(*args, is_quiet),
     }
 }
 
