@@ -47,6 +47,10 @@ pub struct WalGet {
     pub copy_name: Option<String>,
     /// The last segment that a restore saw: up to there, nothing is ever missing.
     pub through: Option<SegmentName>,
+    /// The archive ends after this segment, whatever is behind it.
+    pub until: Option<SegmentName>,
+    /// Of segments that two hosts archived with different content, that of this host is fetched.
+    pub wal_from: Option<String>,
     /// For a standby, which may get by streaming what the archive lacks: a gap is missing, and not an error.
     pub standby: bool,
     /// How long a storage that is away is waited for.
@@ -79,6 +83,11 @@ impl WalGet {
                 format!("cannot fetch {:?}: no WAL has this name", self.name),
             )
         })?;
+        if let (WalFileName::Segment(segment), Some(until)) = (name, self.until)
+            && segment.place() > until.place()
+        {
+            return Ok(Got::Missing(format!("this recovery ends after {until}")));
+        }
         if let WalFileName::Segment(segment) = name
             && let Some(content) = self.taken_ahead(segment)
         {
@@ -95,7 +104,7 @@ impl WalGet {
 
     fn fetched_ahead(&self, system: u64) -> FetchedAhead {
         let name = system_name(system, self.copy_name.as_deref());
-        FetchedAhead::of(&self.from, &name, &self.data())
+        FetchedAhead::of(&self.from, &name, self.wal_from.as_deref(), &self.data())
     }
 
     /// Returns what fetches the segments behind this one, for a process of its own; `None` if one does already, or it is not known
@@ -107,6 +116,7 @@ impl WalGet {
             from: self.from.clone(),
             system,
             copy_name: self.copy_name.clone(),
+            wal_from: self.wal_from.clone(),
             data: self.data(),
         };
         (!self.fetched_ahead(system).is_locked()).then_some(ahead)
@@ -141,7 +151,9 @@ impl WalGet {
 
     /// The archive of the cluster in whose data directory this runs; of the only one, if it runs in none.
     fn archive(&self, objects: &Arc<dyn Objects>) -> Result<WalArchive> {
-        let of = |system: &str| WalArchive::new(objects.clone(), system);
+        let of = |system: &str| {
+            WalArchive::new(objects.clone(), system).preferring(self.wal_from.clone())
+        };
         if let Some(system) = self.known_system() {
             return Ok(of(&system_name(system, self.copy_name.as_deref())));
         }
@@ -184,16 +196,8 @@ impl WalGet {
         stored: &StoredRun,
         segment: SegmentName,
     ) -> Result<Got> {
-        let mut found = None;
-        archive.read_segments(stored, segment, &mut |name, content| {
-            if name == segment {
-                found = Some(content);
-            }
-            Ok(false)
-        })?;
         let key = stored.run.to_string();
-        let content = found
-            .ok_or_else(|| Error::corrupt(format!("{} lacks {segment}", archive.describe(&key))))?;
+        let content = archive.segment_of(stored, segment)?;
         let facts = check_segment(&content, segment)?;
         let system = archive.system().split('.').next().unwrap_or_default();
         if facts.system.to_string() != system {

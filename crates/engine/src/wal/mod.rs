@@ -5,6 +5,7 @@
 //! of that name is there, and a fetch says "missing" only at the true end of the archive.
 
 mod ahead;
+mod catch_up;
 mod compare;
 mod facts;
 mod get;
@@ -14,12 +15,16 @@ mod pushed;
 mod serve;
 mod server_check;
 mod server_files;
+mod shown;
 mod system;
 
 pub use ahead::WalAhead;
+pub use catch_up::CaughtUp;
 pub use facts::{SystemReport, TimelineReport, system_reports};
 pub use get::{Got, WalGet};
 pub use push::{PushReport, WalPush};
 pub use serve::WalServe;
 pub use server_check::{ServerCheck, ServerCheckReport, WalLag};
-pub use system::{RepositoryArchive, SystemWal, has_segment, read_segment, segment_bytes_of};
+pub use shown::{SegmentComparison, StoredFacts, StoredSegment, stored_segments};
+pub(crate) use system::check_one_content;
+pub use system::{RepositoryArchive, StoredBy, SystemWal, has_segment, read_segment, segment_bytes_of};

@@ -22,3 +22,4 @@ pub mod stats;
 pub mod tag;
 pub mod unforget;
 pub mod wal;
+pub mod wal_show;

@@ -222,7 +222,7 @@ fn wal(stats: &RepositoryStats) -> Option<String> {
 }
 
 /// The newest drill of a cluster, on one line.
-fn drill_line(drill: &DrillRecord) -> String {
+pub(super) fn drill_line(drill: &DrillRecord) -> String {
     let time = local_second(&drill.time);
     match &drill.error {
         None => format!(

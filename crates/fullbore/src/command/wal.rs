@@ -6,10 +6,13 @@ use fullbore_format::{
     text,
     wal::SegmentName,
 };
-use fullbore_postgres::wal_archive::{WalGap, check_segment};
+use fullbore_postgres::{
+    lsn::Lsn,
+    wal_archive::{WalGap, check_segment, first_difference},
+};
 use fullbore_repository::{
     open::{list_backups, repository_at},
-    wal::{WalArchive, WalListing, WalNeeds, list_systems},
+    wal::{StoredRun, WalArchive, WalListing, WalNeeds, list_systems},
 };
 use fullbore_storage::Objects;
 use serde_json::json;
@@ -106,8 +109,9 @@ pub fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result<()> {
         out,
         &format!("system {}  {segments}, {bytes}", report.system),
     )?;
-    for timeline in &report.timelines {
-        text::line(out, &timeline_line(timeline))?;
+    for (depth, timeline) in report.tree() {
+        let indent = "  ".repeat(depth + 1);
+        text::line(out, &format!("{indent}{}", timeline_line(timeline)))?;
     }
     for line in fault_lines(report) {
         text::line(out, &line)?;
@@ -131,7 +135,7 @@ fn timeline_line(timeline: &TimelineReport) -> String {
         count => format!(", {}", text::counted(count as u64, "backup")),
     };
     format!(
-        "  timeline {}  {ends}{backups}{}",
+        "timeline {}  {ends}{backups}{}",
         timeline.timeline,
         from.unwrap_or_default()
     )
@@ -234,7 +238,7 @@ pub fn wal_faults(objects: &Arc<dyn Objects>, reads: bool) -> Result<(u64, Vec<S
 /// Reads all runs of a system, and adds what is wrong with them.
 fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>) -> u64 {
     let mut segments = 0;
-    let mut contents: BTreeMap<SegmentName, ([u8; 32], String)> = BTreeMap::new();
+    let mut contents: BTreeMap<SegmentName, ([u8; 32], &StoredRun)> = BTreeMap::new();
     for stored in &listing.runs {
         let checked = archive.read_segments(stored, stored.run.first, &mut |name, content| {
             segments += 1;
@@ -243,16 +247,23 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
                 return Ok(true);
             }
             let digest = *blake3::hash(&content).as_bytes();
-            let key = stored.run.to_string();
-            let known = contents
-                .entry(name)
-                .or_insert_with(|| (digest, key.clone()));
+            let known = contents.entry(name).or_insert((digest, stored));
             if known.0 != digest {
-                faults.push(format!("  {name} has two contents: {} and {key}", known.1));
+                let other = archive.segment_of(known.1, name)?;
+                let difference = first_difference(&other, &content);
+                faults.extend(difference.map(|at| two_contents(name, [known.1, stored], at)));
             }
             Ok(true)
         });
         faults.extend(checked.err().as_ref().map(fault_line));
     }
     segments
+}
+
+/// Contents with the same records to the end are no fault: a standby writes other bytes behind them than its primary.
+fn two_contents(segment: SegmentName, [one, other]: [&StoredRun; 2], at: Lsn) -> String {
+    format!(
+        "  {segment} has two contents, which differ from {at} on: {} and {}",
+        one.run, other.run
+    )
 }

@@ -2,12 +2,16 @@
 //!
 //! Versions that are not installed are not tested; `scripts/postgres-servers` brings those that Debian has not.
 
+mod conflicts;
+mod copied;
+mod failover;
 mod fetch;
 mod kept;
 mod made;
 mod push;
 mod recovery;
 mod server_check;
+mod targets;
 
 use crate::postgres_backup::cluster;
 use testkit::{args, runs, servers};

@@ -3,8 +3,10 @@
 //! An object is put once, under a key that has the digest of its content, and never replaced. A listing of keys says which
 //! segments there are; which of them belong together is `postgres::wal_archive`'s.
 
+mod packed;
 mod retention;
 mod stored;
 
+pub use packed::CopiedWal;
 pub use retention::{PrunedWal, WalNeeds, WalRetention, prune_wal};
 pub use stored::{StoredRun, WalArchive, WalListing, has_wal_of, list_systems};

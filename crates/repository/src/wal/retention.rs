@@ -8,7 +8,7 @@
 //! A prune gives an object a tombstone; a later prune deletes it once the tombstone is older than the grace. So a
 //! recovery that began before goes on, although its host may only read.
 
-use super::stored::{StoredRun, WalListing, list_systems};
+use super::stored::{StoredRun, WalArchive, WalListing, list_systems};
 use crate::open::list_backups;
 use fullbore_crypt::Access;
 use fullbore_format::{
@@ -89,6 +89,11 @@ impl WalNeeds {
         })
     }
 
+    /// Returns whether a recovery that begins with this backup may need a run.
+    pub fn leads_to(&self, run: &WalRun) -> bool {
+        self.keeps(run, true, true)
+    }
+
     /// Returns whether this backup needs a run: within its own time, or also behind it.
     fn keeps(&self, run: &WalRun, is_continuous: bool, are_sizes_equal: bool) -> bool {
         let last = run.last();
@@ -122,6 +127,8 @@ pub struct PrunedWal {
     pub marked_runs: u64,
     /// Bytes of them.
     pub marked_bytes: u64,
+    /// Single segments that were joined into longer objects.
+    pub joined_segments: u64,
     /// Systems of which there is no backup: all of their WAL is kept.
     pub systems_without_backups: Vec<String>,
     /// Why nothing was done.
@@ -131,7 +138,7 @@ pub struct PrunedWal {
 impl PrunedWal {
     /// Returns whether there is nothing to report.
     pub fn is_nothing(&self) -> bool {
-        self.freed_runs + self.marked_runs == 0
+        self.freed_runs + self.marked_runs + self.joined_segments == 0
             && self.systems_without_backups.is_empty()
             && self.skipped.is_none()
     }
@@ -166,12 +173,23 @@ pub fn prune_wal(
         }
     }
     let mut unneeded = Vec::new();
-    for (system, listing) in &systems {
+    for (system, listing) in systems {
+        let archive = WalArchive::new(objects.clone(), &system);
+        let listing = join(&archive, listing, dry, &mut pruned)?;
+        let covered = archive.covered(&listing)?;
         // A copy that archives under a name of its own has the backups of its system.
-        let identifier = system.split('.').next().unwrap_or(system);
+        let identifier = system.split('.').next().unwrap_or(&system);
         match needs.get(identifier) {
-            None => pruned.systems_without_backups.push(system.clone()),
-            Some(needs) => unneeded.extend(unneeded_runs(listing, needs, retention)),
+            None => {
+                pruned.systems_without_backups.push(system);
+                unneeded.extend(covered);
+            }
+            Some(needs) => {
+                let unkept = unneeded_runs(&listing, needs, retention);
+                let is_new = |stored: &StoredRun| !unkept.contains(stored);
+                unneeded.extend(covered.into_iter().filter(is_new));
+                unneeded.extend(unkept);
+            }
         }
     }
     WalPruning {
@@ -182,6 +200,27 @@ pub fn prune_wal(
     }
     .apply(&unneeded, &mut pruned)?;
     Ok(pruned)
+}
+
+/// Joins single segments, and returns the listing after that. Damage is a matter for `wal check`: nothing is joined then.
+fn join(
+    archive: &WalArchive,
+    listing: WalListing,
+    dry: bool,
+    pruned: &mut PrunedWal,
+) -> Result<WalListing> {
+    if dry {
+        return Ok(listing);
+    }
+    match archive.join(&listing, Timestamp::now().as_second()) {
+        Ok(0) => Ok(listing),
+        Ok(joined) => {
+            pruned.joined_segments += joined;
+            archive.listing()
+        }
+        Err(error) if error.kind.is_loss() || error.kind == ErrorKind::Full => Ok(listing),
+        Err(error) => Err(error),
+    }
 }
 
 fn cannot_read(objects: &dyn Objects) -> bool {

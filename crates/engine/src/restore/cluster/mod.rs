@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod new_forks;
 pub(crate) mod refusals;
 pub(crate) mod tablespace_owner;
+mod way_to_target;
 
 use super::Restore;
 use crate::{report::damage::Report, wal::read_segment};
@@ -185,7 +186,8 @@ pub(crate) fn write_archived_wal(
         return Ok(());
     };
     let (location, _) = place(&restore.from)?;
-    let wal = WalArchive::new(location.objects()?, &cluster.system_identifier);
+    let wal = WalArchive::new(location.objects()?, &cluster.system_identifier)
+        .preferring(restore.postgres.recovery.wal_from.clone());
     let mut writer = TargetWriter::new(tree);
     let root = archive.find(b"")?;
     let owner = root.first().map(|item| item.entry.owner.clone());

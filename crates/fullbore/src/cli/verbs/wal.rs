@@ -6,12 +6,13 @@ use crate::{
         output::{aside, printed},
         values::{any_bytes, destination, interval, threads},
     },
-    command::wal::WalList,
+    command::{wal::WalList, wal_show::WalShow},
 };
 use clap::{Args, Subcommand, ValueHint};
-use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
+use fullbore_engine::wal::{CaughtUp, Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    text::counted,
     wal::SegmentName,
 };
 use fullbore_platform::cores;
@@ -84,8 +85,14 @@ pub(in crate::cli) enum WalVerb {
     /// archive_command = 'fullbore wal push %p --to REPO'
     Push {
         /// The file, which the server names with %p
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-        path: PathBuf,
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "catch_up")]
+        path: Option<PathBuf>,
+        /// Store all that this data directory has and the repository lacks
+        ///
+        /// Run it on a standby before it is promoted, and on an old primary that was stopped before
+        /// pg_rewind: what only they have is lost otherwise.
+        #[arg(long, value_name = "DATADIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["path", "alone"])]
+        catch_up: Option<PathBuf>,
         /// The repository
         #[arg(long, value_name = "DEST", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
         to: OsString,
@@ -123,6 +130,12 @@ pub(in crate::cli) enum WalVerb {
         /// Up to there, a missing segment is an error.
         #[arg(long, value_name = "SEGMENT", value_parser = segment)]
         through: Option<SegmentName>,
+        /// The archive ends after this segment, whatever is behind it
+        #[arg(long, value_name = "SEGMENT", value_parser = segment)]
+        until: Option<SegmentName>,
+        /// Use the WAL of this host, where two hosts archived different WAL
+        #[arg(long, value_name = "HOST")]
+        wal_from: Option<String>,
         /// For a standby that also streams: a gap is not an error
         #[arg(long)]
         standby: bool,
@@ -153,6 +166,9 @@ pub(in crate::cli) enum WalVerb {
         /// The name of a copy of a cluster
         #[arg(long = "as", value_name = "NAME", value_parser = copy_name)]
         copy_name: Option<String>,
+        /// Use the WAL of this host, where two hosts archived different WAL
+        #[arg(long, value_name = "HOST")]
+        wal_from: Option<String>,
     },
     /// Push segments as the server finishes them, before it asks
     Serve {
@@ -179,6 +195,17 @@ pub(in crate::cli) enum WalVerb {
         #[arg(from_global)]
         json: bool,
     },
+    /// Print who stored a segment, in which objects, and which records it has
+    Show {
+        /// The repository
+        #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
+        repository: OsString,
+        /// The name of the segment
+        #[arg(value_name = "SEGMENT", value_parser = segment)]
+        segment: SegmentName,
+        #[arg(from_global)]
+        json: bool,
+    },
     /// Read all WAL of a repository, or test the way from a server to it
     ///
     /// Of a repository, all WAL is read and checked for damage, gaps and conflicts. Of a server, the
@@ -201,6 +228,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
     match args.verb {
         WalVerb::Push {
             path,
+            catch_up,
             to,
             system,
             store,
@@ -209,7 +237,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             no_serve,
         } => {
             let push = WalPush {
-                path,
+                path: path.unwrap_or_default(),
                 to,
                 copy_name: system.copy_name,
                 system: system.system,
@@ -218,6 +246,12 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
                 patience,
                 alone,
             };
+            if let Some(data) = catch_up {
+                return push.catch_up(&data).map(|caught| {
+                    print_caught(&caught, is_quiet);
+                    0
+                });
+            }
             let report = push.run()?;
             if !no_serve && !alone && report.waits_behind >= BACKLOG {
                 leave_server(&push, &report);
@@ -230,6 +264,8 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             from,
             system,
             through,
+            until,
+            wal_from,
             standby,
             alone,
             patience,
@@ -241,6 +277,8 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
                 system: system.system,
                 copy_name: system.copy_name,
                 through,
+                until,
+                wal_from,
                 standby,
                 patience,
             };
@@ -252,12 +290,14 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             from,
             system,
             copy_name,
+            wal_from,
         } => {
             let ahead = WalAhead {
                 name,
                 from,
                 system,
                 copy_name,
+                wal_from,
                 data,
             };
             ahead.run().map(|()| 0)
@@ -283,7 +323,35 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             let list = WalList { repository, json };
             printed(|out| list.run(out).map(|()| 0))
         }
+        WalVerb::Show {
+            repository,
+            segment,
+            json,
+        } => {
+            let show = WalShow {
+                repository,
+                segment,
+                json,
+            };
+            printed(|out| show.run(out))
+        }
         WalVerb::Check(args) => super::wal_check::run(*args, is_quiet),
+    }
+}
+
+fn print_caught(caught: &CaughtUp, is_quiet: bool) {
+    if is_quiet {
+        return;
+    }
+    aside(format_args!(
+        "{} stored, {} were there",
+        counted(caught.stored.len() as u64, "segment"),
+        caught.there
+    ));
+    for segment in &caught.open {
+        aside(format_args!(
+            "note: {segment} is not complete, and was not stored"
+        ));
     }
 }
 

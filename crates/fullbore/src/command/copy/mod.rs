@@ -9,6 +9,7 @@
 //! are stored, and only to a repository that has the same keys.
 
 mod seals;
+mod wal;
 
 use self::seals::{CopiedSums, CopyWay};
 use fullbore_format::{
@@ -32,6 +33,7 @@ use fullbore_repository::{
     inventory::{KnownFrames, nothing_known},
     open::{open, place},
     select::BackupFilter,
+    wal::CopiedWal,
     writer::must_be_possible,
 };
 use fullbore_storage::Objects;
@@ -77,6 +79,8 @@ pub struct CopiedBackup {
     pub there: u64,
     /// Bytes of these objects.
     pub there_bytes: u64,
+    /// The WAL of the cluster that the repository has, from the backup on.
+    pub wal: CopiedWal,
     /// Wall-clock time in seconds.
     pub seconds: f64,
     /// Notes that could not be copied; the backup itself is complete.
@@ -162,15 +166,20 @@ impl Copy {
         };
         let copied = run
             .copy_all(self.workers, &tasks)
-            .and_then(|()| sums.complete(way, &root, &drafts, &*to));
+            .and_then(|()| sums.complete(way, &root, &drafts, &*to))
+            // Before the destination lists the backup: without its WAL it may not be consistent.
+            .and_then(|root| Ok((root, wal::copy_wal(&repository, &to, &archive.root)?)));
         let there = run.there;
-        match copied {
-            Ok(root) => incoming.set_root(root),
+        let (wal, mut warnings) = match copied {
+            Ok((root, (wal, warnings))) => {
+                incoming.set_root(root);
+                (wal, warnings)
+            }
             Err(error) => {
                 incoming.abort();
                 return Err(error);
             }
-        }
+        };
         let (there, there_bytes) = (there.0.into_inner(), there.1.into_inner());
         let objects: Vec<_> = tasks
             .iter()
@@ -178,13 +187,12 @@ impl Copy {
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
-        let warnings = match self.copy_tags(&*repository, &archive.root.id) {
-            Ok(()) => Vec::new(),
-            Err(error) => vec![format!(
+        if let Err(error) = self.copy_tags(&*repository, &archive.root.id) {
+            warnings.push(format!(
                 "could not copy the tags of the backup: {}",
                 error.line()
-            )],
-        };
+            ));
+        }
         Ok(CopiedBackup {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -192,6 +200,7 @@ impl Copy {
             bytes: meter.bytes.load(Relaxed),
             there,
             there_bytes,
+            wal,
             seconds: start.elapsed().as_secs_f64(),
             warnings,
         })
