@@ -238,7 +238,12 @@ impl WalGet {
                 segment.timeline
             )));
         }
+        let first = wal.tree.first_of(segment.timeline);
         let why = match (wal.tree.later_than(segment), self.through) {
+            (Some(_), _) if first.is_some_and(|first| segment < first) => format!(
+                "the archive of timeline {} begins later: WAL before that was pruned, or never archived",
+                segment.timeline
+            ),
             (Some(later), _) => format!("{later}, which is later, is there"),
             (None, Some(through)) if segment.place() <= through.place() => {
                 format!("the restore saw the archive up to {through}")

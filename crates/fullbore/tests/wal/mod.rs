@@ -5,9 +5,11 @@
 mod conflicts;
 mod copied;
 mod failover;
+mod faults;
 mod fetch;
 mod kept;
 mod made;
+mod model;
 mod push;
 mod recovery;
 mod server_check;
