@@ -68,7 +68,8 @@ impl WalAhead {
         let objects = Location::parse(&self.from)?.objects()?;
         let system = system_name(self.system, self.copy_name.as_deref());
         let archive = WalArchive::new(objects, &system).preferring(self.wal_from.clone());
-        FetchedAhead::of(&self.from, &system, self.wal_from.as_deref(), &self.data).run(&archive, last)
+        FetchedAhead::of(&self.from, &system, self.wal_from.as_deref(), &self.data)
+            .run(&archive, last)
     }
 }
 
@@ -80,12 +81,7 @@ pub(super) struct FetchedAhead {
 
 impl FetchedAhead {
     /// Of the segments of a system in the repository that `from` names, for the server with this data directory.
-    pub(super) fn of(
-        from: &OsString,
-        system: &str,
-        wal_from: Option<&str>,
-        data: &Path,
-    ) -> Self {
+    pub(super) fn of(from: &OsString, system: &str, wal_from: Option<&str>, data: &Path) -> Self {
         let data = if data.as_os_str().is_empty() {
             Path::new(".")
         } else {

@@ -41,8 +41,8 @@ impl WalPush {
     pub fn catch_up(&self, data: &std::path::Path) -> Result<CaughtUp> {
         let wal = WalDirectory::of_cluster(data);
         let system = wal.system();
-        let system = system
-            .ok_or_else(|| unknown_system(format!("cannot archive the WAL of {data:?}")))?;
+        let system =
+            system.ok_or_else(|| unknown_system(format!("cannot archive the WAL of {data:?}")))?;
         let target = with_patience(self.patience, || {
             PushTarget::open(&self.to, self.copy_name.as_ref())
         })?;

@@ -137,7 +137,10 @@ fn compare_records(
         Some(at) => Compared::Differs(Some(at)),
         None => {
             debug(|| {
-                format!("{segment} is there with other bytes behind the same records: {}", stored.run)
+                format!(
+                    "{segment} is there with other bytes behind the same records: {}",
+                    stored.run
+                )
             });
             Compared::Same
         }

@@ -126,7 +126,8 @@ impl SystemReport {
             tree.push((depth, timeline));
             // A parent has a smaller number, so no circle can arise.
             let is_child = |one: &&TimelineReport| {
-                one.parent.is_some_and(|(parent, _)| parent == timeline.timeline)
+                one.parent
+                    .is_some_and(|(parent, _)| parent == timeline.timeline)
             };
             let children = self.timelines.iter().filter(is_child).rev();
             open.extend(children.map(|child| (depth + 1, child)));

@@ -27,4 +27,6 @@ pub use serve::WalServe;
 pub use server_check::{ServerCheck, ServerCheckReport, WalLag};
 pub use shown::{SegmentComparison, StoredFacts, StoredSegment, stored_segments};
 pub(crate) use system::check_one_content;
-pub use system::{RepositoryArchive, StoredBy, SystemWal, has_segment, read_segment, segment_bytes_of};
+pub use system::{
+    RepositoryArchive, StoredBy, SystemWal, has_segment, read_segment, segment_bytes_of,
+};

@@ -321,7 +321,9 @@ fn not_of_host(archive: &WalArchive, segment: SegmentName, host: &str) -> Error 
         archive.system()
     );
     Error::new(ErrorKind::NotFound, what)
-        .because(format!("other hosts archived different content of it, and {host:?} archived none"))
+        .because(format!(
+            "other hosts archived different content of it, and {host:?} archived none"
+        ))
         .hint("`fullbore wal show REPO SEGMENT` names the hosts")
 }
 

@@ -86,10 +86,7 @@ const METRICS: [(&str, &str); 21] = [
         "fullbore_wal_archived_bytes",
         "Location in the WAL up to which it is in the repository",
     ),
-    (
-        "fullbore_wal_gaps",
-        "Gaps in the archived WAL of a system",
-    ),
+    ("fullbore_wal_gaps", "Gaps in the archived WAL of a system"),
     (
         "fullbore_wal_lag_bytes",
         "Bytes of WAL that the server has and the repository has not",

@@ -149,7 +149,9 @@ fn fact_lines(facts: &StoredFacts) -> Vec<(&'static str, String)> {
         )),
         SegmentComparison::Differs(at) => lines.push((
             "conflict",
-            format!("it differs from the first object from {at} on: two servers wrote one timeline"),
+            format!(
+                "it differs from the first object from {at} on: two servers wrote one timeline"
+            ),
         )),
     }
     lines

@@ -22,7 +22,12 @@ fn show(server: &MadeServer, number: u32) -> super::runs::Ran {
 #[test]
 fn contents_with_the_same_records_are_the_same_segment() {
     let server = MadeServer::new();
-    put(&server, "pg_wal", 4, &segment_of_records(1, 4, &[b"a", b"b"], 0));
+    put(
+        &server,
+        "pg_wal",
+        4,
+        &segment_of_records(1, 4, &[b"a", b"b"], 0),
+    );
     let other = segment_of_records(1, 4, &[b"a", b"b"], 9);
     put(&server, "other", 4, &other);
     server.push(&name(1, 4)).ends_with(0);
@@ -69,7 +74,9 @@ fn the_first_difference_and_both_hosts_are_named_and_one_can_be_chosen() {
         .get(&name(1, 4), &["--wal-from", host.trim()])
         .ends_with(0);
     assert!(server.fetched() == own);
-    server.get(&name(1, 4), &["--wal-from", "db-c"]).ends_with(126);
+    server
+        .get(&name(1, 4), &["--wal-from", "db-c"])
+        .ends_with(126);
     let checked = server.check().ends_with(4);
     assert!(
         checked.out.contains("which differ from 0/400048 on"),

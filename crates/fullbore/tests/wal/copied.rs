@@ -5,7 +5,7 @@ use super::{
     cluster::{Cluster, versions},
     made::{MadeServer, name, segment},
     recovery::{archiving, backup, switch},
-    runs::fullbore,
+    runs::{fullbore, shell},
     servers::wait_until,
 };
 use std::{fs, os::unix::fs::PermissionsExt};
@@ -32,9 +32,8 @@ fn a_copied_backup_of_a_cluster_brings_its_wal() {
     let key = ["--passphrase-file", passphrase.to_str().unwrap()];
     fullbore(args!["init", sealed, "--passphrase", key[0], key[1]]).ends_with(0);
     for (to, key) in [(&clear, &[][..]), (&sealed, &key[..])] {
-        let with_key = |line: Vec<std::ffi::OsString>| {
-            line.into_iter().chain(key.iter().map(Into::into))
-        };
+        let with_key =
+            |line: Vec<std::ffi::OsString>| line.into_iter().chain(key.iter().map(Into::into));
         let copy = || {
             let line = with_key(args!["copy", repository, to, "--json"].into());
             fullbore(line).ends_with(0).json().pop().unwrap()
@@ -49,6 +48,9 @@ fn a_copied_backup_of_a_cluster_brings_its_wal() {
     }
     let rows = cluster.psql("SELECT count(*) FROM t");
     fullbore(args!["copy", repository, clear]).ends_with(0);
+    // The server reads it as its own user.
+    let owned = "chown -R --reference=\"$1\" \"$2\"";
+    shell(owned, args![repository, clear]).ends_with(0);
     let flags = ["--recovery", "point", "--set", "archive_mode=off"];
     let restored = Cluster::restored_with(version, &clear, &flags);
     restored.start();
@@ -90,10 +92,16 @@ fn single_segments_older_than_a_day_are_joined_and_then_deleted() {
     assert!(pruned.out.contains("of WAL"), "{}", pruned.out);
     let objects = server.objects();
     assert_eq!(objects.len(), 3, "{objects:?}");
-    assert!(objects[0].contains(&format!("{}-0c-", name(1, 2))), "{objects:?}");
+    assert!(
+        objects[0].contains(&format!("{}-0c-", name(1, 2))),
+        "{objects:?}"
+    );
     for number in 2..16 {
         server.get(&name(1, number), &[]).ends_with(0);
-        assert!(server.fetched() == segment(1, number, number.into()), "{number}");
+        assert!(
+            server.fetched() == segment(1, number, number.into()),
+            "{number}"
+        );
     }
     server.check().ends_with(0);
     assert!(!prune(&["--wal-grace", "0"]).out.contains("of WAL joined"));

@@ -14,7 +14,9 @@ use std::{path::Path, process::Stdio};
 fn push_all(server: &Cluster, to: &Path) -> Ran {
     let mut command = as_postgres(super::runs::FULLBORE);
     command.env("FULLBORE_STATE_DIR", server.path("state"));
-    command.args(["wal", "push", "--catch-up"]).arg(server.data());
+    command
+        .args(["wal", "push", "--catch-up"])
+        .arg(server.data());
     command.arg("--to").arg(to).stdin(Stdio::null());
     command.output().unwrap().into()
 }
@@ -46,7 +48,10 @@ fn segments_that_only_a_standby_has_are_archived_before_it_is_promoted() {
     cluster.stop("immediate");
     let listed = || {
         let listed = fullbore(args!["wal", "list", repository, "--json"]).ends_with(0);
-        listed.json()[0]["timelines"][0]["last"].as_str().unwrap().to_owned()
+        listed.json()[0]["timelines"][0]["last"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     assert!(listed() < last);
     let caught = push_all(&standby, &repository).ends_with(0);
@@ -89,10 +94,11 @@ fn an_old_primary_that_was_stopped_gives_what_only_it_has() {
     let listed = fullbore(args!["wal", "list", repository, "--json"]).ends_with(0);
     assert_eq!(listed.json()[0]["timelines"][0]["last"], last.as_str());
     // The marks of a server that archives are as they were.
-    let marks = shell(
-        "ls \"$1\"/pg_wal/archive_status",
-        args![cluster.data()],
+    let marks = shell("ls \"$1\"/pg_wal/archive_status", args![cluster.data()]);
+    assert!(
+        marks.out.contains(&format!("{last}.ready")),
+        "{}",
+        marks.out
     );
-    assert!(marks.out.contains(&format!("{last}.ready")), "{}", marks.out);
     push_all(&Cluster::empty(version), &repository).ends_with(2);
 }

@@ -20,7 +20,10 @@ fn a_full_storage_leaves_the_segment_to_the_server_and_takes_it_when_there_is_ro
     let file = server.path("pg_wal").join(name(1, 2));
     let push = || {
         let line = args!["wal", "push", file, "--to", to, "--system", SYSTEM];
-        fullbore(line.into_iter().chain(args!["--no-serve", "--patience", "0"]))
+        fullbore(
+            line.into_iter()
+                .chain(args!["--no-serve", "--patience", "0"]),
+        )
     };
     fs::write(&ballast, vec![1; 8 << 20]).unwrap_err();
     let full = push().ends_with(1);
@@ -66,7 +69,11 @@ fn an_upgraded_server_has_another_system_and_both_are_kept_apart() {
     push("77").ends_with(0);
     let listed = fullbore(args!["wal", "list", server.repository()]).ends_with(0);
     for system in [SYSTEM, "77"] {
-        assert!(listed.out.contains(&format!("system {system} ")), "{}", listed.out);
+        assert!(
+            listed.out.contains(&format!("system {system} ")),
+            "{}",
+            listed.out
+        );
     }
     server.get(&name(1, 2), &[]).ends_with(0);
     assert!(server.fetched() == segment(1, 2, 3));
@@ -97,7 +104,9 @@ const ROUNDS: &str = "FULLBORE_WAL_CUTS";
 
 #[test]
 fn processes_that_are_killed_at_random_lose_no_segment_that_was_acknowledged() {
-    let rounds = std::env::var(ROUNDS).ok().and_then(|text| text.parse().ok());
+    let rounds = std::env::var(ROUNDS)
+        .ok()
+        .and_then(|text| text.parse().ok());
     let rounds: u32 = rounds.unwrap_or(24);
     let server = MadeServer::new();
     let seed = |number: u32| 1 + u64::from(number);
@@ -118,16 +127,17 @@ fn processes_that_are_killed_at_random_lose_no_segment_that_was_acknowledged() {
         };
         let is_push = line[0] == "wal";
         let mut child = runs::started(line);
-        std::thread::sleep(std::time::Duration::from_micros(
-            u64::from(random[2]) * 150,
-        ));
+        std::thread::sleep(std::time::Duration::from_micros(u64::from(random[2]) * 150));
         let ended = child.try_wait().unwrap();
         let _ = child.kill();
         child.wait().unwrap();
         if is_push && ended.is_some_and(|status| status.success()) {
             acknowledged.push(asked);
             server.get(&name(1, asked), &[]).ends_with(0);
-            assert!(server.fetched() == segment(1, asked, seed(asked)), "{asked}");
+            assert!(
+                server.fetched() == segment(1, asked, seed(asked)),
+                "{asked}"
+            );
             // The server recycles its file.
             fs::remove_file(server.path("pg_wal").join(name(1, asked))).unwrap();
             let mark = format!("pg_wal/archive_status/{}.ready", name(1, asked));
@@ -140,7 +150,10 @@ fn processes_that_are_killed_at_random_lose_no_segment_that_was_acknowledged() {
     }
     for number in 2..next {
         server.get(&name(1, number), &[]).ends_with(0);
-        assert!(server.fetched() == segment(1, number, seed(number)), "{number}");
+        assert!(
+            server.fetched() == segment(1, number, seed(number)),
+            "{number}"
+        );
     }
     server.check().ends_with(0);
     let listed = fullbore(args!["wal", "list", server.repository(), "--json"]).ends_with(0);

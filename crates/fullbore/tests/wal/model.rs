@@ -64,7 +64,11 @@ impl Model {
             2 => self.clone_server(at),
             3 => self.prune(),
             4 => self.join_old(at),
-            _ => self.push(at, 1 + u32::from(random[2] % 5), random[3].is_multiple_of(2)),
+            _ => self.push(
+                at,
+                1 + u32::from(random[2] % 5),
+                random[3].is_multiple_of(2),
+            ),
         }
     }
 
@@ -80,15 +84,23 @@ impl Model {
             let content = server.seed + u64::from(number);
             let file = name(server.timeline, number);
             let ran = fullbore(self.made.push_args(&server.dir, &file, more));
-            let is_same = self.acknowledged.get(&key).is_none_or(|known| *known == content);
+            let is_same = self
+                .acknowledged
+                .get(&key)
+                .is_none_or(|known| *known == content);
             if ran.code == 0 {
                 assert!(is_same, "two contents of {file} were acknowledged");
                 self.acknowledged.insert(key, content);
                 self.servers[at].next = number + 1;
                 continue;
             }
-            assert!(ran.err.contains("two servers write one timeline"), "{}", ran.err);
-            self.conflicts.extend((number..server.next + count).map(|n| (server.timeline, n)));
+            assert!(
+                ran.err.contains("two servers write one timeline"),
+                "{}",
+                ran.err
+            );
+            self.conflicts
+                .extend((number..server.next + count).map(|n| (server.timeline, n)));
             // The operator stops the server that should not write.
             if self.servers.len() > 1 {
                 self.servers.remove(at);
@@ -134,7 +146,10 @@ impl Model {
     }
 
     fn history(of: &ModelServer, left: u32) -> String {
-        format!("{left}\t0/{:X}\tno recovery target specified\n", (of.next << 20) + 40)
+        format!(
+            "{left}\t0/{:X}\tno recovery target specified\n",
+            (of.next << 20) + 40
+        )
     }
 
     /// Archives the history of a server's timeline. Returns the exit code.
@@ -182,7 +197,11 @@ impl Model {
     fn check(&self) {
         let conflicts = !self.conflicts.is_empty();
         let checked = self.made.check();
-        assert!(conflicts || !checked.out.contains("two contents"), "{}", checked.out);
+        assert!(
+            conflicts || !checked.out.contains("two contents"),
+            "{}",
+            checked.out
+        );
         for ((timeline, number), content) in &self.acknowledged {
             let ran = self.made.get(&name(*timeline, *number), &[]);
             if self.conflicts.contains(&(*timeline, *number)) && ran.code == 126 {

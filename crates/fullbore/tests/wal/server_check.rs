@@ -120,7 +120,11 @@ fn a_segment_must_arrive_and_the_cause_is_named_if_it_does_not() {
     cluster.psql("ALTER SYSTEM RESET archive_command");
     set(&cluster, "archive_mode = off");
     let pending = check(&cluster.url(), &repository, &[]).ends_with(1);
-    assert!(pending.err.contains("restart the server"), "{}", pending.err);
+    assert!(
+        pending.err.contains("restart the server"),
+        "{}",
+        pending.err
+    );
     cluster.stop("fast");
     cluster.start();
     let off = check(&cluster.url(), &repository, &[]).ends_with(1);

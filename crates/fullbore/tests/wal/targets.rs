@@ -10,10 +10,7 @@ use super::{
 use std::{fs, path::Path};
 
 fn lose(repository: &Path, segment: &str, to: &Path) {
-    let lost = shell(
-        "find \"$1\"/wal -name \"$2-*\"",
-        args![repository, segment],
-    );
+    let lost = shell("find \"$1\"/wal -name \"$2-*\"", args![repository, segment]);
     fs::rename(lost.out.trim(), to).unwrap();
 }
 

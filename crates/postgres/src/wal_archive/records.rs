@@ -315,10 +315,7 @@ mod tests {
         let content = segment(&records);
         let summary = SegmentRecords::new(&content).unwrap().summary();
         assert_eq!(summary.count, 4);
-        assert_eq!(
-            summary.last_commit,
-            Some((EPOCH_SECONDS + 1) * 1_000_000)
-        );
+        assert_eq!(summary.last_commit, Some((EPOCH_SECONDS + 1) * 1_000_000));
         assert_eq!(summary.first, Some(Lsn(5 * BYTES as u64 + 40)));
         assert!(matches!(summary.end, RecordsEnd::Empty(_)));
     }
@@ -357,11 +354,13 @@ mod tests {
 
     #[test]
     fn a_segment_that_is_not_full_is_told_from_one_that_is() {
-        let are_complete =
-            |content: &[u8]| SegmentRecords::new(content).unwrap().are_complete();
+        let are_complete = |content: &[u8]| SegmentRecords::new(content).unwrap().are_complete();
         let written = segment(&[heap(b"abc")]);
         assert!(!are_complete(&written));
-        assert!(are_complete(&segment(&[heap(b"abc"), (SWITCH, Vec::new())])));
+        assert!(are_complete(&segment(&[
+            heap(b"abc"),
+            (SWITCH, Vec::new())
+        ])));
         assert!(are_complete(&segment(&[heap(&vec![3; 2 * BYTES])])));
         // A file that was used before has old pages behind the new ones.
         let page = 8192 - 40 - RECORD_HEADER;
@@ -379,7 +378,10 @@ mod tests {
         for seed in 0..64_u8 {
             let mut content = segment(&[heap(b"abc")]);
             let noise = (0..BYTES - 40).map(|at| (at as u8).wrapping_mul(seed | 1) ^ seed);
-            content[40..].iter_mut().zip(noise).for_each(|(byte, noise)| *byte = noise);
+            content[40..]
+                .iter_mut()
+                .zip(noise)
+                .for_each(|(byte, noise)| *byte = noise);
             let _ = SegmentRecords::new(&content).unwrap().summary();
             content.truncate(40 + usize::from(seed));
             SegmentRecords::new(&content).map(SegmentRecords::summary);

@@ -66,23 +66,48 @@ impl WalArchive {
         let keys: BTreeSet<String> = there.runs.iter().map(|run| run.run.to_string()).collect();
         let mut copied = CopiedWal::default();
         // Histories first: segments of a timeline that is not known would look abandoned.
-        for (key, bytes) in &listing.small {
-            if there.small.iter().any(|(other, _)| other == key) {
-                copied.there += 1;
-                continue;
-            }
-            let WalKey::Small { name, .. } = key else {
-                continue;
-            };
-            let content = self.read_small(key)?;
-            to.put_small(*name, &content)?;
-            copied.objects += 1;
-            copied.bytes += bytes;
+        for (key, _) in &listing.small {
+            self.copy_small(key, to, &there, &mut copied)?;
         }
         for stored in listing.runs.iter().filter(|run| needs.leads_to(&run.run)) {
             self.copy_run(stored, to, &keys, &mut copied)?;
         }
         Ok(copied)
+    }
+
+    fn copy_small(
+        &self,
+        key: &WalKey,
+        to: &Self,
+        there: &WalListing,
+        copied: &mut CopiedWal,
+    ) -> Result<()> {
+        let WalKey::Small { name, .. } = key else {
+            return Ok(());
+        };
+        let is_there = |key: &WalKey| there.small.iter().any(|(other, _)| other == key);
+        let content = match is_there(key) {
+            true => None,
+            false => Some(self.read_small(key)?),
+        };
+        // In a repository with other keys the digest in the key is another one.
+        let content = content.filter(|content| {
+            let digest = to.digester().of_small(to.system(), *name, content);
+            !is_there(&WalKey::Small {
+                system: to.system().to_owned(),
+                name: *name,
+                digest,
+            })
+        });
+        match content {
+            None => copied.there += 1,
+            Some(content) => {
+                to.put_small(*name, &content)?;
+                copied.objects += 1;
+                copied.bytes += content.len() as u64;
+            }
+        }
+        Ok(())
     }
 
     fn copy_run(
@@ -219,8 +244,8 @@ fn single_groups(listing: &WalListing) -> Vec<Vec<&StoredRun>> {
         *counts.entry(segment).or_default() += 1;
     }
     let mut groups: Vec<Vec<&StoredRun>> = Vec::new();
-    let single = whole
-        .filter(|stored| stored.run.count == 1 && counts.get(&stored.run.first) == Some(&1));
+    let single =
+        whole.filter(|stored| stored.run.count == 1 && counts.get(&stored.run.first) == Some(&1));
     let mut before: Option<SegmentName> = None;
     for stored in single {
         let first = stored.run.first;

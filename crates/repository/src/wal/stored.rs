@@ -161,8 +161,7 @@ impl WalArchive {
         }
         let mut frame = Vec::new();
         let len = member.stored_bytes as usize;
-        self.objects
-            .read_at(&key, member.offset, len, &mut frame)?;
+        self.objects.read_at(&key, member.offset, len, &mut frame)?;
         Ok(frame)
     }
 

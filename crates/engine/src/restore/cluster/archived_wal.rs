@@ -73,8 +73,8 @@ pub(crate) fn look(
     if !has_wal_of(&*objects, &cluster.system_identifier)? {
         return Ok(None);
     }
-    let archive = WalArchive::new(objects, &cluster.system_identifier)
-        .preferring(recovery.wal_from.clone());
+    let archive =
+        WalArchive::new(objects, &cluster.system_identifier).preferring(recovery.wal_from.clone());
     let wal = SystemWal::load(archive, Some(cluster.wal_segment_bytes))?;
     let way = WayToTarget {
         wal: &wal,
@@ -118,12 +118,7 @@ impl ArchivedWal {
 }
 
 /// Returns the command with which the server fetches WAL. It has no secret in it.
-fn command(
-    restore: &Restore,
-    location: &Location,
-    end: &WayEnd,
-    mode: Mode,
-) -> Result<String> {
+fn command(restore: &Restore, location: &Location, end: &WayEnd, mode: Mode) -> Result<String> {
     let mut words: Vec<OsString> = restore.fetch_words.clone();
     if words.is_empty() {
         words.push("fullbore".into());

@@ -135,11 +135,7 @@ impl WayToTarget<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for a gap; [`ErrorKind::Exists`] for two contents; the storage's.
-    pub(super) fn check(
-        &self,
-        timeline: u32,
-        backups: Option<&ClusterBackups>,
-    ) -> Result<WayEnd> {
+    pub(super) fn check(&self, timeline: u32, backups: Option<&ClusterBackups>) -> Result<WayEnd> {
         let tree = &self.wal.tree;
         let is_short = matches!(self.recovery.target, Some(RecoveryTarget::Immediate))
             || self.recovery.kind()? == Mode::None;
@@ -228,12 +224,7 @@ impl WayToTarget<'_> {
         backups.is_some_and(|backups| backups.wal_needs().any(|needs| is_proof(&needs)))
     }
 
-    fn lacks(
-        &self,
-        gap: WalGap,
-        cut: Option<WayCut>,
-        backups: Option<&ClusterBackups>,
-    ) -> Error {
+    fn lacks(&self, gap: WalGap, cut: Option<WayCut>, backups: Option<&ClusterBackups>) -> Error {
         let id = &self.needs.id;
         let missing = match gap.from == gap.to {
             true => format!("{} is", gap.from),
@@ -253,7 +244,10 @@ impl WayToTarget<'_> {
             .filter(|needs| needs.first.place() > gap.to.place())
             .min_by_key(|needs| needs.first.place());
         if let Some(behind) = behind {
-            error = error.detail(format!("the first backup behind the gap is {:?}", behind.id));
+            error = error.detail(format!(
+                "the first backup behind the gap is {:?}",
+                behind.id
+            ));
             ways.push("a backup behind the gap can recover");
         }
         ways.push("`fullbore wal list` shows all gaps");

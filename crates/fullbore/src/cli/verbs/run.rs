@@ -74,9 +74,7 @@ pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
     run.end();
     night.print(&run)?;
     if let Some(metrics) = metrics {
-        let to = commands
-            .iter()
-            .find_map(|(_, words)| destination_of(words));
+        let to = commands.iter().find_map(|(_, words)| destination_of(words));
         let newest = to
             .as_ref()
             .map(|to| newest_backups(to, profile.own_source().as_ref()));

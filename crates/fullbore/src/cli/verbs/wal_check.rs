@@ -74,8 +74,8 @@ pub(super) fn run(args: WalCheckArgs, is_quiet: bool) -> Result<u8> {
             run_of_server(&check, &args, is_quiet)
         }
         (None, None) => {
-            let repository = destination(args.from.clone())
-                .map_err(|why| Error::new(ErrorKind::Usage, why))?;
+            let repository =
+                destination(args.from.clone()).map_err(|why| Error::new(ErrorKind::Usage, why))?;
             let check = WalCheck {
                 repository,
                 json: args.json,
@@ -140,10 +140,7 @@ fn numbers(report: &Result<ServerCheckReport>) -> RunNumbers {
 fn line(report: &ServerCheckReport, check: &ServerCheck) -> String {
     let arrived = match &report.arrived {
         Some((segment, seconds)) => {
-            format!(
-                "{segment} arrived after {}",
-                text::size::seconds(*seconds)
-            )
+            format!("{segment} arrived after {}", text::size::seconds(*seconds))
         }
         None => match report.lag.newest {
             Some(newest) => format!("the newest segment is {newest}"),
