@@ -34,7 +34,7 @@ use fullbore_repository::{
     first_look::FirstLook,
     writer::{RepositoryWriter, is_absent, must_be_possible},
 };
-use fullbore_storage::{LocalObjects, Location, Objects, foreign_words::refuse_foreign};
+use fullbore_storage::{LocalObjects, Location, Objects, Storages, foreign_words::refuse_foreign};
 use std::{
     ffi::OsStr,
     num::NonZeroUsize,
@@ -205,7 +205,11 @@ impl SinkSpec {
     /// # Errors
     /// [`ErrorKind::Usage`] if the ending does not match the codec or the destination cannot be
     /// used; [`ErrorKind::NotFound`] for a dangling link.
-    pub fn parse(to: impl AsRef<OsStr>, compress: Option<Codec>) -> Result<(Self, Option<Codec>)> {
+    pub fn parse(
+        storages: &Storages,
+        to: impl AsRef<OsStr>,
+        compress: Option<Codec>,
+    ) -> Result<(Self, Option<Codec>)> {
         let location = Location::parse(to.as_ref())?;
         let to = match &location {
             Location::Standard => return Ok((Self::Stdout, compress.map(Codec::for_pipe))),
@@ -213,7 +217,7 @@ impl SinkSpec {
             Location::Local(path) => path.as_path(),
             _ => {
                 refuse_remote_archive(&location, to.as_ref())?;
-                return repository_codec(&location, compress);
+                return repository_codec(storages, &location, compress);
             }
         };
         let bytes = to.as_os_str().as_bytes();
@@ -223,7 +227,7 @@ impl SinkSpec {
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         if to.is_dir() {
-            return repository_codec(&location, compress);
+            return repository_codec(storages, &location, compress);
         }
         check_destination_path(to)?;
         let content = bytes
@@ -245,7 +249,7 @@ impl SinkSpec {
             let what = format!("cannot write to {to:?}: archives have other endings");
             return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
         }
-        repository_codec(&location, compress)
+        repository_codec(storages, &location, compress)
     }
 
     /// Returns whether this is a repository that does not exist yet.
@@ -375,14 +379,19 @@ fn refuse_remote_archive(location: &Location, to: &OsStr) -> Result<()> {
 }
 
 /// Returns a repository as a destination. Its segments need frames that can be skipped.
-fn repository_codec(to: &Location, compress: Option<Codec>) -> Result<(SinkSpec, Option<Codec>)> {
+fn repository_codec(
+    storages: &Storages,
+    to: &Location,
+    compress: Option<Codec>,
+) -> Result<(SinkSpec, Option<Codec>)> {
     if let Some(codec) = compress.filter(|codec| codec.is_plain_stream()) {
         let what = format!("cannot write {} into a repository", codec.name());
         return Err(Error::new(ErrorKind::Usage, what).hint(
             "use --compress zstd, lz4 or none; for other programs write a file whose name ends in .tar.gz",
         ));
     }
-    Ok((SinkSpec::Repository(OpenStorage(to.objects()?)), compress))
+    let objects = storages.objects(to)?;
+    Ok((SinkSpec::Repository(OpenStorage(objects)), compress))
 }
 
 /// Refuses a path that can be neither a file nor a repository.
@@ -550,7 +559,7 @@ mod tests {
 
     #[test]
     fn destinations_are_known_by_their_names() {
-        let parse = |to| SinkSpec::parse(to, None).unwrap();
+        let parse = |to| SinkSpec::parse(&Storages::default(), to, None).unwrap();
         assert_eq!(parse("-").0, SinkSpec::Stdout);
         assert_eq!(parse("null:").0, SinkSpec::Null);
         assert_eq!(
@@ -566,7 +575,7 @@ mod tests {
                 )
             );
         }
-        let zstd = SinkSpec::parse("a.tzst", Some(Codec::Zstd(9))).unwrap();
+        let zstd = SinkSpec::parse(&Storages::default(), "a.tzst", Some(Codec::Zstd(9))).unwrap();
         assert_eq!(
             zstd,
             (SinkSpec::File("a.tzst".into()), Some(Codec::Zstd(9)))
@@ -580,7 +589,9 @@ mod tests {
             "/tmp/a.Tar",
         ] {
             assert_eq!(
-                SinkSpec::parse(name, None).unwrap_err().kind,
+                SinkSpec::parse(&Storages::default(), name, None)
+                    .unwrap_err()
+                    .kind,
                 ErrorKind::Usage,
                 "{name}"
             );
@@ -593,7 +604,9 @@ mod tests {
             ("a/", Codec::Gzip(6)),
         ] {
             assert_eq!(
-                SinkSpec::parse(name, Some(codec)).unwrap_err().kind,
+                SinkSpec::parse(&Storages::default(), name, Some(codec))
+                    .unwrap_err()
+                    .kind,
                 ErrorKind::Usage,
                 "{name}"
             );

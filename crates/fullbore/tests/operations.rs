@@ -14,7 +14,9 @@ use fullbore_repository::{
     roots::key,
     select::BackupFilter,
 };
-use fullbore_storage::{LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording};
+use fullbore_storage::{
+    LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording, Storages,
+};
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
 use testkit::runs::{fullbore, names, noise, temp, write};
 
@@ -71,6 +73,7 @@ fn put(objects: &dyn Objects, key: &str, bytes: &[u8]) {
 
 fn restore_to(to: &Path) -> Restore {
     Restore {
+        storages: Storages::default(),
         from: "memory".into(),
         filter: BackupFilter::default(),
         to: to.to_owned(),

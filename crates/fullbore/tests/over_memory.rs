@@ -14,7 +14,7 @@ use fullbore_format::{
 use fullbore_pipeline::{sink::Destination, stage::codec::Codec};
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::writer::RepositoryWriter;
-use fullbore_storage::{Fault, Faulty, MemoryObjects, Objects, Operation, Put, PutIf};
+use fullbore_storage::{Fault, Faulty, MemoryObjects, Objects, Operation, Put, PutIf, Storages};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tempfile::tempdir;
 use testkit::fixture::{self, content};
@@ -29,6 +29,7 @@ fn make_tree(tree: &Path) {
 
 fn backup(tree: &Path, objects: Arc<dyn Objects>, checkpoint_interval: Duration) -> Backup {
     Backup {
+        storages: Storages::default(),
         subject: Subject::Files(Scope {
             paths: vec![tree.into()],
             ..Scope::default()
@@ -106,6 +107,7 @@ fn check_listed(objects: &dyn Objects, tree: &Path, older: Option<&str>) -> usiz
             assert!(fs::read(to.join("large")).unwrap() == content(9, 500_000));
         }
         let verify = Verify {
+            storages: Storages::default(),
             from: from.into(),
             filter: Default::default(),
             data: true,

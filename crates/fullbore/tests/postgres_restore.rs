@@ -16,6 +16,7 @@ use fullbore_format::{
 };
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_postgres::restore::plan::ClusterOptions;
+use fullbore_storage::Storages;
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -164,6 +165,7 @@ impl Place {
             ..ClusterOptions::default()
         };
         Restore {
+            storages: Storages::default(),
             postgres,
             ..plan(&self.at("repo"), &self.at("to"))
         }
@@ -175,6 +177,7 @@ impl Place {
             ..ClusterOptions::default()
         };
         Restore {
+            storages: Storages::default(),
             postgres,
             ..self.plan()
         }
@@ -211,6 +214,7 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         let place = Place::new();
         let (to, fast) = (place.at("to"), place.at("ts/fast"));
         let summary = run(&Restore {
+            storages: Storages::default(),
             workers: workers.try_into().unwrap(),
             ..place.plan()
         })
@@ -251,6 +255,7 @@ fn nobody_restores_below_a_server_that_runs() {
         let words = format!("a server runs there, process {}", server.id());
         assert_refused(
             &Restore {
+                storages: Storages::default(),
                 overwrite,
                 ..place.plan()
             },
@@ -280,6 +285,7 @@ fn nobody_restores_below_a_server_that_runs() {
     let words = format!("a server runs there, process {}", server.id());
     assert_refused(
         &Restore {
+            storages: Storages::default(),
             overwrite: fullbore_engine::restore::Overwrite::All,
             ..place.plan()
         },
@@ -294,6 +300,7 @@ fn nobody_restores_below_a_server_that_runs() {
     // `pg_ctl stop` has returned, and the server ends.
     let mut server = start("2");
     run(&Restore {
+        storages: Storages::default(),
         overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     })
@@ -307,6 +314,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
     fs::create_dir(place.at("to")).unwrap();
     runs::make_fifo(&place.at("to/postmaster.pid"));
     let again = Restore {
+        storages: Storages::default(),
         overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     };
@@ -318,6 +326,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
 fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
     let again = Restore {
+        storages: Storages::default(),
         overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     };
@@ -326,6 +335,7 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
     // One file of a cluster that is there is another matter, and leaves the rest alone.
     fs::write(place.at("to/postgresql.conf"), "broken").unwrap();
     run(&Restore {
+        storages: Storages::default(),
         paths: vec![b"postgresql.conf".to_vec()],
         ..again.clone()
     })
@@ -337,6 +347,7 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
     assert!(place.at("to/global/pg_control").exists() && place.at("to/backup_label").exists());
     // But of what the server writes nothing means anything beside the rest.
     let part = Restore {
+        storages: Storages::default(),
         paths: vec![b"base/5".to_vec()],
         ..again.clone()
     };
@@ -458,6 +469,7 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
             assert_ne!(ran.code, 0, "{calls} {when}");
             assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
             run(&Restore {
+                storages: Storages::default(),
                 overwrite: fullbore_engine::restore::Overwrite::All,
                 ..place.plan()
             })
@@ -493,6 +505,7 @@ fn without_backup_label_there_is_no_pg_control() {
     let (is_there, notes, next) = there(
         &place,
         &Restore {
+            storages: Storages::default(),
             paths: paths.clone(),
             ..place.plan()
         },
@@ -543,6 +556,7 @@ fn without_backup_label_there_is_no_pg_control() {
         there(
             &place,
             &Restore {
+                storages: Storages::default(),
                 paths,
                 ..place.plan()
             }
@@ -555,6 +569,7 @@ fn without_backup_label_there_is_no_pg_control() {
 fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     let restored = |place: &Place, overwrite| {
         let summary = run(&Restore {
+            storages: Storages::default(),
             overwrite,
             ..place.plan()
         })
@@ -652,6 +667,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     );
     assert!(!place.at("to/global/pg_control").exists());
     run(&Restore {
+        storages: Storages::default(),
         overwrite: fullbore_engine::restore::Overwrite::All,
         ..place.plan()
     })
@@ -828,6 +844,7 @@ fn of_a_server_it_is_spoken_only_where_there_will_be_one() {
         }];
     });
     let part = Restore {
+        storages: Storages::default(),
         paths: vec![b"PG_VERSION".to_vec()],
         to: place.at("part"),
         ..place.plan()

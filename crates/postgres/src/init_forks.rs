@@ -80,8 +80,8 @@ impl InitForks {
             let failed = |e| Error::io(format!("could not list {}", quoted(path)), e);
             for name in database.new_names(path).map_err(failed)? {
                 let fork = [path, &b"/"[..], &name].concat();
-                let failed = |e| Error::io(format!("could not read {}", quoted(&fork)), e);
-                let content = read_small(database.tree.open(&fork)).map_err(failed)?;
+                let content = read_small(database.tree.open(&fork))
+                    .map_err(|e| Error::io(format!("could not read {}", quoted(&fork)), e))?;
                 forks.insert(fork, content);
             }
         }

@@ -81,12 +81,12 @@ pub(crate) fn main_data(mut record: &[u8]) -> Option<&[u8]> {
 const BEYOND: io::ErrorKind = io::ErrorKind::WouldBlock;
 
 impl<'a> WalReader<'a> {
-    /// Begins at the record at `at`, and returns those that end at `end` or before. The first of the
+    /// Begins at the record at `position`, and returns those that end at `end` or before. The first of the
     /// `segments` is that with `start`.
     pub(crate) fn new(
         segments: &'a WalSegments<'a>,
         start: Lsn,
-        at: Lsn,
+        position: Lsn,
         end: Lsn,
         wanted: RecordKind,
     ) -> Self {
@@ -94,7 +94,7 @@ impl<'a> WalReader<'a> {
             segments,
             wanted,
             first: start.0 / segments.bytes,
-            at: at.0,
+            at: position.0,
             end: end.0,
             record: Vec::new(),
             page: Vec::new(),
@@ -161,9 +161,9 @@ impl<'a> WalReader<'a> {
         let mut out = std::mem::take(&mut self.record);
         out.clear();
         while len > 0 {
-            let there = self.rest_of_page()?;
-            let count = there.len().min(len);
-            out.extend(&there[..count]);
+            let available = self.rest_of_page()?;
+            let count = available.len().min(len);
+            out.extend(&available[..count]);
             self.at += count as u64;
             len -= count;
         }
@@ -199,8 +199,11 @@ impl<'a> WalReader<'a> {
     /// Reads the page at `begin`, unless it is the page read last.
     fn load_page(&mut self, begin: u64) -> io::Result<()> {
         let number = begin / self.segments.bytes;
-        let is_open = |(_, _, page): &(u64, File, u64)| *page == begin;
-        if self.open.as_ref().is_some_and(is_open) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(_, _, page)| *page == begin)
+        {
             return Ok(());
         }
         if begin >= self.end {
@@ -213,6 +216,7 @@ impl<'a> WalReader<'a> {
         self.page.resize(PAGE as usize, 0);
         file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
         self.open = Some((number, file, begin));
+        // A recycled file has old pages behind the end: their address is not this one.
         let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
         if u64::from_le_bytes(says) == begin {
             Ok(())

@@ -20,15 +20,11 @@ use fullbore_format::{
 use fullbore_platform::{debug, guarded_path::own_dir};
 use std::{
     collections::BTreeSet,
-    env,
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
-
-/// The variable that names the directory in which copies are kept.
-const STATE_VARIABLE: &str = "FULLBORE_STATE_DIR";
 
 /// Sealed objects of a host that adds backups, with copies of what it stored.
 #[derive(Debug, Clone)]
@@ -59,37 +55,17 @@ impl<'a> KeptFile<'a> {
     }
 }
 
-/// The state directory of this user: `FULLBORE_STATE_DIR`, or `fullbore` in the directory that XDG says.
-pub fn state_dir() -> Option<PathBuf> {
-    let of = |name| env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(dir) = of(STATE_VARIABLE) {
-        return Some(dir.into());
-    }
-    let base = of("XDG_STATE_HOME").map(PathBuf::from);
-    let base = base.or_else(|| Some(Path::new(&of("HOME")?).join(".local/state")))?;
-    Some(base.join("fullbore"))
-}
-
 impl KeptBackups {
-    /// Keeps copies in the state directory of this user.
-    pub fn new(inner: SealedObjects) -> Self {
-        let dir = state_dir();
+    /// Keeps copies below `dir`, which is made when there is one to keep; without a directory none.
+    pub fn new(inner: SealedObjects, dir: Option<&Path>) -> Self {
         if dir.is_none() {
             debug(|| {
-                format!("neither {STATE_VARIABLE} nor HOME is set: every backup will be a full one")
+                "there is no directory for the state: every backup will be a full one".to_owned()
             });
         }
-        match dir {
-            Some(dir) => Self::in_directory(inner, &dir),
-            None => Self { inner, dir: None },
-        }
-    }
-
-    /// Keeps copies below `dir`, which is made when there is one to keep.
-    pub fn in_directory(inner: SealedObjects, dir: &Path) -> Self {
         // The same repository under another path, or at another address, has the same copies.
         let name = inner.ring().map(|ring| ring.pseudonym(b"repository"));
-        let dir = name.map(|name| dir.join(name));
+        let dir = dir.zip(name).map(|(dir, name)| dir.join(name));
         Self { inner, dir }
     }
 

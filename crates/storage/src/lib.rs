@@ -8,7 +8,6 @@
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
 
-pub mod access;
 mod append;
 mod cached;
 mod clock;
@@ -37,6 +36,7 @@ pub mod sealed;
 pub mod seen_keys;
 mod server;
 pub mod ssh;
+mod storages;
 mod trust;
 mod watched;
 pub mod wire;
@@ -47,7 +47,7 @@ pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{
     AUTO_CONNECTIONS, AUTO_PARTS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,
     CloudService, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS, SETTING_VARIABLES,
-    ServerEncryption, UploadChecksum,
+    ServerEncryption, StoreSettings, UploadChecksum,
 };
 pub use coalesced::CoalescedObjects;
 pub use confined::{Allowed, Confined};
@@ -55,7 +55,7 @@ pub use far_rights::{FarBackup, FarRestore};
 pub use faulty::{Fault, Faulty};
 pub use fullbore_wire::key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use fullbore_wire::object::{ListedObject, PutIf, Take, Version};
-pub use kept::{KeptBackups, state_dir};
+pub use kept::KeptBackups;
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{
     LocalObjects, Storing,
@@ -67,6 +67,7 @@ pub use memory::MemoryObjects;
 pub use probe::probe;
 pub use recording::{Operation, OperationCount, Recording};
 pub use sealed::{ProvenRoot, SealedObjects, as_stored};
+pub use storages::{StorageAccess, Storages};
 pub use trust::{ClearUse, RepositoryTrust};
 
 use fullbore_format::error::Result;

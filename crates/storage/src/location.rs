@@ -2,7 +2,6 @@
 //!
 //! This is the only place that decides what such a word means. A word that begins like a URL and is a file is written as `./s3:/x`.
 
-use super::{Objects, access};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::REPOSITORY,
@@ -13,7 +12,6 @@ use std::{
     fmt, io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// What begins a URL of an object store, and which store that is.
@@ -147,15 +145,6 @@ impl Location {
     /// Is a repository there?
     pub fn is_repository(&self) -> bool {
         self.look() == Found::Repository
-    }
-
-    /// The objects of the repository that is there, or that is to be made there.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] for standard input and output and for `null:`, [`ErrorKind::Unsupported`] for a storage that this program
-    /// does not know yet.
-    pub fn objects(&self) -> Result<Arc<dyn Objects>> {
-        access::objects(self)
     }
 
     /// The error for a location that has no objects, or none that this program reaches.
@@ -297,18 +286,6 @@ mod tests {
             let error = Location::parse(OsStr::new(bad)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
         }
-    }
-
-    #[test]
-    fn a_storage_that_is_not_known_is_refused_and_a_directory_is_not() {
-        for bad in ["fullbore://h/n", "fullbore://h:1/n"] {
-            let error = parsed(bad).objects().unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Usage, "{bad}");
-        }
-        let error = parsed("ssh://-oProxyCommand=x/p").objects().unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Usage);
-        assert_eq!(parsed("-").objects().unwrap_err().kind, ErrorKind::Usage);
-        assert!(parsed("./s3:/x").objects().unwrap().as_local().is_some());
     }
 
     #[test]

@@ -1,21 +1,18 @@
 //! The recipients of a repository that this user has seen, in the state directory: a new one is shown before it gets the next key.
 
-use super::{
-    kept::{new_file, state_dir},
-    keys::KeyFile,
-};
+use super::{kept::new_file, keys::KeyFile};
 use fullbore_crypt::KeyRing;
 use fullbore_platform::debug;
 use std::{
     collections::BTreeSet,
     fs,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-fn path_of(ring: &KeyRing) -> Option<PathBuf> {
+fn path_of(state_dir: Option<&Path>, ring: &KeyRing) -> Option<PathBuf> {
     let name = format!("recipients-{}", ring.pseudonym(b"repository"));
-    Some(state_dir()?.join(name))
+    Some(state_dir?.join(name))
 }
 
 fn line_of(file: &KeyFile) -> String {
@@ -27,8 +24,12 @@ fn line_of(file: &KeyFile) -> String {
 }
 
 /// Returns those of `files` that this user has not seen; all, if none were ever shown.
-pub fn new_recipients<'a>(ring: &KeyRing, files: &'a [KeyFile]) -> Vec<&'a KeyFile> {
-    let text = path_of(ring).and_then(|path| fs::read_to_string(path).ok());
+pub fn new_recipients<'a>(
+    state_dir: Option<&Path>,
+    ring: &KeyRing,
+    files: &'a [KeyFile],
+) -> Vec<&'a KeyFile> {
+    let text = path_of(state_dir, ring).and_then(|path| fs::read_to_string(path).ok());
     let text = text.unwrap_or_default();
     let seen: BTreeSet<&str> = text.lines().collect();
     files
@@ -38,8 +39,10 @@ pub fn new_recipients<'a>(ring: &KeyRing, files: &'a [KeyFile]) -> Vec<&'a KeyFi
 }
 
 /// Notes that these key files were shown to this user. An error is no error: they are shown again.
-pub fn remember_recipients(ring: &KeyRing, files: &[KeyFile]) {
-    let Some(path) = path_of(ring) else { return };
+pub fn remember_recipients(state_dir: Option<&Path>, ring: &KeyRing, files: &[KeyFile]) {
+    let Some(path) = path_of(state_dir, ring) else {
+        return;
+    };
     let text: String = files.iter().map(|file| line_of(file) + "\n").collect();
     let written = new_file(&path).and_then(|(mut file, written)| {
         file.write_all(text.as_bytes())?;

@@ -1,12 +1,8 @@
 //! What the command line says of repositories: which one may be used although it is not known, or is clear beside a key.
 
-use std::path::PathBuf;
-
 /// Which repositories a command may use.
 #[derive(Debug, Clone, Default)]
 pub struct RepositoryTrust {
-    /// The state directory, in which repositories are remembered; `None` remembers none.
-    pub state_dir: Option<PathBuf>,
     /// Fingerprints that the keys of encrypted repositories have to have, if there are any.
     pub expected_keys: Vec<String>,
     /// Does the command take the repository that it finds for the one that is meant, whatever was there before?

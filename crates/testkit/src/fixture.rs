@@ -18,6 +18,7 @@ use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::archive::{Archive, Selection};
+use fullbore_storage::Storages;
 use std::{
     collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::Path, process::Command, thread,
 };
@@ -86,6 +87,7 @@ pub fn entry(path: &str, kind: EntryKind, mode: u32) -> Entry {
 /// A restore of everything in `from` to `to`, as the defaults have it, by two workers.
 pub fn plan(from: &Path, to: &Path) -> Restore {
     Restore {
+        storages: Storages::default(),
         from: from.to_str().unwrap().into(),
         to: to.into(),
         filter: Default::default(),
@@ -334,11 +336,9 @@ fn key(id: &SegmentId) -> (String, u32, u32) {
 
 impl Base {
     fn open(repository: &Path, id: &str) -> Self {
-        let archive = Archive::open_backup(
-            &fullbore_repository::open::repository_at(repository).unwrap(),
-            id,
-        )
-        .unwrap();
+        let archive =
+            Archive::open_backup(&Storages::default().repository_at(repository).unwrap(), id)
+                .unwrap();
         let mut base = Self::default();
         let full = |segment: &SegmentId| match &segment.backup[..] {
             "" => SegmentId {

@@ -19,6 +19,8 @@ use std::{
 
 pub const BUCKET: &str = "vault";
 pub const SECRET: &str = "hunter2hunter2hunter2";
+pub const OTHER_KEY: &str = "offsite";
+pub const OTHER_SECRET: &str = "abcabcabcabcabcabcabc";
 pub const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
@@ -52,11 +54,11 @@ fn free_port() -> u16 {
 
 /// A server that listens on a free port.
 fn server(
+    name: &str,
     program: &Path,
     arguments: impl Fn(u16, &Path) -> Vec<String>,
     prepare: impl Fn(u16),
 ) -> Server {
-    let name = program.file_name().unwrap().to_str().unwrap();
     let said = shared::once(name, || {
         let server = start(program, arguments);
         prepare(server.port);
@@ -97,16 +99,34 @@ fn words(text: &str) -> Vec<String> {
 
 pub fn s3_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
-    SERVER.get_or_init(|| {
-        let arguments = |port, dir: &Path| {
-            fs::create_dir_all(dir.join("root").join(BUCKET)).unwrap();
-            let root = dir.join("root").display().to_string();
-            words(&format!(
-                "--port 127.0.0.1:{port} --access tester --secret {SECRET} --keep-alive --quiet posix {root}"
-            ))
-        };
-        server(&installed("bin/versitygw"), arguments, |_| ())
-    })
+    SERVER.get_or_init(|| start_s3("versitygw", "tester", SECRET))
+}
+
+/// A second store, which knows other credentials.
+pub fn other_s3_server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| start_s3("versitygw-other", OTHER_KEY, OTHER_SECRET))
+}
+
+fn start_s3(name: &str, key: &str, secret: &str) -> Server {
+    let arguments = |port, dir: &Path| {
+        fs::create_dir_all(dir.join("root").join(BUCKET)).unwrap();
+        let root = dir.join("root").display().to_string();
+        words(&format!(
+            "--port 127.0.0.1:{port} --access {key} --secret {secret} --keep-alive --quiet posix {root}"
+        ))
+    };
+    server(name, &installed("bin/versitygw"), arguments, |_| ())
+}
+
+/// Writes a file of AWS's own tools in which the profile `offsite` has the credentials of the second store.
+pub fn write_other_profile(dir: &Path) -> PathBuf {
+    let file = dir.join("credentials");
+    let text = format!(
+        "[offsite]\naws_access_key_id = {OTHER_KEY}\naws_secret_access_key = {OTHER_SECRET}\n"
+    );
+    fs::write(&file, text).unwrap();
+    file
 }
 
 fn azure_server() -> &'static Server {
@@ -117,7 +137,7 @@ fn azure_server() -> &'static Server {
                 "--blobHost 127.0.0.1 --blobPort {port} --inMemoryPersistence --skipApiVersionCheck --silent --disableTelemetry"
             ))
         };
-        server(&installed("azurite/node_modules/.bin/azurite-blob"), arguments, make_container)
+        server("azurite-blob", &installed("azurite/node_modules/.bin/azurite-blob"), arguments, make_container)
     })
 }
 

@@ -48,6 +48,7 @@ use fullbore_repository::{
     first_look::FirstLook,
     ids::{self, SourceMark},
 };
+use fullbore_storage::Storages;
 use fullbore_tree::read::Own;
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
@@ -81,6 +82,8 @@ pub struct SourceCount {
 /// The source of a backup, its destination and its options.
 #[derive(Debug, Clone)]
 pub struct Backup {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The source.
     pub subject: Subject,
     /// The destination.
@@ -420,9 +423,12 @@ impl Backup {
         if !path.exists() {
             return Ok(());
         }
-        let refused = match Archive::open_file(path) {
+        let refused = match Archive::open_file(&self.storages, path) {
             Ok(Some(_)) => return Ok(()),
-            Err(error) if error.kind == ErrorKind::Corrupt && OneFileObjects::is_ours(path) => {
+            Err(error)
+                if error.kind == ErrorKind::Corrupt
+                    && OneFileObjects::is_ours(&self.storages, path) =>
+            {
                 return Ok(());
             }
             Err(error) if error.kind != ErrorKind::Corrupt => error,

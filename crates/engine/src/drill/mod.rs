@@ -36,10 +36,8 @@ use fullbore_postgres::{
     },
     socket_session::{QueryAnswer, SocketSession},
 };
-use fullbore_repository::{
-    archive::Archive,
-    open::{is_repository, repository_at},
-};
+use fullbore_repository::{archive::Archive, open::is_repository};
+use fullbore_storage::Storages;
 use jiff::Timestamp;
 use programs::ServerPrograms;
 use record::DrillRecord;
@@ -136,7 +134,7 @@ impl Drill {
         outcome.failure = outcome.failure.or_else(|| removed.err());
         outcome.record.time = Timestamp::now().to_string();
         outcome.record.error = outcome.failure.as_ref().map(Error::line);
-        outcome.store(&from);
+        outcome.store(&self.restore.storages, &from);
         Ok(outcome)
     }
 
@@ -192,11 +190,13 @@ impl Drill {
 
 impl DrillOutcome {
     /// A result that cannot be stored is a note: the drill itself has ended.
-    fn store(&mut self, from: &OsStr) {
+    fn store(&mut self, storages: &Storages, from: &OsStr) {
         if !is_repository(from) {
             return;
         }
-        let stored = repository_at(from).and_then(|objects| self.record.store(&*objects));
+        let stored = storages
+            .repository_at(from)
+            .and_then(|objects| self.record.store(&*objects));
         if let Err(error) = stored {
             let note = format!("the result is not in the repository: {}", error.line());
             self.notes.push(note);

@@ -36,7 +36,7 @@ use fullbore_repository::{
     annotations::Annotations,
     archive::{Archive, object::ObjectName},
     inventory::{Inventory, bad_words},
-    open::{backup_ids, read_repository, repository_at},
+    open::{backup_ids, read_repository},
     protocol::intent_key,
     roots::{self, BackupState, key},
     scan::{FoundDirectory, open_all},
@@ -44,7 +44,7 @@ use fullbore_repository::{
     verify_memory::VerifyMemory,
     writer::lacks_conditions,
 };
-use fullbore_storage::{Leased, Objects, PutIf, Take};
+use fullbore_storage::{Leased, Objects, PutIf, Storages, Take};
 use give_up::{RemainingBackup, forgo};
 use rely::IntentLease;
 use reused::ReusedContent;
@@ -65,6 +65,8 @@ const SECTOR_BYTES: u64 = 4096;
 /// What to repair, and how thoroughly to check.
 #[derive(Debug, Clone)]
 pub struct Repair {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to check every byte, not only the structure.
@@ -120,7 +122,7 @@ impl Repair {
     /// [`ErrorKind::NotFound`] if there is no repository, nor the remains of one; [`ErrorKind::Unsupported`];
     /// the system's.
     pub fn plan(&self, meter: &Meter) -> Result<Vec<RepairStep>> {
-        let objects = &repository_at(&self.repository)?;
+        let objects = &self.storages.repository_at(&self.repository)?;
         // What no key opens looks as if it were lost.
         if let Some(sealed) = objects.as_sealed() {
             sealed.check_readable("")?;
@@ -159,7 +161,7 @@ impl Repair {
     /// # Errors
     /// Those of opening the repository.
     pub fn known_losses(&self) -> Result<Vec<String>> {
-        let objects = &repository_at(&self.repository)?;
+        let objects = &self.storages.repository_at(&self.repository)?;
         let memory = VerifyMemory::read(&**objects);
         let mut ids = backup_ids(&**objects)?;
         ids.retain(|id| memory.loss(id).is_some());
@@ -173,6 +175,7 @@ impl Repair {
             return Ok(Vec::new());
         }
         let verify = Verify {
+            storages: self.storages.clone(),
             from: self.repository.clone(),
             filter: BackupFilter::default(),
             data: self.data,

@@ -53,6 +53,7 @@ use fullbore_repository::{
     open::{OpenedFrom, open_any},
     select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use fullbore_tree::write::{
     layout::{TargetLayout, TargetMount},
     tree::{TargetOptions, TargetTree},
@@ -74,6 +75,8 @@ const RETRY_OVERWRITE_HINT: &str =
 /// The backup to restore, the target, and the options of the restore.
 #[derive(Debug, Clone)]
 pub struct Restore {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
     pub from: OsString,
     /// Selects the backups of which the latest is restored.
@@ -169,7 +172,7 @@ impl Restore {
         let opened = if self.from == "-" {
             None
         } else {
-            Some(open_any(&self.from, &self.filter)?)
+            Some(open_any(&self.storages, &self.from, &self.filter)?)
         };
         if let Some(OpenedFrom::Backup(archive)) = opened {
             return self.run_archive(*archive, meter);

@@ -31,7 +31,6 @@ use fullbore_format::{
 use fullbore_pipeline::stage::thin::PARTS;
 use fullbore_platform::{BlockedCalls, metrics::meter::Meter};
 use fullbore_repository::archive::Selection;
-use fullbore_storage::access::opened_stream;
 use fullbore_tree::write::{
     case_folding::is_name_taken,
     deferred_dirs::DeferredDirs,
@@ -55,7 +54,8 @@ use std::{
 /// # Errors
 /// Those of [`Restore::run`].
 pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
-    let input = opened_stream(BlockedCalls(io::stdin()), "standard input")?;
+    let input = BlockedCalls(io::stdin());
+    let input = restore.storages.opened_stream(input, "standard input")?;
     run(restore, input, meter)
 }
 
@@ -65,7 +65,8 @@ pub(crate) fn from_stdin(restore: &Restore, meter: &Meter) -> Result<Summary> {
 /// Those of [`Restore::run`].
 pub(crate) fn from_file(restore: &Restore, path: &Path, meter: &Meter) -> Result<Summary> {
     let file = File::open(path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-    run(restore, opened_stream(file, &format!("{path:?}"))?, meter)
+    let input = restore.storages.opened_stream(file, &format!("{path:?}"))?;
+    run(restore, input, meter)
 }
 
 fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> Result<Summary> {

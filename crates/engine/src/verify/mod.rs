@@ -36,12 +36,12 @@ use fullbore_repository::{
     annotations::Annotations,
     archive::Archive,
     inventory::{Inventory, NoRoots, bad_words, open_some},
-    open::{backup_ids, is_repository, place, repository_at},
+    open::{backup_ids, is_repository, place},
     select::BackupFilter,
     stored_memory::forged_memory,
     verify_memory::{CheckedShare, VerifyRecord},
 };
-use fullbore_storage::{Objects, sealed::changed_key_files};
+use fullbore_storage::{Objects, Storages, sealed::changed_key_files};
 use losses::{DamageSet, EntryLoss, blame};
 use seek_tables::SegmentFrames;
 use std::{
@@ -57,6 +57,8 @@ use stream::{InspectedInput, look};
 /// The options of a check.
 #[derive(Debug, Clone)]
 pub struct Verify {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `FROM[@BACKUP]`, or `-` for standard input; for a repository without `@BACKUP`, all its
     /// backups.
     pub from: OsString,
@@ -161,9 +163,9 @@ impl Verify {
     /// is damaged. All other damage is in the verdict.
     pub fn run(&self, meter: &Meter) -> Result<VerifyVerdict> {
         if self.against.is_none() && is_repository(&self.from) {
-            return self.run_all(&repository_at(&self.from)?, meter);
+            return self.run_all(&self.storages.repository_at(&self.from)?, meter);
         }
-        match look(&self.from, &self.filter)? {
+        match look(&self.storages, &self.from, &self.filter)? {
             InspectedInput::Backup(archive) => self.run_archive(*archive, meter),
             InspectedInput::Stream(_) if self.against.is_some() => Err(Error::new(
                 ErrorKind::Usage,
@@ -185,7 +187,7 @@ impl Verify {
         }
         let repository = place(&self.from)
             .ok()
-            .and_then(|(location, _)| location.objects().ok());
+            .and_then(|(location, _)| self.storages.objects(&location).ok());
         let check = RunningCheck::new(vec![archive], repository.as_deref(), self.data, meter);
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];

@@ -27,7 +27,7 @@ use fullbore_repository::{
     open::place,
     verify_memory::{DAMAGED, VerifyMemory},
 };
-use fullbore_storage::{Found, Location, Objects};
+use fullbore_storage::{Found, Location, Objects, Storages};
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsString,
@@ -49,6 +49,8 @@ pub enum SampleAmount {
 /// The options of a check of a share.
 #[derive(Debug, Clone)]
 pub struct SampleVerify {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// How much of it to check.
@@ -91,7 +93,7 @@ impl SampleVerify {
                 Error::new(ErrorKind::Usage, what).hint("run it without --sample and --for")
             );
         }
-        let objects = location.objects()?;
+        let objects = self.storages.objects(&location)?;
         until_final(|| self.look(&objects, meter))
     }
 

@@ -20,7 +20,7 @@ use fullbore_repository::{
     open::{OpenedFrom, open_any},
     select::BackupFilter,
 };
-use fullbore_storage::access::opened_stream;
+use fullbore_storage::Storages;
 use std::{
     ffi::OsStr,
     fs::File,
@@ -41,21 +41,19 @@ pub enum InspectedInput {
 ///
 /// # Errors
 /// As [`open_any`].
-pub fn look(from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
+pub fn look(storages: &Storages, from: &OsStr, filter: &BackupFilter) -> Result<InspectedInput> {
     if from == "-" {
         filter.must_be_empty(from)?;
-        let input = opened_stream(BlockedCalls(stdin()), "standard input")?;
+        let input = storages.opened_stream(BlockedCalls(stdin()), "standard input")?;
         return Ok(InspectedInput::Stream(input));
     }
-    match open_any(from, filter)? {
+    match open_any(storages, from, filter)? {
         OpenedFrom::Backup(archive) => Ok(InspectedInput::Backup(archive)),
         OpenedFrom::Foreign(path) => {
             let file =
                 File::open(&path).map_err(|e| Error::io(format!("could not open {path:?}"), e))?;
-            Ok(InspectedInput::Stream(opened_stream(
-                file,
-                &format!("{path:?}"),
-            )?))
+            let input = storages.opened_stream(file, &format!("{path:?}"))?;
+            Ok(InspectedInput::Stream(input))
         }
     }
 }

@@ -15,7 +15,7 @@ use fullbore_format::{
 use fullbore_platform::{debug, guarded_path::own_dir, write};
 use fullbore_postgres::wal_archive::check_segment;
 use fullbore_repository::wal::WalArchive;
-use fullbore_storage::{Location, state_dir};
+use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
@@ -38,6 +38,8 @@ const ASKED: &str = "asked";
 /// Fetches the segments behind one.
 #[derive(Debug, Clone)]
 pub struct WalAhead {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The name of the segment that the server has.
     pub name: String,
     /// The repository.
@@ -65,11 +67,11 @@ impl WalAhead {
             );
             Error::new(ErrorKind::Usage, what)
         })?;
-        let objects = Location::parse(&self.from)?.objects()?;
+        let objects = self.storages.repository_at(&self.from)?;
         let system = system_name(self.system, self.copy_name.as_deref());
         let archive = WalArchive::new(objects, &system).preferring(self.wal_from.clone());
-        FetchedAhead::of(&self.from, &system, self.wal_from.as_deref(), &self.data)
-            .run(&archive, last)
+        let host = self.wal_from.as_deref();
+        FetchedAhead::of(&self.storages, &self.from, &system, host, &self.data).run(&archive, last)
     }
 }
 
@@ -81,7 +83,13 @@ pub(super) struct FetchedAhead {
 
 impl FetchedAhead {
     /// Of the segments of a system in the repository that `from` names, for the server with this data directory.
-    pub(super) fn of(from: &OsString, system: &str, wal_from: Option<&str>, data: &Path) -> Self {
+    pub(super) fn of(
+        storages: &Storages,
+        from: &OsString,
+        system: &str,
+        wal_from: Option<&str>,
+        data: &Path,
+    ) -> Self {
         let data = if data.as_os_str().is_empty() {
             Path::new(".")
         } else {
@@ -90,12 +98,13 @@ impl FetchedAhead {
         let data = data.canonicalize().unwrap_or_else(|_| data.to_owned());
         let of = format!(
             "fetched\n{}\n{system} {}\n{}",
-            location_name(from),
+            location_name(storages, from),
             wal_from.unwrap_or_default(),
             data.display()
         );
         let name = blake3::hash(of.as_bytes()).to_hex();
-        let dir = state_dir().map(|state| state.join("wal").join(&name[..32]));
+        let dir = storages.state_dir();
+        let dir = dir.map(|state| state.join("wal").join(&name[..32]));
         Self { dir }
     }
 

@@ -44,14 +44,12 @@ impl WalPush {
         let system =
             system.ok_or_else(|| unknown_system(format!("cannot archive the WAL of {data:?}")))?;
         let target = with_patience(self.patience, || {
-            PushTarget::open(&self.to, self.copy_name.as_ref())
+            PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())
         })?;
-        let mut caught = CaughtUp::default();
-        for timeline in wal.histories() {
-            let push = self.of_file(&wal, &WalFileName::History(timeline).to_string());
-            push.run()?;
-            caught.histories += 1;
-        }
+        let mut caught = CaughtUp {
+            histories: self.push_histories(&wal)?,
+            ..CaughtUp::default()
+        };
         let archive = target.archive(system);
         let all = wal.segments();
         let held = held_beside(&archive, &all)?;
@@ -66,30 +64,51 @@ impl WalPush {
                 None => {} // recycled for a later segment
             }
         }
-        let marked: Vec<SegmentName> = complete
-            .iter()
-            .copied()
-            .filter(|segment| wal.mark_ready(*segment))
-            .collect();
-        let notes = PushedAhead::of(&target.location, archive.system(), &wal);
-        let packing = Packing {
-            level: self.level,
-            workers: self.workers.max(1),
-        };
-        let mut rest = complete.clone();
-        while let Some(first) = rest.first().copied() {
-            let run = packing.pack_run(&wal, first, false, &|next| rest.contains(&next))?;
-            run.check_system(Some(system))?;
-            let (stored, _) = with_patience(self.patience, || target.store(&run, &wal, &notes))?;
-            for (segment, _) in &run.stamps {
-                rest.remove(segment);
-            }
-            caught.stored.extend(stored);
-        }
+        let mut marked = complete.clone();
+        marked.retain(|segment| wal.mark_ready(*segment));
+        caught.stored = self.store_all(&target, &wal, system, complete)?;
         for segment in marked {
             wal.mark_done(segment);
         }
         Ok(caught)
+    }
+
+    /// Pushes all histories. Returns how many there are.
+    fn push_histories(&self, wal: &WalDirectory) -> Result<u64> {
+        let histories = wal.histories();
+        for timeline in &histories {
+            let push = self.of_file(wal, &WalFileName::History(*timeline).to_string());
+            push.run()?;
+        }
+        Ok(histories.len() as u64)
+    }
+
+    /// Stores these segments in runs.
+    fn store_all(
+        &self,
+        target: &PushTarget,
+        wal: &WalDirectory,
+        system: u64,
+        mut rest: BTreeSet<SegmentName>,
+    ) -> Result<Vec<SegmentName>> {
+        let archive = target.archive(system);
+        let state = self.storages.state_dir();
+        let notes = PushedAhead::of(state, &target.location, archive.system(), wal);
+        let packing = Packing {
+            level: self.level,
+            workers: self.workers.max(1),
+        };
+        let mut all = Vec::new();
+        while let Some(first) = rest.first().copied() {
+            let run = packing.pack_run(wal, first, false, &|next| rest.contains(&next))?;
+            run.check_system(Some(system))?;
+            let (stored, _) = with_patience(self.patience, || target.store(&run, wal, &notes))?;
+            for (segment, _) in &run.stamps {
+                rest.remove(segment);
+            }
+            all.extend(stored);
+        }
+        Ok(all)
     }
 
     /// The same push, of a file in this directory.

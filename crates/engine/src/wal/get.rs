@@ -20,7 +20,7 @@ use fullbore_repository::{
     open::read_repository,
     wal::{StoredRun, WalArchive},
 };
-use fullbore_storage::{Location, Objects};
+use fullbore_storage::{Objects, Storages};
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -35,6 +35,8 @@ use std::{
 /// A file to fetch.
 #[derive(Debug, Clone)]
 pub struct WalGet {
+    /// How storages are reached.
+    pub storages: Storages,
     /// Its name, which the server gives as `%f`.
     pub name: String,
     /// Where to write it, which the server gives as `%p`.
@@ -104,7 +106,8 @@ impl WalGet {
 
     fn fetched_ahead(&self, system: u64) -> FetchedAhead {
         let name = system_name(system, self.copy_name.as_deref());
-        FetchedAhead::of(&self.from, &name, self.wal_from.as_deref(), &self.data())
+        let host = self.wal_from.as_deref();
+        FetchedAhead::of(&self.storages, &self.from, &name, host, &self.data())
     }
 
     /// Returns what fetches the segments behind this one, for a process of its own; `None` if one does already, or it is not known
@@ -112,6 +115,7 @@ impl WalGet {
     pub fn behind(&self) -> Option<WalAhead> {
         let system = self.known_system()?;
         let ahead = WalAhead {
+            storages: self.storages.clone(),
             name: self.name.clone(),
             from: self.from.clone(),
             system,
@@ -134,7 +138,7 @@ impl WalGet {
     }
 
     fn fetch(&self, name: WalFileName) -> Result<Got> {
-        let objects = Location::parse(&self.from)?.objects()?;
+        let objects = self.storages.repository_at(&self.from)?;
         read_repository(&*objects)?;
         let archive = self.archive(&objects)?;
         match name {

@@ -25,7 +25,7 @@ pub use get::{Got, WalGet};
 pub use push::{PushReport, WalPush};
 pub use serve::WalServe;
 pub use server_check::{ServerCheck, ServerCheckReport, WalLag};
-pub use shown::{SegmentComparison, StoredFacts, StoredSegment, stored_segments};
+pub use shown::{ArchivedSegment, SegmentComparison, StoredFacts, stored_segments};
 pub(crate) use system::check_one_content;
 pub use system::{
     RepositoryArchive, StoredBy, SystemWal, has_segment, read_segment, segment_bytes_of,

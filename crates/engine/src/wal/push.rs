@@ -14,7 +14,7 @@ use fullbore_format::{
 use fullbore_platform::host_name;
 use fullbore_postgres::timeline::Timelines;
 use fullbore_repository::{open::read_repository, wal::WalArchive};
-use fullbore_storage::{Location, Objects, access::stored_objects};
+use fullbore_storage::{Location, Objects, Storages};
 use std::{
     ffi::OsString,
     path::PathBuf,
@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// A file to archive.
 #[derive(Debug, Clone)]
 pub struct WalPush {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The file, as the server names it with `%p`.
     pub path: PathBuf,
     /// The repository.
@@ -67,29 +69,37 @@ pub(super) struct PushTarget {
 
 impl PushTarget {
     /// Opens a repository that is there.
-    pub(super) fn open(to: &OsString, copy_name: Option<&String>) -> Result<Self> {
-        let location = Location::parse(to)?;
-        let objects = location.objects()?;
+    pub(super) fn open(
+        storages: &Storages,
+        to: &OsString,
+        copy_name: Option<&String>,
+    ) -> Result<Self> {
+        let objects = storages.repository_at(to)?;
         read_repository(&*objects)?;
         Ok(Self {
             objects,
-            location: location_name(to),
+            location: location_name(storages, to),
             copy_name: copy_name.cloned(),
         })
     }
 
     /// The same, without asking an object store again whether the repository is there, if this host found it within the time
     /// for which notes count. A directory is always asked: its disk may not be mounted.
-    fn open_noted(to: &OsString, copy_name: Option<&String>, notes: &PushedAhead) -> Result<Self> {
+    fn open_noted(
+        storages: &Storages,
+        to: &OsString,
+        copy_name: Option<&String>,
+        notes: &PushedAhead,
+    ) -> Result<Self> {
         let location = Location::parse(to)?;
         if location.as_local().is_none() && notes.has_seen_repository() {
             return Ok(Self {
-                objects: location.objects()?,
-                location: location_name(to),
+                objects: storages.objects(&location)?,
+                location: location_name(storages, to),
                 copy_name: copy_name.cloned(),
             });
         }
-        let target = Self::open(to, copy_name)?;
+        let target = Self::open(storages, to, copy_name)?;
         notes.note_repository();
         Ok(target)
     }
@@ -139,16 +149,19 @@ pub(super) fn system_name(system: u64, copy_name: Option<&str>) -> String {
 
 /// Names a repository for notes: one of this machine by its whole path and the file that makes it one, so that notes do not
 /// outlive it. Another storage is not asked.
-pub(super) fn location_name(to: &OsString) -> String {
-    let location = Location::parse(to).ok();
-    let path = location
-        .as_ref()
-        .and_then(|location| location.as_local()?.canonicalize().ok());
-    let endpoint = std::env::var("AWS_ENDPOINT_URL").unwrap_or_default();
-    let (Some(location), Some(path)) = (location, path) else {
-        return format!("{} {endpoint}", to.to_string_lossy());
+pub(super) fn location_name(storages: &Storages, to: &OsString) -> String {
+    let Ok(location) = Location::parse(to) else {
+        return to.to_string_lossy().into_owned();
     };
-    let document = stored_objects(&location).and_then(|objects| objects.get(REPOSITORY));
+    let path = location
+        .as_local()
+        .and_then(|path| path.canonicalize().ok());
+    let Some(path) = path else {
+        return format!("{} {}", to.to_string_lossy(), storages.way_to(&location));
+    };
+    let document = storages
+        .stored_objects(&location)
+        .and_then(|objects| objects.get(REPOSITORY));
     let document = document
         .ok()
         .flatten()
@@ -200,7 +213,12 @@ impl WalPush {
     pub(super) fn notes(&self, wal: &WalDirectory) -> Option<PushedAhead> {
         let system = self.system.or_else(|| wal.system())?;
         let name = system_name(system, self.copy_name.as_deref());
-        Some(PushedAhead::of(&location_name(&self.to), &name, wal))
+        Some(PushedAhead::of(
+            self.storages.state_dir(),
+            &location_name(&self.storages, &self.to),
+            &name,
+            wal,
+        ))
     }
 
     fn push_segment(
@@ -232,9 +250,11 @@ impl WalPush {
         let run = packing.pack_run(wal, segment, is_partial, &may_follow)?;
         run.check_system(self.system.or_else(|| wal.system()))?;
         let name = system_name(run.system, self.copy_name.as_deref());
-        let pushed = PushedAhead::of(&location_name(&self.to), &name, wal);
+        let location = location_name(&self.storages, &self.to);
+        let pushed = PushedAhead::of(self.storages.state_dir(), &location, &name, wal);
         let (segments, stored_bytes) = with_patience(self.patience, || {
-            let target = PushTarget::open_noted(&self.to, self.copy_name.as_ref(), &pushed)?;
+            let target =
+                PushTarget::open_noted(&self.storages, &self.to, self.copy_name.as_ref(), &pushed)?;
             target.store(&run, wal, &pushed)
         })?;
         let waits_behind = match self.alone {
@@ -263,7 +283,8 @@ impl WalPush {
         };
         let system = self.system.or_else(|| wal.system()).or(of_label);
         let system = system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))?;
-        let archive = PushTarget::open(&self.to, self.copy_name.as_ref())?.archive(system);
+        let archive =
+            PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?.archive(system);
         let others = archive.put_small(name, &content)?;
         match name {
             WalFileName::History(timeline) if !others.is_empty() => {

@@ -7,7 +7,6 @@
 use super::server_files::{FileStamp, WalDirectory};
 use fullbore_format::wal::SegmentName;
 use fullbore_platform::{debug, guarded_path::own_dir, write};
-use fullbore_storage::state_dir;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -38,10 +37,15 @@ pub(super) struct PushedAhead {
 
 impl PushedAhead {
     /// The notes of this WAL in the repository at `location`, with the words by which it was named.
-    pub(super) fn of(location: &str, system: &str, wal: &WalDirectory) -> Self {
+    pub(super) fn of(
+        state_dir: Option<&Path>,
+        location: &str,
+        system: &str,
+        wal: &WalDirectory,
+    ) -> Self {
         let of = format!("{location}\n{system}\n{}", wal.real_path().display());
         let name = blake3::hash(of.as_bytes()).to_hex();
-        let dir = state_dir().map(|state| state.join("wal").join(&name[..32]));
+        let dir = state_dir.map(|state| state.join("wal").join(&name[..32]));
         Self { dir }
     }
 

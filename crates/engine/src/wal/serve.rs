@@ -11,6 +11,7 @@ use super::{
 };
 use fullbore_format::{error::Result, wal::SegmentName};
 use fullbore_platform::{debug, queue::run_both};
+use fullbore_storage::Storages;
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -25,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Pushes ahead of a server.
 #[derive(Debug, Clone)]
 pub struct WalServe {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The data directory of the cluster.
     pub data: PathBuf,
     /// The repository.
@@ -49,9 +52,9 @@ impl WalServe {
         let system = wal.system();
         let system = system
             .ok_or_else(|| unknown_system(format!("cannot archive the WAL of {:?}", self.data)))?;
-        let target = PushTarget::open(&self.to, self.copy_name.as_ref())?;
+        let target = PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?;
         let name = system_name(system, self.copy_name.as_deref());
-        let notes = PushedAhead::of(&target.location, &name, &wal);
+        let notes = PushedAhead::of(self.storages.state_dir(), &target.location, &name, &wal);
         let Some(_lock) = notes.lock() else {
             debug(|| "another process pushes ahead".to_owned());
             return Ok(0);

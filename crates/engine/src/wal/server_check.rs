@@ -16,10 +16,10 @@ use fullbore_postgres::{
     session::{ArchivedWal, ArchivingFacts, Session},
 };
 use fullbore_repository::{
-    open::{list_backups, read_repository, repository_at},
+    open::{list_backups, read_repository},
     wal::{WalArchive, WalNeeds},
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use std::{
     ffi::OsString,
     sync::Arc,
@@ -35,6 +35,8 @@ const COMMAND: &str = "archive_command = 'fullbore wal push %p --to REPO'";
 /// Tests the way from a server to a repository.
 #[derive(Debug, Clone)]
 pub struct ServerCheck {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The server.
     pub server: Box<Params>,
     /// The repository.
@@ -87,7 +89,7 @@ impl ServerCheck {
     /// # Errors
     /// If the server or the repository cannot be reached.
     pub fn run(&self) -> Result<ServerCheckReport> {
-        let objects = repository_at(&self.to)?;
+        let objects = self.storages.repository_at(&self.to)?;
         read_repository(&*objects)?;
         let mut session = Session::connect(&self.server)?;
         let facts = session.archiving_facts()?;

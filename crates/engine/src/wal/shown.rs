@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A segment as one object has it.
 #[derive(Debug)]
-pub struct StoredSegment {
+pub struct ArchivedSegment {
     /// The system, and behind a dot the name of a copy.
     pub system: String,
     /// The key of the object.
@@ -67,7 +67,7 @@ pub enum SegmentComparison {
 pub fn stored_segments(
     objects: &Arc<dyn Objects>,
     segment: SegmentName,
-) -> Result<Vec<StoredSegment>> {
+) -> Result<Vec<ArchivedSegment>> {
     let mut found = Vec::new();
     for (system, listing) in list_systems(&**objects)? {
         let archive = WalArchive::new(objects.clone(), &system);
@@ -77,7 +77,7 @@ pub fn stored_segments(
             .iter()
             .filter(|stored| stored.run.covers(segment))
         {
-            found.push(StoredSegment {
+            found.push(ArchivedSegment {
                 system: system.clone(),
                 key: stored.run.to_string(),
                 object_bytes: stored.bytes,

@@ -10,11 +10,8 @@ use fullbore_postgres::{
     lsn::Lsn,
     wal_archive::{HeldWal, TimelineTree, check_segment, first_difference},
 };
-use fullbore_repository::{
-    open::repository_at,
-    wal::{StoredRun, WalArchive, WalListing, has_wal_of},
-};
-use fullbore_storage::Objects;
+use fullbore_repository::wal::{StoredRun, WalArchive, WalListing, has_wal_of};
+use fullbore_storage::{Objects, Storages};
 use jiff::Timestamp;
 use std::{collections::BTreeMap, ffi::OsString, fmt, sync::Arc};
 
@@ -114,27 +111,32 @@ pub fn segment_bytes_of(archive: &WalArchive, listing: &WalListing) -> Result<u6
 /// The WAL in a repository, as a backup that is made into it looks for segments.
 #[derive(Debug)]
 pub struct RepositoryArchive {
+    storages: Storages,
     repository: OsString,
 }
 
 impl RepositoryArchive {
     /// Of the repository that this word names. It is opened when it is needed.
-    pub fn new(repository: OsString) -> Self {
-        Self { repository }
+    pub fn new(storages: Storages, repository: OsString) -> Self {
+        Self {
+            storages,
+            repository,
+        }
     }
 }
 
 impl SegmentArchive for RepositoryArchive {
     fn has_wal_of(&self, system: &str) -> Result<bool> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         has_wal_of(&*objects, system)
     }
 
     fn has(&self, system: &str, segment: &str) -> Result<bool> {
-        let segment = SegmentName::parse(segment);
-        segment.map_or(Ok(false), |segment| {
-            has_segment(&repository_at(&self.repository)?, system, segment)
-        })
+        let Some(segment) = SegmentName::parse(segment) else {
+            return Ok(false);
+        };
+        let objects = self.storages.repository_at(&self.repository)?;
+        has_segment(&objects, system, segment)
     }
 }
 

@@ -6,14 +6,7 @@ use fullbore_engine::plan::{OpenStorage, Recipients, SEALED_ENDING, SinkSpec};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::safe_file;
 use fullbore_repository::{archive::object::Sealing, open::place, writer::must_be_possible};
-use fullbore_storage::{
-    Location,
-    access::{
-        check_key_use, check_new_place, encrypt_new, has_keys, new_passphrase, stored_objects,
-    },
-    keys::is_encrypted,
-    probe,
-};
+use fullbore_storage::{Location, Storages, keys::is_encrypted, probe};
 use std::{ffi::OsStr, io::Read, os::unix::ffi::OsStrExt, path::Path};
 
 /// Whether a new repository or an archive is encrypted. It stays so for ever.
@@ -49,9 +42,9 @@ impl EncryptArgs {
     ///
     /// # Errors
     /// As [`Location::parse`].
-    pub(super) fn asks_for_new(&self, word: &OsStr) -> Result<bool> {
+    pub(super) fn asks_for_new(&self, storages: &Storages, word: &OsStr) -> Result<bool> {
         let is_cloud = matches!(Location::parse(word)?, Location::Cloud { .. });
-        Ok(self.is_wanted() || is_cloud || has_keys())
+        Ok(self.is_wanted() || is_cloud || storages.has_keys())
     }
 
     /// Makes a destination encrypted if it is new and that is wanted. A dry run changes nothing.
@@ -61,6 +54,7 @@ impl EncryptArgs {
     /// other destinations.
     pub(super) fn apply(
         &self,
+        storages: &Storages,
         to: SinkSpec,
         word: &OsStr,
         is_new: bool,
@@ -75,9 +69,9 @@ impl EncryptArgs {
             error.hint("make an encrypted one with `fullbore init`, and copy the backups with `fullbore copy`")
         };
         if to.storage().is_none() {
-            return self.apply_to_stream(to, word);
+            return self.apply_to_stream(storages, to, word);
         }
-        let stored = stored_objects(&location)?;
+        let stored = storages.stored_objects(&location)?;
         if !is_new {
             return match self.is_wanted() && !is_encrypted(&*stored)? {
                 true => refused("it is a repository that is not encrypted, and stays so")
@@ -85,8 +79,8 @@ impl EncryptArgs {
                 false => Ok(to),
             };
         }
-        self.check_decision(&location, no_create)?;
-        check_new_place(&location)?;
+        self.check_decision(storages, &location, no_create)?;
+        storages.check_new_place(&location)?;
         if !self.is_wanted() || dry_run {
             return Ok(to);
         }
@@ -94,16 +88,16 @@ impl EncryptArgs {
         if stored.as_local().is_none() && !probe(&*stored)? {
             return refused("its storage has no conditional writes, which the keys need");
         }
-        let recipients = self.recipients()?;
+        let recipients = self.recipients(storages)?;
         let Some((first, others)) = recipients.split_first() else {
             return refused("no recipient was given");
         };
-        let sealed = encrypt_new(&location, first, others)?;
+        let sealed = storages.encrypt_new(&location, first, others)?;
         Ok(SinkSpec::Repository(OpenStorage(sealed)))
     }
 
     /// Encrypts an archive or standard output. The name of an archive says whether it is.
-    fn apply_to_stream(&self, to: SinkSpec, word: &OsStr) -> Result<SinkSpec> {
+    fn apply_to_stream(&self, storages: &Storages, to: SinkSpec, word: &OsStr) -> Result<SinkSpec> {
         let refused = |what: &str| Error::new(ErrorKind::Usage, format!("{what} {word:?}"));
         let has_ending = word.as_bytes().ends_with(SEALED_ENDING.as_bytes());
         match (&to, has_ending, self.is_wanted()) {
@@ -118,7 +112,7 @@ impl EncryptArgs {
                 .hint("use a name such as data.tar.zst.age")),
             (_, _, false) => Ok(to),
             (_, _, true) => {
-                let recipients = self.recipients()?;
+                let recipients = self.recipients(storages)?;
                 if recipients.is_empty() {
                     return Err(refused("cannot encrypt").because("no recipient was given"));
                 }
@@ -134,18 +128,19 @@ impl EncryptArgs {
     /// As [`EncryptArgs::apply`].
     pub(super) fn apply_to_copy(
         &self,
+        storages: &Storages,
         from: Sealing,
         to: SinkSpec,
         word: &OsStr,
         is_new: bool,
         no_create: bool,
     ) -> Result<SinkSpec> {
-        self.check_copy_decision(from, &to, word, is_new)?;
+        self.check_copy_decision(storages, from, &to, word, is_new)?;
         if !is_new || no_create || from == Sealing::Clear {
-            return self.apply(to, word, is_new, no_create, false);
+            return self.apply(storages, to, word, is_new, no_create, false);
         }
         if from == Sealing::Opened && (self.is_wanted() || self.no_encryption) {
-            return self.apply(to, word, is_new, no_create, false);
+            return self.apply(storages, to, word, is_new, no_create, false);
         }
         let location = Location::parse(word)?;
         let what =
@@ -160,7 +155,7 @@ impl EncryptArgs {
                     .hint("give its key: --key FILE, or --passphrase-file FILE"))
             }
             _ => {
-                check_new_place(&location)?;
+                storages.check_new_place(&location)?;
                 Ok(to)
             }
         }
@@ -169,6 +164,7 @@ impl EncryptArgs {
     /// What is copied to a clear repository becomes plain there, also if the repository exists. A key has to open one of the two.
     fn check_copy_decision(
         &self,
+        storages: &Storages,
         from: Sealing,
         to: &SinkSpec,
         word: &OsStr,
@@ -188,17 +184,22 @@ impl EncryptArgs {
                     .hint("use --no-encryption if the backup is to become plain"),
             );
         }
-        check_key_use()
+        storages.check_key_use()
     }
 
     /// A new repository needs a decision in an object store, and wherever a key is given, which it would not be encrypted for.
-    fn check_decision(&self, location: &Location, no_create: bool) -> Result<()> {
+    fn check_decision(
+        &self,
+        storages: &Storages,
+        location: &Location,
+        no_create: bool,
+    ) -> Result<()> {
         if no_create || self.is_wanted() || self.no_encryption {
             return Ok(());
         }
         let why = if matches!(location, Location::Cloud { .. }) {
             "whoever has access to the store could read it"
-        } else if has_keys() {
+        } else if storages.has_keys() {
             "a key or passphrase only opens a repository that is encrypted"
         } else {
             return Ok(());
@@ -211,9 +212,9 @@ impl EncryptArgs {
         .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later"))
     }
 
-    fn recipients(&self) -> Result<Vec<UserRecipient>> {
+    fn recipients(&self, storages: &Storages) -> Result<Vec<UserRecipient>> {
         if self.passphrase {
-            return Ok(vec![new_passphrase()?]);
+            return Ok(vec![storages.new_passphrase()?]);
         }
         let mut recipients = Vec::new();
         for text in &self.encrypt_to {
@@ -235,7 +236,7 @@ fn is_sealed_file(path: &Path) -> bool {
 ///
 /// # Errors
 /// The storage's.
-pub(super) fn sealing_of(from: &OsStr) -> Result<Sealing> {
+pub(super) fn sealing_of(storages: &Storages, from: &OsStr) -> Result<Sealing> {
     if from == "-" {
         return Ok(Sealing::Clear);
     }
@@ -246,5 +247,5 @@ pub(super) fn sealing_of(from: &OsStr) -> Result<Sealing> {
             false => Sealing::Clear,
         });
     }
-    Ok(Sealing::of(&*location.objects()?))
+    Ok(Sealing::of(&*storages.objects(&location)?))
 }

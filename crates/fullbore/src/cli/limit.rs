@@ -6,7 +6,7 @@ use fullbore_platform::metrics::{
     meter::{LimitVerdict, Meter, Side},
 };
 use fullbore_repository::open::place;
-use fullbore_storage::{Location, access::cloud_counts};
+use fullbore_storage::{CloudCounts, Location, Storages};
 use serde_json::{Value, json};
 use std::{ffi::OsStr, num::NonZeroUsize};
 
@@ -22,11 +22,12 @@ pub(super) struct RunEnds {
     source: EndKind,
     sink: EndKind,
     host: Option<String>,
+    storages: Storages,
 }
 
 impl RunEnds {
     /// The ends of a run that reads `from` and writes `to`; of `None`, files of this host.
-    pub(super) fn of(from: Option<&OsStr>, to: Option<&OsStr>) -> Self {
+    pub(super) fn of(storages: &Storages, from: Option<&OsStr>, to: Option<&OsStr>) -> Self {
         let locations = [from, to].map(|word| Some(place(word?).ok()?.0));
         let is_far_half = locations
             .iter()
@@ -37,6 +38,7 @@ impl RunEnds {
             source,
             sink,
             host: is_far_half.then(platform::host_name),
+            storages: storages.clone(),
         }
     }
 }
@@ -58,6 +60,8 @@ pub(super) struct RunLimit {
     /// The words for the source, the workers and the sink.
     pub(super) names: [&'static str; 3],
     host: Option<String>,
+    /// The requests to object stores in the run.
+    pub(super) counts: Option<CloudCounts>,
 }
 
 impl RunLimit {
@@ -70,7 +74,7 @@ impl RunLimit {
         workers: NonZeroUsize,
         max_rate: Option<u64>,
     ) -> Self {
-        let counts = cloud_counts();
+        let counts = ends.storages.cloud_counts();
         let waits = meter.waits.long_waits();
         let setting = RunSetting {
             kind,
@@ -80,7 +84,7 @@ impl RunLimit {
             workers: workers.get(),
             max_rate,
             limited_seconds: { counts.as_ref() }.map_or(0.0, |counts| counts.limited.as_secs_f64()),
-            is_throttled: counts.is_some_and(|counts| counts.throttled > 0),
+            is_throttled: counts.as_ref().is_some_and(|counts| counts.throttled > 0),
             server_seconds: waits.iter().map(|wait| wait.time.as_secs_f64()).sum(),
         };
         Self {
@@ -92,6 +96,7 @@ impl RunLimit {
                 ["backup", "processors", "target"]
             },
             host: ends.host.clone(),
+            counts,
         }
     }
 
@@ -258,6 +263,7 @@ mod tests {
             },
             names: ["source", "processors", "destination"],
             host: None,
+            counts: None,
         }
     }
 

@@ -33,6 +33,7 @@ mod verbs;
 use args::Command;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform as platform;
+use fullbore_storage::Storages;
 use output::aside;
 use std::{env, process::ExitCode};
 
@@ -48,23 +49,21 @@ fn prepared_run() -> Result<u8> {
     if let Some(words) = verbs::wal_words::read(&env::args_os().collect::<Vec<_>>()) {
         return run_plain(words);
     }
-    suggestions::parse()
-        .and_then(|cli| cli.storage.apply(&cli.command).map(|()| cli))
-        .inspect(|cli| {
-            if cli.global.no_tricks {
-                platform::refuse_tricks();
-            }
-            signals::watch(&cli.command);
-        })
-        .and_then(|cli| run(cli.command, cli.global.quiet))
+    let cli = suggestions::parse()?;
+    let storages = cli.storage.storages(&cli.command)?;
+    if cli.global.no_tricks {
+        platform::refuse_tricks();
+    }
+    signals::watch(&cli.command, &storages);
+    run(cli.command, &storages, cli.global.quiet)
 }
 
 /// Runs a command whose words clap did not read.
 fn run_plain(words: verbs::wal_words::PlainWalWords) -> Result<u8> {
     let command = Command::Wal(words.wal);
-    words.storage.apply(&command)?;
-    signals::watch(&command);
-    run(command, words.is_quiet)
+    let storages = words.storage.storages(&command)?;
+    signals::watch(&command, &storages);
+    run(command, &storages, words.is_quiet)
 }
 
 /// Runs the program with the arguments of this process.
@@ -102,31 +101,31 @@ fn with_user_hint(error: Error) -> Error {
 }
 
 /// Runs a command, and returns its exit code.
-fn run(command: Command, is_quiet: bool) -> Result<u8> {
+fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
     match command {
-        Command::Backup(args) => verbs::backup::run(args),
-        Command::Init(args) => verbs::init::run(args),
-        Command::Restore(args) => verbs::restore::run(args),
-        Command::List(args) => verbs::list::run(args),
-        Command::Show(args) => verbs::show::run(args),
-        Command::Stats(args) => verbs::stats::run(args),
-        Command::Cat(args) => verbs::cat::run(args),
-        Command::Verify(args) => verbs::verify::run(args),
-        Command::Drill(args) => verbs::drill::run(*args),
-        Command::Export(args) => verbs::export::run(args),
-        Command::Diff(args) => verbs::diff::run(args),
-        Command::Find(args) => verbs::find::run(args),
-        Command::Copy(args) => verbs::copy::run(*args),
-        Command::Forget(args) => verbs::forget::run(args),
-        Command::Prune(args) => verbs::prune::run(args),
-        Command::Tag(args) => verbs::tag::run(args),
-        Command::Pin(args) => verbs::pin::run(args, true),
-        Command::Unpin(args) => verbs::pin::run(args, false),
-        Command::Key(args) => verbs::key::run(args),
-        Command::Repair(args) => verbs::repair::run(args),
-        Command::Serve(args) => verbs::serve::run(args),
-        Command::Run(args) => verbs::run::run(args),
-        Command::Wal(args) => verbs::wal::run(args, is_quiet),
+        Command::Backup(args) => verbs::backup::run(args, storages),
+        Command::Init(args) => verbs::init::run(args, storages),
+        Command::Restore(args) => verbs::restore::run(args, storages),
+        Command::List(args) => verbs::list::run(args, storages),
+        Command::Show(args) => verbs::show::run(args, storages),
+        Command::Stats(args) => verbs::stats::run(args, storages),
+        Command::Cat(args) => verbs::cat::run(args, storages),
+        Command::Verify(args) => verbs::verify::run(args, storages),
+        Command::Drill(args) => verbs::drill::run(*args, storages),
+        Command::Export(args) => verbs::export::run(args, storages),
+        Command::Diff(args) => verbs::diff::run(args, storages),
+        Command::Find(args) => verbs::find::run(args, storages),
+        Command::Copy(args) => verbs::copy::run(*args, storages),
+        Command::Forget(args) => verbs::forget::run(args, storages),
+        Command::Prune(args) => verbs::prune::run(args, storages),
+        Command::Tag(args) => verbs::tag::run(args, storages),
+        Command::Pin(args) => verbs::pin::run(args, storages, true),
+        Command::Unpin(args) => verbs::pin::run(args, storages, false),
+        Command::Key(args) => verbs::key::run(args, storages),
+        Command::Repair(args) => verbs::repair::run(args, storages),
+        Command::Serve(args) => verbs::serve::run(args, storages),
+        Command::Run(args) => verbs::run::run(args, storages),
+        Command::Wal(args) => verbs::wal::run(args, storages, is_quiet),
         Command::Config(args) => verbs::config::run(args),
         Command::Systemd(args) => verbs::systemd::run(args),
         Command::Bench(args) => verbs::bench::run(args),

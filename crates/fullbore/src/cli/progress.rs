@@ -16,6 +16,7 @@ use fullbore_platform::{
     metrics::meter::{Meter, MeterSample, verdict},
     queue::start_in,
 };
+use fullbore_storage::Storages;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::{
@@ -37,6 +38,8 @@ const LOOK_SECONDS: f64 = 0.3;
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     output: OutputArgs,
+    /// The storages of the run, for the requests to object stores.
+    storages: Storages,
     /// The backup is written to standard output: messages go to standard error.
     aside: bool,
     /// The names of the source, the workers and the sink.
@@ -116,7 +119,12 @@ fn progress_json(meter: &Meter, last: &MeterSample, sample: &MeterSample) -> Val
 
 impl Progress {
     /// Shows a bar on a terminal, and objects with `--json`. `names` are those of the source, the workers and the sink.
-    pub(super) fn new(output: &OutputArgs, aside: bool, names: [&'static str; 3]) -> Self {
+    pub(super) fn new(
+        storages: &Storages,
+        output: &OutputArgs,
+        aside: bool,
+        names: [&'static str; 3],
+    ) -> Self {
         let wanted =
             !output.json && !output.quiet && !output.verbose && std::io::stderr().is_terminal();
         let bar = wanted.then(ProgressBar::no_length);
@@ -124,6 +132,7 @@ impl Progress {
         Self {
             bar,
             output: output.clone(),
+            storages: storages.clone(),
             aside,
             names,
             now: Mutex::default(),
@@ -178,8 +187,8 @@ impl Progress {
         match (self.output.json, self.output.quiet) {
             (true, _) => {
                 let mut result = result();
-                if let Some(store) = store_json() {
-                    result["store"] = store;
+                if let Some(counts) = self.storages.cloud_counts() {
+                    result["store"] = store_json(&counts);
                 }
                 self.result(&result);
             }

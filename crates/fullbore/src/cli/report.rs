@@ -17,7 +17,7 @@ use fullbore_format::{
 use fullbore_platform::metrics::{hardware::Limit, waits::Wait};
 use fullbore_postgres::inventory;
 use fullbore_repository::base::Unlike;
-use fullbore_storage::access::cloud_counts;
+use fullbore_storage::CloudCounts;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64};
 
@@ -54,7 +54,7 @@ pub(super) fn backup(
     ));
     lines.extend(text::levels(&root.run.levels).map(|levels| format!("compression zstd:{levels}")));
     lines.extend(limit.line(is_verbose));
-    lines.extend(store(Some(limit)));
+    lines.extend(store(limit.counts, Some(limit)));
     lines.extend(waits.iter().map(|wait| {
         format!(
             "waited {} for {}",
@@ -237,8 +237,8 @@ pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
 
 /// The line about the requests to object stores: `store: 34 requests, 31.0 MB sent, 21.1 kB received`. If
 /// it was the limit of the run, the line says how fast it was.
-pub(super) fn store(of: Option<&RunLimit>) -> Option<String> {
-    let counts = cloud_counts()?;
+pub(super) fn store(counts: Option<CloudCounts>, limit: Option<&RunLimit>) -> Option<String> {
+    let counts = counts?;
     let mut line = format!(
         "store: {}, {} sent, {} received",
         counted(counts.requests, "request"),
@@ -265,7 +265,7 @@ pub(super) fn store(of: Option<&RunLimit>) -> Option<String> {
             seconds(limited)
         );
     }
-    let why = of.and_then(|run| match run.limit() {
+    let why = limit.and_then(|run| match run.limit() {
         Limit::TransferLimit => Some((run, "; that is the limit")),
         Limit::Store => Some((run, "; the store is the limit")),
         Limit::StoreOrNetwork => Some((run, "; the store or the network to it is the limit")),
@@ -278,14 +278,11 @@ pub(super) fn store(of: Option<&RunLimit>) -> Option<String> {
     Some(line)
 }
 
-/// The requests to object stores as JSON; `None` if no store was used.
-pub(super) fn store_json() -> Option<Value> {
-    let counts = cloud_counts()?;
-    Some(
-        json!({"requests": counts.requests, "sent_bytes": counts.sent_bytes, "received_bytes": counts.received_bytes,
+/// Returns the requests to object stores as JSON.
+pub(super) fn store_json(counts: &CloudCounts) -> Value {
+    json!({"requests": counts.requests, "sent_bytes": counts.sent_bytes, "received_bytes": counts.received_bytes,
         "retries": counts.retries, "throttled": counts.throttled, "limited_seconds": counts.limited.as_secs_f64(),
-        "paused_seconds": counts.paused.as_secs_f64(), "unlisted_uploads": counts.unlisted_uploads}),
-    )
+        "paused_seconds": counts.paused.as_secs_f64(), "unlisted_uploads": counts.unlisted_uploads})
 }
 
 /// The names of the parts of a backup,

@@ -9,7 +9,7 @@ use fullbore_format::error::{Error, ErrorKind};
 use fullbore_pipeline::sink::commit_flag::is_named;
 use fullbore_platform as platform;
 use fullbore_platform::queue::start;
-use fullbore_storage::Location;
+use fullbore_storage::{Location, Storages};
 use fullbore_tree::{command_output::end_commands, write::access::restore_dir_access};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -23,7 +23,7 @@ const NAMED: &str = ": what it made is complete, but may not be durable yet";
 
 /// From now on, a signal prints its consequence for `command`. If no thread can be started, signals end the process without a
 /// message.
-pub(super) fn watch(command: &Command) {
+pub(super) fn watch(command: &Command, storages: &Storages) {
     // A server that listens ends by itself.
     if matches!(command, Command::Serve(args) if args.listen.is_some()) {
         return;
@@ -31,7 +31,7 @@ pub(super) fn watch(command: &Command) {
     if matches!(command, Command::Run(_)) {
         return child::pass_signals_on();
     }
-    let (lost, hint) = meaning(command);
+    let (lost, hint) = meaning(command, storages);
     let wait = move || {
         let wanted = [SIGHUP, SIGINT, SIGTERM]
             .into_iter()
@@ -71,11 +71,14 @@ pub(super) fn watch(command: &Command) {
 }
 
 /// What the interruption costs, and how to continue.
-fn meaning(command: &Command) -> (&'static str, &'static str) {
+fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
     let is_repository = |to: &OsString| match Location::parse(to) {
         // Another host is not asked.
         Ok(far) if far.as_local().is_none() => far.is_repository(),
-        _ => matches!(SinkSpec::parse(to, None), Ok((SinkSpec::Repository(_), _))),
+        _ => matches!(
+            SinkSpec::parse(storages, to, None),
+            Ok((SinkSpec::Repository(_), _))
+        ),
     };
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
@@ -83,7 +86,7 @@ fn meaning(command: &Command) -> (&'static str, &'static str) {
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),
-        Command::Copy(args) if !args.is_between_repositories() => (
+        Command::Copy(args) if !args.is_between_repositories(storages) => (
             ": the copy is not complete",
             "the same command goes on from there",
         ),

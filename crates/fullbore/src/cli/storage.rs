@@ -5,10 +5,9 @@ use clap::Args;
 use fullbore_crypt::{KeyOptions, parse_fingerprint};
 use fullbore_format::{error::Result, key_kind::KeyKind};
 use fullbore_storage::{
-    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust,
-    access::{StorageAccess, set_access},
+    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust, StorageAccess, Storages,
+    StoreSettings,
     ssh::HostSettings,
-    state_dir,
     wire::{TlsFiles, WireLimits},
 };
 use std::{
@@ -16,7 +15,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{IsTerminal, stdin},
     num::{NonZeroU64, NonZeroUsize},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::OnceLock,
 };
 
@@ -40,9 +39,12 @@ pub(super) struct StorageArgs {
     #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint, global = true, display_order = 911, hide_short_help = true)]
     expect_keys: Vec<String>,
     /// A setting of object stores, such as endpoint=URL (repeatable)
+    ///
+    /// STORE,KEY=VALUE is a setting of one store, such as s3://offsite,profile=NAME: a command that
+    /// uses two stores can reach each of them in its own way.
     #[arg(
         long,
-        value_name = "KEY=VALUE",
+        value_name = "[STORE,]KEY=VALUE",
         global = true,
         display_order = 912,
         hide_short_help = true
@@ -202,6 +204,17 @@ fn default_cache_dir(environment: &CloudEnvironment) -> Option<PathBuf> {
     Some(caches.join("fullbore"))
 }
 
+/// Returns the state directory of this user: `FULLBORE_STATE_DIR`, or `fullbore` in the directory that XDG says.
+fn state_dir() -> Option<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(dir) = variable("FULLBORE_STATE_DIR") {
+        return Some(dir.into());
+    }
+    let base = variable("XDG_STATE_HOME").map(PathBuf::from);
+    let base = base.or_else(|| Some(Path::new(&variable("HOME")?).join(".local/state")))?;
+    Some(base.join("fullbore"))
+}
+
 /// A number of connections, or as many as are useful.
 #[derive(Debug, Clone, Copy)]
 struct Connections(Option<NonZeroUsize>);
@@ -238,19 +251,17 @@ fn connections(text: &str) -> Result<Connections, String> {
 }
 
 impl StorageArgs {
-    /// Sets the access of this process to storages.
+    /// Returns how the command reaches storages.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for a setting that does not exist.
-    pub(super) fn apply(&self, command: &Command) -> Result<()> {
+    pub(super) fn storages(&self, command: &Command) -> Result<Storages> {
         let environment = CloudEnvironment::of_process();
+        let connections = self.connections.and_then(|connections| connections.0);
         let mut cloud = CloudSettings::from_environment(&environment)?;
-        for pair in &self.storage {
-            cloud.set_pair(pair)?;
-        }
-        cloud.connections = self.connections.and_then(|connections| connections.0);
-        cloud.upload_limit = self.limit_upload;
-        cloud.download_limit = self.limit_download;
+        cloud.connections = connections.or(cloud.connections);
+        cloud.upload_limit = self.limit_upload.or(cloud.upload_limit);
+        cloud.download_limit = self.limit_download.or(cloud.download_limit);
         let keys = KeyOptions {
             key_files: self.key.clone(),
             passphrase_file: self.passphrase_file.clone(),
@@ -262,7 +273,7 @@ impl StorageArgs {
             command: self.ssh.clone().or_else(|| env::var("FULLBORE_SSH").ok()),
             far_program: self.far_program.clone(),
             installs: self.install_far,
-            connections: cloud.connections,
+            connections,
             limits: WireLimits::new(self.limit_upload, self.limit_download),
             tls: TlsFiles {
                 certificate: self.tls_cert.clone(),
@@ -272,20 +283,20 @@ impl StorageArgs {
         };
         let cache = self.cache(&environment, CacheUse::of(command));
         let trust = RepositoryTrust {
-            state_dir: state_dir(),
             expected_keys: self.expect_keys.clone(),
             accepts_others: matches!(command, Command::Init(_)),
             clear: clear_use(command),
         };
         let _ = WORDS.set(self.words());
-        set_access(StorageAccess {
-            trust,
-            cloud,
+        Ok(Storages::new(StorageAccess {
+            cloud: StoreSettings::new(cloud, &self.storage)?,
+            environment,
             keys,
             cache,
             hosts,
-        });
-        Ok(())
+            trust,
+            state_dir: state_dir(),
+        }))
     }
 
     /// The options that a command needs which clap does not read.

@@ -16,6 +16,7 @@ use fullbore_format::{
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::{dir, metrics::meter::Meter, queue::start_in};
 use fullbore_repository::base::WantedBase;
+use fullbore_storage::Storages;
 use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
@@ -98,6 +99,7 @@ impl Bench {
         let to = SinkSpec::Null;
         let tags = BTreeMap::new();
         let backup = Backup {
+            storages: Storages::default(),
             no_create: false,
             subject: Subject::Files(scope),
             to,

@@ -18,6 +18,7 @@ use fullbore_repository::{
     open::open,
     select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -31,6 +32,8 @@ const STEP_BYTES: u64 = 1 << 20;
 /// The file or directory to write.
 #[derive(Debug, Clone)]
 pub struct Cat {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `REPO[@BACKUP]`.
     pub from: OsString,
     /// Selects the backups of which the latest is read.
@@ -50,7 +53,7 @@ impl Cat {
     /// Those of opening the backup; [`ErrorKind::NotFound`] if the path is not in it; [`ErrorKind::Usage`] for other kinds of
     /// entries; [`ErrorKind::Corrupt`] for damage, which is found after a part was written.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let archive = open(&self.from, &self.filter)?;
+        let archive = open(&self.storages, &self.from, &self.filter)?;
         let selection = selection_in(&archive, &[&self.path])?;
         let [path] = selection.paths() else {
             return Err(Error::new(ErrorKind::Bug, "one path became several"));
@@ -71,6 +74,7 @@ impl Cat {
 
     fn write_tar(&self, archive: Archive, selection: &Selection) -> Result<u8> {
         let export = Export {
+            storages: self.storages.clone(),
             from: self.from.clone(),
             filter: self.filter.clone(),
             no_create: false,

@@ -17,15 +17,18 @@ use fullbore_format::{
 };
 use fullbore_repository::{
     archive::{Archive, Selection, source_paths::selection_in_either},
-    open::{list_backups, named, open, repository_at},
+    open::{list_backups, named, open},
     select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use serde::Serialize;
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write};
 
 /// The backups to compare, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Diff {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// The older backup: an ID, the prefix of one, or `latest`; by default the previous backup of
@@ -96,7 +99,7 @@ impl EntrySum {
 impl Diff {
     /// Returns the ID of the previous backup of the same source.
     fn previous_backup(&self, root: &Root) -> Result<String> {
-        let all = list_backups(&repository_at(&self.repository)?)?;
+        let all = list_backups(&self.storages.repository_at(&self.repository)?)?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
         let of_it = |(id, other): (String, Result<Root>)| {
             other
@@ -121,6 +124,7 @@ impl Diff {
     pub fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
         let named = |backup: &str| {
             open(
+                &self.storages,
                 named(&self.repository, backup.trim_start_matches('@')),
                 &self.filter,
             )

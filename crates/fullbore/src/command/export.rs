@@ -22,6 +22,7 @@ use fullbore_repository::{
     open::open,
     select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     num::NonZeroUsize,
@@ -32,6 +33,8 @@ use std::{
 /// The backup to export, the destination and the options.
 #[derive(Debug, Clone)]
 pub struct Export {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `FROM[@BACKUP]`.
     pub from: OsString,
     /// Selects the backups of which the latest is exported.
@@ -80,7 +83,7 @@ impl Export {
     /// `keep_going`. Nothing is committed then.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Exported> {
         self.run_archive(
-            open(&self.from, &self.filter)?,
+            open(&self.storages, &self.from, &self.filter)?,
             &Selection::default(),
             meter,
         )
@@ -131,6 +134,7 @@ impl Export {
             ));
         };
         Ok(Backup {
+            storages: self.storages.clone(),
             subject: Subject::Stored(stored),
             to: self.to.clone(),
             no_create: self.no_create,

@@ -23,10 +23,10 @@ use fullbore_format::{
 use fullbore_repository::{
     archive::{Archive, object::Sealing},
     inventory::{PageRef, sheets},
-    open::{backup_ids, list_backups, pick, place, repository_at, without_backup},
+    open::{backup_ids, list_backups, pick, place, without_backup},
     select::BackupFilter,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use fullbore_tree::patterns::Patterns;
 use serde::Serialize;
 use std::{
@@ -37,6 +37,8 @@ use std::{
 /// The pattern and the backups to search.
 #[derive(Debug, Clone, Default)]
 pub struct Find {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `REPO[@BACKUP]`; with a backup only that one is searched.
     pub repository: OsString,
     /// A pattern as in `.gitignore`: `*.conf` anywhere, `/etc/*.conf` or `etc/*.conf` from the root of
@@ -101,7 +103,9 @@ impl Find {
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
         check_pattern(&self.pattern)?;
         let (_, backup) = place(&self.repository)?;
-        let repository = &repository_at(without_backup(&self.repository))?;
+        let repository = &self
+            .storages
+            .repository_at(without_backup(&self.repository))?;
         let only = backup
             .map(|backup| pick(repository, Some(backup), &self.filter))
             .transpose()?;

@@ -14,7 +14,7 @@ use fullbore_format::{
 use fullbore_repository::{
     annotations::Annotations,
     exact::forgettable,
-    open::{list_backups, read_repository, repository_at},
+    open::{list_backups, read_repository},
     protocol,
     prune::{ObjectCount, prune_forecast},
     retention::{RetentionCandidate, RetentionRules},
@@ -22,7 +22,7 @@ use fullbore_repository::{
     select::BackupFilter,
     wal::WalRetention,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::Serialize;
 use std::{
@@ -35,6 +35,8 @@ use std::{
 /// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Forget {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// IDs of backups, or prefixes of IDs; if empty, the rules decide.
@@ -101,7 +103,7 @@ impl Forget {
     /// [`ErrorKind::Usage`] if a pinned backup is named or the rules would keep no backup of a
     /// group; nothing is forgotten then. Errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = &repository_at(&self.repository)?;
+        let objects = &self.storages.repository_at(&self.repository)?;
         read_repository(&**objects)?;
         let (mut groups, damaged) = if self.ids.is_empty() {
             self.by_rules(objects)?
@@ -121,6 +123,7 @@ impl Forget {
         }
         if self.prune && !self.dry_run {
             let prune = Prune {
+                storages: self.storages.clone(),
                 repository: self.repository.clone(),
                 dry_run: false,
                 json: self.json,
@@ -149,7 +152,7 @@ impl Forget {
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Usage`] if a word does not name one backup; errors of
     /// the storage.
     pub fn named(&self) -> Result<NamedBackups> {
-        let objects = &repository_at(&self.repository)?;
+        let objects = &self.storages.repository_at(&self.repository)?;
         read_repository(&**objects)?;
         let mut ids = BTreeSet::new();
         for word in &self.ids {

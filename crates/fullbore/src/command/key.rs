@@ -8,8 +8,7 @@ use fullbore_format::{
 };
 use fullbore_repository::{roots, verify_memory::carry_memory};
 use fullbore_storage::{
-    Location, Objects, SealedObjects,
-    access::{new_passphrase, opened_key, saved_key, stored_and_key},
+    Location, Objects, SealedObjects, Storages,
     keys::{KeyFile, accept_root, add_key, list_keys, remove_key, rotate_key},
     lost_keys::restore_keys,
     seen_keys::{new_recipients, remember_recipients},
@@ -20,6 +19,8 @@ use std::{ffi::OsString, io::Write, sync::Arc};
 /// The repository and what to do with its keys.
 #[derive(Debug, Clone)]
 pub struct KeyCommand {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// The change.
@@ -97,28 +98,28 @@ impl KeyCommand {
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
         let location = Location::parse(&self.repository)?;
         match &self.change {
-            KeyChange::List { json } => list(&location, *json, out),
+            KeyChange::List { json } => self.list(&location, *json, out),
             KeyChange::Add {
                 name,
                 recipient,
                 access,
             } => {
-                let (stored, ring) = opened_key(&location)?;
+                let (stored, ring) = self.storages.opened_key(&location)?;
                 add_key(&*stored, &ring, name, &recipient.get()?, *access)?;
                 text::line(out, &format!("key {name:?} was added"))?;
-                show_all(&*stored, &ring, out)
+                self.show_all(&*stored, &ring, out)
             }
             KeyChange::Remove { name, access } => {
-                let (stored, ring) = opened_key(&location)?;
+                let (stored, ring) = self.storages.opened_key(&location)?;
                 let access = access_of(&list_keys(&*stored, Some(&ring))?, name, *access)?;
                 remove_key(&*stored, Some(&ring), name, access)?;
                 text::line(out, &format!("key {name:?} was removed"))?;
                 text::line(out, after_removal(access))
             }
             KeyChange::Restore { name, recipient } => {
-                let (stored, ring) = saved_key(&location)?;
+                let (stored, ring) = self.storages.saved_key(&location)?;
                 restore_keys(&stored, &ring, name, &recipient.get()?)?;
-                remember_recipients(&ring, &list_keys(&*stored, Some(&ring))?);
+                self.remember(&ring, &list_keys(&*stored, Some(&ring))?);
                 text::line(
                     out,
                     &format!("the keys were written anew, with key {name:?}"),
@@ -126,16 +127,91 @@ impl KeyCommand {
                 text::line(out, &fingerprint_line(&ring))
             }
             KeyChange::Rotate { agreement } => {
-                let (stored, ring) = opened_key(&location)?;
-                agree(&list_keys(&*stored, Some(&ring))?, &ring, *agreement, out)?;
-                let rotated = rotate_key(&*stored, &ring, &|_| new_passphrase().map(Some))?;
-                remember_recipients(&rotated, &list_keys(&*stored, Some(&rotated))?);
+                let (stored, ring) = self.storages.opened_key(&location)?;
+                let files = list_keys(&*stored, Some(&ring))?;
+                self.agree(&files, &ring, *agreement, out)?;
+                let new_passphrase = |_: &str| self.storages.new_passphrase().map(Some);
+                let rotated = rotate_key(&*stored, &ring, &new_passphrase)?;
+                self.remember(&rotated, &list_keys(&*stored, Some(&rotated))?);
                 text::line(out, "later backups are sealed with a new key")?;
                 keep_memory(&stored, (ring, rotated), out)
             }
             KeyChange::Accept { backup } => {
-                let (stored, ring) = opened_key(&location)?;
+                let (stored, ring) = self.storages.opened_key(&location)?;
                 accept(&*stored, &ring, backup, out)
+            }
+        }
+    }
+
+    /// Notes for whom the keys are, so that only new recipients are asked about.
+    fn remember(&self, ring: &KeyRing, files: &[KeyFile]) {
+        remember_recipients(self.storages.state_dir(), ring, files);
+    }
+
+    /// Shows for whom a repository has keys.
+    fn show_all(&self, stored: &dyn Objects, ring: &KeyRing, out: &mut dyn Write) -> Result<()> {
+        let files = list_keys(stored, Some(ring))?;
+        text::line(out, "keys of this repository:")?;
+        for file in &files {
+            text::line(out, &format!("  {}", line_of(file)))?;
+        }
+        self.remember(ring, &files);
+        Ok(())
+    }
+
+    /// Shows all that get the next key, and asks if some are new to this user.
+    fn agree(
+        &self,
+        files: &[KeyFile],
+        ring: &KeyRing,
+        by: Agreement,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        text::line(out, "the new key is wrapped for:")?;
+        let new = new_recipients(self.storages.state_dir(), ring, files);
+        for file in files {
+            let mark = if new.contains(&file) {
+                "  new to this user"
+            } else {
+                ""
+            };
+            text::line(out, &format!("  {}{mark}", line_of(file)))?;
+        }
+        let names: Vec<&str> = new.iter().map(|file| &file.name[..]).collect();
+        let is_agreed = new.is_empty()
+            || match by {
+                Agreement::Given => true,
+                Agreement::Asked(ask) => ask("Give the new key to all of them?")?,
+                Agreement::Impossible => false,
+            };
+        if is_agreed {
+            self.remember(ring, files);
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Usage, "cannot rotate the key")
+            .because(format!("keys that this user has not seen before would get it: {}", names.join(", ")))
+            .hint("remove those that should not read or add (fullbore key remove); then run the same command with --yes"))
+    }
+
+    fn list(&self, location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
+        let (stored, ring) = self.storages.stored_and_key(location)?;
+        for key in list_keys(&*stored, ring.as_ref())? {
+            let access = access_word(key.access);
+            if as_json {
+                text::json(
+                    out,
+                    &json!({"type": "key", "name": key.name, "access": access, "recipient": key.recipient}),
+                )?;
+            } else {
+                text::line(out, &line_of(&key))?;
+            }
+        }
+        match (ring, as_json) {
+            (None, _) => Ok(()),
+            (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
+            (Some(ring), true) => {
+                let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
+                text::json(out, &fingerprint)
             }
         }
     }
@@ -204,45 +280,6 @@ fn fingerprint_line(ring: &KeyRing) -> String {
     format!("fingerprint of the keys: {}", ring.fingerprint())
 }
 
-/// Shows for whom a repository has keys.
-fn show_all(stored: &dyn Objects, ring: &KeyRing, out: &mut dyn Write) -> Result<()> {
-    let files = list_keys(stored, Some(ring))?;
-    text::line(out, "keys of this repository:")?;
-    for file in &files {
-        text::line(out, &format!("  {}", line_of(file)))?;
-    }
-    remember_recipients(ring, &files);
-    Ok(())
-}
-
-/// Shows all that get the next key, and asks if some are new to this user.
-fn agree(files: &[KeyFile], ring: &KeyRing, by: Agreement, out: &mut dyn Write) -> Result<()> {
-    text::line(out, "the new key is wrapped for:")?;
-    let new = new_recipients(ring, files);
-    for file in files {
-        let mark = if new.contains(&file) {
-            "  new to this user"
-        } else {
-            ""
-        };
-        text::line(out, &format!("  {}{mark}", line_of(file)))?;
-    }
-    let names: Vec<&str> = new.iter().map(|file| &file.name[..]).collect();
-    let is_agreed = new.is_empty()
-        || match by {
-            Agreement::Given => true,
-            Agreement::Asked(ask) => ask("Give the new key to all of them?")?,
-            Agreement::Impossible => false,
-        };
-    if is_agreed {
-        remember_recipients(ring, files);
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Usage, "cannot rotate the key")
-        .because(format!("keys that this user has not seen before would get it: {}", names.join(", ")))
-        .hint("remove those that should not read or add (fullbore key remove); then run the same command with --yes"))
-}
-
 fn accept(stored: &dyn Objects, ring: &KeyRing, backup: &str, out: &mut dyn Write) -> Result<()> {
     let cannot = |why: &str| {
         Error::new(
@@ -274,28 +311,5 @@ fn access_word(access: Access) -> &'static str {
     match access {
         Access::Read => "read",
         Access::Put => "add",
-    }
-}
-
-fn list(location: &Location, as_json: bool, out: &mut dyn Write) -> Result<()> {
-    let (stored, ring) = stored_and_key(location)?;
-    for key in list_keys(&*stored, ring.as_ref())? {
-        let access = access_word(key.access);
-        if as_json {
-            text::json(
-                out,
-                &json!({"type": "key", "name": key.name, "access": access, "recipient": key.recipient}),
-            )?;
-        } else {
-            text::line(out, &line_of(&key))?;
-        }
-    }
-    match (ring, as_json) {
-        (None, _) => Ok(()),
-        (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
-        (Some(ring), true) => {
-            let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
-            text::json(out, &fingerprint)
-        }
     }
 }

@@ -5,12 +5,8 @@ use fullbore_format::{
     error::{Error, Result},
     text::source_text,
 };
-use fullbore_repository::{
-    counted::counted_backups,
-    open::{is_repository, repository_at},
-    select::OwnSource,
-};
-use fullbore_storage::{Found, Location};
+use fullbore_repository::{counted::counted_backups, open::is_repository, select::OwnSource};
+use fullbore_storage::{Found, Location, Storages};
 use std::{collections::BTreeMap, ffi::OsStr};
 
 /// Times of the newest backups.
@@ -54,11 +50,11 @@ impl WalNumbers {
 ///
 /// # Errors
 /// The storage's.
-pub fn newest_wal(repository: &OsStr) -> Result<Vec<WalNumbers>> {
+pub fn newest_wal(storages: &Storages, repository: &OsStr) -> Result<Vec<WalNumbers>> {
     if !is_repository(repository) {
         return Ok(Vec::new());
     }
-    let reports = system_reports(&repository_at(repository)?, &[])?.into_iter();
+    let reports = system_reports(&storages.repository_at(repository)?, &[])?.into_iter();
     let numbers = |report: SystemReport| WalNumbers {
         archived_bytes: report.newest().map_or(0, |newest| {
             newest
@@ -76,13 +72,17 @@ pub fn newest_wal(repository: &OsStr) -> Result<Vec<WalNumbers>> {
 ///
 /// # Errors
 /// [`fullbore_format::error::ErrorKind::NotFound`] if nothing is there, as where a disk is not mounted; the storage's.
-pub fn newest_backups(repository: &OsStr, own: Option<&OwnSource>) -> Result<NewestBackups> {
+pub fn newest_backups(
+    storages: &Storages,
+    repository: &OsStr,
+    own: Option<&OwnSource>,
+) -> Result<NewestBackups> {
     let mut newest = NewestBackups::default();
     if !is_repository(repository) {
         return must_exist(repository).map(|()| newest);
     }
     newest.is_whole = true;
-    for (_, root) in counted_backups(&repository_at(repository)?)? {
+    for (_, root) in counted_backups(&storages.repository_at(repository)?)? {
         let Ok(root) = root else {
             newest.is_whole = false;
             continue;

@@ -2,17 +2,20 @@
 
 use fullbore_format::{error::Result, text};
 use fullbore_repository::{
-    open::{read_repository, repository_at},
+    open::read_repository,
     protocol,
     prune::{BackupRemains, ObjectCount, Pruned, prune},
     wal::{PrunedWal, WalRetention, prune_wal},
 };
+use fullbore_storage::Storages;
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 
 /// The repository to prune, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Prune {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to print only what would be freed.
@@ -53,7 +56,7 @@ impl Prune {
     /// # Errors
     /// Those of [`prune`]; [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission) if the storage refused to delete something.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         read_repository(&*objects)?;
         let pruned = prune(&*objects, self.dry_run)?;
         if self.json {

@@ -19,12 +19,11 @@ use fullbore_platform::{
 };
 use fullbore_repository::writer::must_be_possible;
 use fullbore_storage::{
-    Allowed, AppendRules, Confined, Location, Objects,
-    access::stored_objects,
+    Allowed, AppendRules, Confined, Location, Objects, Storages,
     wire::{
         ANSWER_WINDOW, ArrivedEnds, AskTopic, CallBody, HeldDoor, JoinOffer, MAX_ANSWER_BYTES,
-        PeerSide, SessionDoor, TlsClients, TlsFiles, TlsServer, Wire, WireService, WireStreams,
-        WireTimes, listen_for_sessions, not_offered, relay_to_session, unknown_topic,
+        PeerSide, SessionDoor, TlsClients, TlsServer, Wire, WireService, WireStreams, WireTimes,
+        listen_for_sessions, not_offered, relay_to_session, unknown_topic,
     },
 };
 use fullbore_tree::far::{ServedSources, question_room};
@@ -137,6 +136,8 @@ impl AllowedAccess {
 /// Serves one session, or all that come.
 #[derive(Debug, Clone, Default)]
 pub struct Serve {
+    /// How storages are reached.
+    pub storages: Storages,
     /// Without it, the other side may open any location and run commands: it is whoever may log in.
     pub allowed: Option<AllowedLocation>,
     /// Only files at or below these paths are served, if there are any.
@@ -221,14 +222,14 @@ impl Serve {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if nothing is allowed, or for files of TLS that cannot be used; the address cannot be listened at.
-    pub fn listen(&self, address: SocketAddr, files: TlsFiles, clients: TlsClients) -> Result<()> {
+    pub fn listen(&self, address: SocketAddr, clients: TlsClients) -> Result<()> {
         let allowed = self.allowed.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
         self.check_rules()?;
         return_large_buffers();
-        let tls = TlsServer::new(files, clients)?;
+        let tls = TlsServer::new(self.storages.tls_files().clone(), clients)?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let at = listener.local_addr().map_err(failed)?;
@@ -319,7 +320,7 @@ impl WireService for Serve {
             let what = format!("cannot open {location}: it is on a third host");
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let objects = stored_objects(&location)?;
+        let objects = self.storages.stored_objects(&location)?;
         check_place(&*objects)?;
         match &self.allowed {
             Some(allowed) => Ok(Arc::new(Confined::new(

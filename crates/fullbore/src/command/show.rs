@@ -10,12 +10,15 @@ use fullbore_format::{
 use fullbore_repository::{
     annotations::Annotations, open::place, roots::put_key_of, select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use serde::Serialize;
 use std::{ffi::OsString, io::Write};
 
 /// The backup to show, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Show {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
     /// Selects the backups of which the latest is shown.
@@ -30,11 +33,12 @@ impl Show {
     /// # Errors
     /// Those of opening FROM, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (root, objects) = match look(&self.from, &self.filter)? {
+        let (root, objects) = match look(&self.storages, &self.from, &self.filter)? {
             InspectedInput::Stream(input) => (stream::root(input)?, None),
             InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
             InspectedInput::Backup(archive) => {
-                let objects = place(&self.from).and_then(|(location, _)| location.objects());
+                let objects =
+                    place(&self.from).and_then(|(location, _)| self.storages.objects(&location));
                 (archive.root, objects.ok())
             }
         };

@@ -12,12 +12,13 @@ use fullbore_format::{
     },
 };
 use fullbore_repository::{
-    open::{ids_of, listed_roots, read_repository, repository_at},
+    open::{ids_of, listed_roots, read_repository},
     prune::prune_forecast,
     roots::{BackupState, Document, Documents, backup_files},
     verify_memory::CheckedShare,
     wal::WalNeeds,
 };
+use fullbore_storage::Storages;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,6 +29,8 @@ use std::{
 /// The repository, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to print JSON.
@@ -86,7 +89,7 @@ impl Stats {
     /// # Errors
     /// Those of opening the repository, and of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         read_repository(&*objects)?;
         let files = backup_files(&*objects)?;
         let mut stats = RepositoryStats {

@@ -10,12 +10,15 @@ use fullbore_repository::{
     open::{locate, open_in},
     select::BackupFilter,
 };
+use fullbore_storage::Storages;
 use serde_json::json;
 use std::{ffi::OsString, io::Write};
 
 /// The backup and the changes to its tags.
 #[derive(Debug, Clone, Default)]
 pub struct TagCommand {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `REPO[@BACKUP]`.
     pub from: OsString,
     /// Selects the source if the latest backup could be of several.
@@ -31,6 +34,8 @@ pub struct TagCommand {
 /// The backup to pin or unpin.
 #[derive(Debug, Clone, Default)]
 pub struct Pin {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `REPO[@BACKUP]`.
     pub from: OsString,
     /// Selects the source if the latest backup could be of several.
@@ -54,7 +59,7 @@ impl TagCommand {
                 format!("cannot both set and remove tag {key:?}"),
             ));
         }
-        let (objects, id) = locate(&self.from, &self.filter)?;
+        let (objects, id) = locate(&self.storages, &self.from, &self.filter)?;
         let notes = Annotations::read(&*objects, &id)?;
         let mut tags = open_in(&objects, Some(&id), &self.filter)?.root.tags;
         for key in &self.remove {
@@ -87,7 +92,7 @@ impl Pin {
     /// # Errors
     /// Those of finding the backup; errors of the system.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let (objects, id) = locate(&self.from, &self.filter)?;
+        let (objects, id) = locate(&self.storages, &self.from, &self.filter)?;
         let notes = Annotations::read(&*objects, &id)?;
         Annotations {
             pinned: self.pinned,

@@ -9,17 +9,19 @@ use fullbore_format::{
 use fullbore_repository::{
     exact::forgotten,
     import::{IncomingBackup, NeededObject},
-    open::{read_repository, repository_at},
+    open::read_repository,
     protocol,
     roots::{key, needs},
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use serde_json::json;
 use std::{ffi::OsString, io::Write, sync::Arc};
 
 /// The backups to list again.
 #[derive(Debug, Clone, Default)]
 pub struct Unforget {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// IDs of forgotten backups, or prefixes of IDs.
@@ -35,7 +37,7 @@ impl Unforget {
     /// [`ErrorKind::NotFound`] if a backup was not forgotten, or if a prune has freed some of its
     /// data; errors of the storage.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         read_repository(&*objects)?;
         for id in &self.ids {
             let id = forgotten(&objects, id)?;

@@ -11,16 +11,18 @@ use fullbore_postgres::{
     wal_archive::{WalGap, check_segment, first_difference},
 };
 use fullbore_repository::{
-    open::{list_backups, repository_at},
+    open::list_backups,
     wal::{StoredRun, WalArchive, WalListing, WalNeeds, list_systems},
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use serde_json::json;
 use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc};
 
 /// Lists the WAL of each system in a repository.
 #[derive(Debug, Clone)]
 pub struct WalList {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to print JSON, one object a line.
@@ -30,6 +32,8 @@ pub struct WalList {
 /// Checks all WAL of a repository.
 #[derive(Debug, Clone)]
 pub struct WalCheck {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// Whether to print JSON, one object a line.
@@ -51,7 +55,7 @@ impl WalList {
     /// # Errors
     /// The storage's, and those of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<()> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         let needs = needs_of_backups(&objects)?;
         let reports = system_reports(&objects, &needs)?;
         if reports.is_empty() && !self.json {
@@ -182,7 +186,7 @@ impl WalCheck {
     /// # Errors
     /// The storage's, and those of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         let (segments, faults) = wal_faults(&objects, true)?;
         self.print(segments, &faults, out)?;
         Ok(if faults.is_empty() { 0 } else { 4 })

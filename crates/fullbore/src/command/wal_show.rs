@@ -1,6 +1,6 @@
 //! Prints who stored a WAL segment, in which objects, and which records it has.
 
-use fullbore_engine::wal::{SegmentComparison, StoredFacts, StoredSegment, stored_segments};
+use fullbore_engine::wal::{ArchivedSegment, SegmentComparison, StoredFacts, stored_segments};
 use fullbore_format::{
     digest::hex,
     error::{Error, ErrorKind, Result},
@@ -8,7 +8,8 @@ use fullbore_format::{
     wal::SegmentName,
 };
 use fullbore_postgres::wal_archive::{RecordsEnd, RecordsSummary};
-use fullbore_repository::open::{read_repository, repository_at};
+use fullbore_repository::open::read_repository;
+use fullbore_storage::Storages;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{ffi::OsString, io::Write};
@@ -16,6 +17,8 @@ use std::{ffi::OsString, io::Write};
 /// A segment to show.
 #[derive(Debug, Clone)]
 pub struct WalShow {
+    /// How storages are reached.
+    pub storages: Storages,
     /// The repository.
     pub repository: OsString,
     /// The segment.
@@ -30,7 +33,7 @@ impl WalShow {
     /// # Errors
     /// [`ErrorKind::NotFound`] if no object has it; the storage's, and those of `out`.
     pub fn run(&self, out: &mut dyn Write) -> Result<u8> {
-        let objects = repository_at(&self.repository)?;
+        let objects = self.storages.repository_at(&self.repository)?;
         read_repository(&*objects)?;
         let found = stored_segments(&objects, self.segment)?;
         if found.is_empty() {
@@ -48,7 +51,7 @@ impl WalShow {
         Ok(if is_right { 0 } else { 4 })
     }
 
-    fn stored_json(&self, stored: &StoredSegment) -> Value {
+    fn stored_json(&self, stored: &ArchivedSegment) -> Value {
         let mut object = json!({
             "type": "wal_segment",
             "segment": self.segment.to_string(),
@@ -66,7 +69,7 @@ impl WalShow {
         object
     }
 
-    fn print(&self, stored: &StoredSegment, out: &mut dyn Write) -> Result<()> {
+    fn print(&self, stored: &ArchivedSegment, out: &mut dyn Write) -> Result<()> {
         let partial = if stored.is_partial { " (partial)" } else { "" };
         let mut lines = vec![(
             "segment",
@@ -88,7 +91,7 @@ impl WalShow {
     }
 }
 
-fn is_right(stored: &StoredSegment) -> bool {
+fn is_right(stored: &ArchivedSegment) -> bool {
     match &stored.facts {
         Ok(facts) => {
             stored.is_partial || !matches!(facts.comparison, SegmentComparison::Differs(_))

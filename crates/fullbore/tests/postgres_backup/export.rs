@@ -9,16 +9,14 @@ use super::{
 };
 use fullbore_format::root::Root;
 use fullbore_repository::archive::Archive;
+use fullbore_storage::Storages;
 use std::{fs, path::Path};
 
 /// The root of the only backup of a repository, and all of its records.
 fn stored(repository: &Path) -> (Root, Vec<fullbore_format::page::Record>) {
     let id = names(&repository.join("backups")).pop().unwrap();
-    let archive = Archive::open_backup(
-        &fullbore_repository::open::repository_at(repository).unwrap(),
-        &id,
-    )
-    .unwrap();
+    let archive =
+        Archive::open_backup(&Storages::default().repository_at(repository).unwrap(), &id).unwrap();
     let pages =
         (0..archive.root.pages.len()).flat_map(|at| archive.page(at).unwrap().records.clone());
     let records = pages.collect();

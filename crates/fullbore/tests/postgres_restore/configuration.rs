@@ -4,6 +4,7 @@ use super::{Place, cluster, run};
 use fullbore_engine::restore::Restore;
 use fullbore_format::{error::ErrorKind, root::EntryName};
 use fullbore_postgres::restore::recovery::{Mode, RecoveryOptions};
+use fullbore_storage::Storages;
 use std::fs;
 use testkit::fixture::Fixture;
 
@@ -67,6 +68,7 @@ fn files_that_two_servers_would_share_are_named() {
     // Who wants one file has other questions.
     let place = with_conf("hba_file = '/etc/hba'\n");
     let one = Restore {
+        storages: Storages::default(),
         paths: vec![b"postgresql.conf".to_vec()],
         ..place.plan()
     };
@@ -257,6 +259,7 @@ fn a_configuration_elsewhere_that_archives_is_spoken_of_and_in_place_it_is_still
         fs::remove_dir_all(&to).unwrap();
         fs::create_dir(&to).unwrap();
         run(&Restore {
+            storages: Storages::default(),
             to: to.clone(),
             ..place.plan()
         })

@@ -17,11 +17,13 @@ use fullbore_postgres::restore::{
     recovery_target::RecoveryTarget,
 };
 use fullbore_repository::{archive::Archive, select::BackupFilter};
+use fullbore_storage::Storages;
 use std::{fs, os::unix::fs::MetadataExt};
 
 fn with(place: &Place, recovery: recovery::RecoveryOptions) -> Restore {
     let plan = place.plan();
     Restore {
+        storages: Storages::default(),
         postgres: ClusterOptions {
             recovery,
             ..plan.postgres.clone()
@@ -343,7 +345,7 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     fixture.frame_bytes = 64; // a frame for each file
     let place = Place::with(&fixture, |_| {});
     let archive = Archive::open_backup(
-        &fullbore_repository::open::repository_at(place.at("repo")).unwrap(),
+        &Storages::default().repository_at(place.at("repo")).unwrap(),
         &fixture.id,
     )
     .unwrap();
@@ -368,6 +370,7 @@ fn settings_that_are_damaged_are_found_and_can_be_done_without() {
     fs::remove_dir_all(place.at("to")).unwrap();
     fs::remove_dir_all(place.at("ts")).unwrap();
     let summary = run(&Restore {
+        storages: Storages::default(),
         keep_going: true,
         ..restore
     })
@@ -410,6 +413,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
             ..restore.postgres.clone()
         };
         run(&Restore {
+            storages: Storages::default(),
             filter,
             to,
             postgres,
@@ -421,6 +425,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     assert_refused(&place.plan(), ErrorKind::Usage, "has backups of 2 sources");
     assert_refused(
         &Restore {
+            storages: Storages::default(),
             overwrite: fullbore_engine::restore::Overwrite::All,
             ..recovering.clone()
         },

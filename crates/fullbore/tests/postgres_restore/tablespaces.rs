@@ -12,6 +12,7 @@ use fullbore_format::{
     root::{ClusterInfo, EntryName, Tablespace},
 };
 use fullbore_postgres::restore::plan::ClusterOptions;
+use fullbore_storage::Storages;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, symlink},
@@ -38,6 +39,7 @@ fn a_tablespace_is_moved_by_location_name_or_number() {
         fs::remove_dir_all(new).unwrap();
     }
     let plain = Restore {
+        storages: Storages::default(),
         postgres: ClusterOptions::default(),
         ..place.plan()
     };
@@ -55,6 +57,7 @@ fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
         fullbore_engine::restore::Overwrite::All,
     ] {
         let restore = Restore {
+            storages: Storages::default(),
             postgres: ClusterOptions::default(),
             overwrite,
             ..place.plan()
@@ -86,6 +89,7 @@ fn places_that_a_tablespace_cannot_have_are_refused() {
         (place.moved("fast", place.dir.path()), "it is not empty"),
         (
             Restore {
+                storages: Storages::default(),
                 to: at("real/to"),
                 ..place.moved("fast", at("link"))
             },
@@ -122,6 +126,7 @@ fn what_is_restored_elsewhere_is_told_and_root_does_not_follow_a_backup_to_what_
         fs::create_dir(&old).unwrap();
         std::os::unix::fs::chown(&old, Some(12_345), None).unwrap();
         let plain = Restore {
+            storages: Storages::default(),
             postgres: ClusterOptions::default(),
             ..place.plan()
         };
@@ -158,6 +163,7 @@ fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
     let place = Place::new();
     let (old, roots) = (place.at("old"), place.at("roots"));
     let plain = Restore {
+        storages: Storages::default(),
         postgres: ClusterOptions::default(),
         ..place.plan()
     };
@@ -199,6 +205,7 @@ fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
     let from = rooted.at("rooted").to_str().unwrap().to_owned();
     assert_refused(
         &Restore {
+            storages: Storages::default(),
             from: from.into(),
             ..plain.clone()
         },
@@ -228,6 +235,7 @@ fn two_tablespaces_need_two_places() {
             (b"16401".to_vec(), place.at(two)),
         ];
         Restore {
+            storages: Storages::default(),
             postgres: ClusterOptions {
                 tablespaces,
                 ..ClusterOptions::default()
@@ -398,6 +406,7 @@ fn a_disk_that_is_too_small_is_refused_before_anything_is_made() {
     );
     assert_refused(
         &Restore {
+            storages: Storages::default(),
             to: place.at("small"),
             ..place.moved("fast", place.at("small/ts"))
         },
@@ -407,6 +416,7 @@ fn a_disk_that_is_too_small_is_refused_before_anything_is_made() {
     assert_eq!(runs::names(&place.at("small")), [""; 0]);
     // What goes elsewhere does not count.
     run(&Restore {
+        storages: Storages::default(),
         to: place.at("small/to"),
         ..place.plan()
     })
@@ -495,6 +505,7 @@ fn what_the_cluster_that_was_backed_up_uses_is_replaced_only_there() {
         cluster.data_directory = live.to_str().unwrap().into()
     });
     run(&Restore {
+        storages: Storages::default(),
         to: live.clone(),
         postgres: ClusterOptions::default(),
         ..place.plan()
@@ -541,6 +552,7 @@ fn of_a_location_the_directories_of_other_versions_are_left_alone() {
     own(&place.at("old"));
     // Nothing of the version that comes is there, so it may come.
     run(&Restore {
+        storages: Storages::default(),
         to: live.clone(),
         postgres: ClusterOptions::default(),
         ..place.plan()
@@ -579,6 +591,7 @@ fn of_a_location_the_directories_of_other_versions_are_left_alone() {
     // One of the same version, or what nobody knows, is in the way of a new one.
     fs::remove_dir_all(&live).unwrap();
     let anew = Restore {
+        storages: Storages::default(),
         to: live.clone(),
         postgres: ClusterOptions::default(),
         ..place.plan()

@@ -7,6 +7,7 @@ use fullbore_engine::{
 use fullbore_format::entry::EntryKind;
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -80,6 +81,7 @@ fn three(repository: &Path, codec: Codec) -> [Fixture; 3] {
 fn verify(from: &Path, data: bool) -> VerifyVerdict {
     let from = from.to_str().unwrap().into();
     let verify = Verify {
+        storages: Storages::default(),
         from,
         filter: Default::default(),
         data,
@@ -113,6 +115,7 @@ fn not_restored(repository: &Path, fixture: &Fixture, to: &Path) -> BTreeSet<Str
     let _ = fs::remove_dir_all(to);
     let from = PathBuf::from(format!("{}@{}", repository.display(), fixture.id));
     let restored = Restore {
+        storages: Storages::default(),
         keep_going: true,
         ..plan(&from, to)
     }
@@ -168,7 +171,7 @@ fn backups_that_refer_to_each_other_are_sound_and_restore() {
         let repository = dir.path().join("repo");
         let all = three(&repository, codec);
         let root = fullbore_repository::archive::Archive::open_backup(
-            &fullbore_repository::open::repository_at(&repository).unwrap(),
+            &Storages::default().repository_at(&repository).unwrap(),
             THIRD,
         )
         .unwrap()

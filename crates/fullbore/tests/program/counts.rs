@@ -6,7 +6,7 @@ use fullbore_engine::verify::Verify;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::select::BackupFilter;
 use fullbore_storage::{
-    CoalescedObjects, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording,
+    CoalescedObjects, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording, Storages,
 };
 use std::{
     collections::HashMap, fs, num::NonZeroUsize, os::unix::fs::FileExt, path::Path, sync::Arc,
@@ -349,6 +349,7 @@ fn a_verification_receives_little_more_than_is_stored() {
         fullbore(words).ends_with(0);
         let (recording, objects, stored) = counted_objects(&repository);
         let verify = Verify {
+            storages: Storages::default(),
             from: repository.into(),
             filter: BackupFilter::default(),
             data: true,

@@ -10,6 +10,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use std::{
     collections::BTreeSet,
     fs,
@@ -25,6 +26,7 @@ fn tempdir() -> std::io::Result<tempfile::TempDir> {
 
 fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
     let restore = Restore {
+        storages: Storages::default(),
         from: from.to_str().unwrap().into(),
         filter: Default::default(),
         to: to.into(),
@@ -45,6 +47,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
 fn verify(from: &Path, data: bool) -> Result<VerifyVerdict, Error> {
     let from = from.to_str().unwrap().into();
     let verify = Verify {
+        storages: Storages::default(),
         from,
         filter: Default::default(),
         data,

@@ -3,6 +3,7 @@
 use crate::runs::{self, assert_same, fed, fullbore, noise, sample, shape, shell, temp};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_repository::archive::Archive;
+use fullbore_storage::Storages;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -89,7 +90,7 @@ impl Two {
 fn the_second_backup_refers_to_the_first() {
     let two = two("zstd:1");
     let archive = Archive::open_backup(
-        &fullbore_repository::open::repository_at(&two.repository).unwrap(),
+        &Storages::default().repository_at(&two.repository).unwrap(),
         &two.ids[1],
     )
     .unwrap();
@@ -173,8 +174,7 @@ fn an_export_of_a_full_backup_has_the_same_frames() {
     .ends_with(0);
     let of = |from: &Path, id: &str| {
         let archive =
-            Archive::open_backup(&fullbore_repository::open::repository_at(from).unwrap(), id)
-                .unwrap();
+            Archive::open_backup(&Storages::default().repository_at(from).unwrap(), id).unwrap();
         let pages =
             (0..archive.root.pages.len()).map(|at| archive.page(at).unwrap().records.clone());
         pages.flatten().collect::<Vec<_>>()

@@ -8,6 +8,7 @@ use fullbore_engine::{
 use fullbore_format::{entry::EntryKind, error::ErrorKind};
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::{open::open, select::BackupFilter};
+use fullbore_storage::Storages;
 use std::{fs, path::Path};
 use tempfile::tempdir;
 use testkit::fixture;
@@ -17,6 +18,7 @@ fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
     let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
     let mut out = Vec::new();
     List {
+        storages: Storages::default(),
         from: from.into(),
         filter: Default::default(),
         paths,
@@ -77,7 +79,12 @@ fn backups_are_found_by_id_prefix_and_latest() {
     two_backups(&repository);
     let from = repository.to_str().unwrap();
     let id = |backup: &str| {
-        open(format!("{from}{backup}"), &BackupFilter::default()).map(|archive| archive.root.id)
+        open(
+            &Storages::default(),
+            format!("{from}{backup}"),
+            &BackupFilter::default(),
+        )
+        .map(|archive| archive.root.id)
     };
     for latest in ["", "@latest", "@20261122", "@20261122T054501Z-k3f9qa"] {
         assert_eq!(id(latest).unwrap(), "20261122T054501Z-k3f9qa", "{latest}");
@@ -90,17 +97,25 @@ fn backups_are_found_by_id_prefix_and_latest() {
     );
     assert_eq!(id("@2027").err().unwrap().kind, ErrorKind::NotFound);
     assert_eq!(
-        open(dir.path().to_str().unwrap(), &BackupFilter::default())
-            .err()
-            .unwrap()
-            .kind,
+        open(
+            &Storages::default(),
+            dir.path().to_str().unwrap(),
+            &BackupFilter::default()
+        )
+        .err()
+        .unwrap()
+        .kind,
         ErrorKind::NotFound
     );
     assert_eq!(
-        open("/nowhere/at/all", &BackupFilter::default())
-            .err()
-            .unwrap()
-            .kind,
+        open(
+            &Storages::default(),
+            "/nowhere/at/all",
+            &BackupFilter::default()
+        )
+        .err()
+        .unwrap()
+        .kind,
         ErrorKind::NotFound
     );
 }
@@ -119,10 +134,14 @@ fn a_repository_of_a_newer_format_is_unsupported() {
     )
     .unwrap();
     assert_eq!(
-        open(dir.path().to_str().unwrap(), &BackupFilter::default())
-            .err()
-            .unwrap()
-            .kind,
+        open(
+            &Storages::default(),
+            dir.path().to_str().unwrap(),
+            &BackupFilter::default()
+        )
+        .err()
+        .unwrap()
+        .kind,
         ErrorKind::Unsupported
     );
 }
@@ -134,10 +153,14 @@ fn a_foreign_file_is_no_archive() {
         let path = dir.path().join("f");
         fs::write(&path, content).unwrap();
         assert_eq!(
-            open(path.to_str().unwrap(), &BackupFilter::default())
-                .err()
-                .unwrap()
-                .kind,
+            open(
+                &Storages::default(),
+                path.to_str().unwrap(),
+                &BackupFilter::default()
+            )
+            .err()
+            .unwrap()
+            .kind,
             ErrorKind::Unsupported
         );
     }
@@ -195,6 +218,7 @@ fn show_prints_the_root() {
     let show = |json| {
         let mut out = Vec::new();
         Show {
+            storages: Storages::default(),
             from: dir.path().to_str().unwrap().into(),
             filter: Default::default(),
             json,
@@ -212,6 +236,7 @@ fn show_prints_the_root() {
 
 fn against(dir: &Path) -> VerifyVerdict {
     let verify = Verify {
+        storages: Storages::default(),
         from: dir.join("repo").to_str().unwrap().into(),
         filter: BackupFilter::default(),
         data: false,
@@ -357,6 +382,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
     }
     fixture.write_repository(&dir.path().join("repo"));
     let restore = Restore {
+        storages: Storages::default(),
         from: dir.path().join("repo").to_str().unwrap().into(),
         filter: BackupFilter::default(),
         to: to.clone(),

@@ -11,7 +11,7 @@ use fullbore_format::{
 };
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::protocol::intent_key;
-use fullbore_storage::{Leased, LocalObjects, Objects, Take};
+use fullbore_storage::{Leased, LocalObjects, Objects, Storages, Take};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -2036,6 +2036,7 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
 /// What a repair would do.
 fn planned(repository: &Path) -> Vec<RepairStep> {
     let repair = Repair {
+        storages: Storages::default(),
         repository: repository.into(),
         data: false,
         workers: NonZeroUsize::MIN,

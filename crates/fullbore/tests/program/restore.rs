@@ -7,6 +7,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -101,6 +102,7 @@ fn one_worker_and_many_restore_the_same_tree() {
     let trees = [1, 2, 9].map(|workers| {
         let to = dir.path().join(workers.to_string());
         Restore {
+            storages: Storages::default(),
             workers: workers.try_into().unwrap(),
             ..plan(&dir.path().join("repo"), &to)
         }
@@ -168,6 +170,7 @@ fn only_what_was_selected_comes_back_with_the_directories_above_it() {
     let to = dir.path().join("to");
     let paths = vec![b"./a/b/f01".to_vec(), b"/big/".to_vec()];
     Restore {
+        storages: Storages::default(),
         paths,
         ..plan(&dir.path().join("repo"), &to)
     }
@@ -197,6 +200,7 @@ fn a_path_that_is_not_there_is_an_error_that_names_it() {
     let to = dir.path().join("to");
     let paths = vec![b"a".to_vec(), b"a/nothing".to_vec()];
     let error = Restore {
+        storages: Storages::default(),
         paths,
         ..plan(&dir.path().join("repo"), &to)
     }
@@ -223,6 +227,7 @@ fn a_hard_link_without_its_target_gets_the_content() {
     let to = dir.path().join("to");
     let paths = vec![b"x".to_vec(), b"y".to_vec()];
     Restore {
+        storages: Storages::default(),
         paths,
         ..plan(&dir.path().join("repo"), &to)
     }
@@ -255,6 +260,7 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
     std::os::unix::fs::symlink(&outside, to.join("a/b")).unwrap();
     std::os::unix::fs::symlink(outside.join("f01"), to.join("a/b.txt")).unwrap();
     Restore {
+        storages: Storages::default(),
         overwrite: fullbore_engine::restore::Overwrite::All,
         ..plan(&dir.path().join("repo"), &to)
     }
@@ -287,6 +293,7 @@ fn a_symlink_of_the_backup_leads_nobody_out_of_the_target() {
         fixture.write_repository(&dir.path().join("repo"));
         let to = dir.path().join("to");
         let restored = Restore {
+            storages: Storages::default(),
             overwrite,
             ..plan(&dir.path().join("repo"), &to)
         }
@@ -324,6 +331,7 @@ fn files_that_were_not_captured_are_left_out() {
     for name in ["gone", "denied"] {
         let paths = vec![name.into()];
         let one = Restore {
+            storages: Storages::default(),
             paths,
             ..plan(&dir.path().join("repo"), &dir.path().join("one"))
         };
@@ -370,7 +378,7 @@ fn recorded(repository: &Path, plan: &Restore) -> (u64, u64) {
     use std::sync::atomic::Ordering::Relaxed;
     let (bytes, calls) = <(std::sync::Arc<std::sync::atomic::AtomicU64>, _)>::default();
     let inner = Box::new(fullbore_repository::archive::object::BackupObjects::new(
-        &fullbore_repository::open::repository_at(repository).unwrap(),
+        &Storages::default().repository_at(repository).unwrap(),
         fixture::ID,
     ));
     let store = Recording {
@@ -398,6 +406,7 @@ fn one_file_out_of_many_reads_the_root_two_pages_and_its_frame() {
     }
     let root = fixture.write_repository(&dir.path().join("repo"));
     let plan = Restore {
+        storages: Storages::default(),
         paths: vec![b"f12345".to_vec()],
         ..plan(&dir.path().join("repo"), &dir.path().join("to"))
     };

@@ -8,6 +8,7 @@ use fullbore_engine::{
 use fullbore_format::digest::Algorithm;
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use std::{path::Path, sync::Arc};
 use tempfile::tempdir;
 use testkit::fixture::{Fixture, content, plan};
@@ -24,6 +25,7 @@ fn restore(from: &Path, to: &Path) {
 
 fn verify(from: &Path, against: &Path) -> VerifyVerdict {
     let verify = Verify {
+        storages: Storages::default(),
         from: from.to_str().unwrap().into(),
         filter: Default::default(),
         data: true,
@@ -35,6 +37,7 @@ fn verify(from: &Path, against: &Path) -> VerifyVerdict {
 
 fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
     let backup = Backup {
+        storages: Storages::default(),
         subject: Subject::Files(Scope {
             paths: vec![tree.into()],
             ..Scope::default()
@@ -123,6 +126,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 segment_bytes: 1 << 30,
             };
             let backup = Backup {
+                storages: Storages::default(),
                 subject: Subject::Files(Scope {
                     paths: vec![tree.clone()],
                     ..Scope::default()

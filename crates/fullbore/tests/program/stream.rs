@@ -3,6 +3,7 @@
 use fullbore_engine::restore::{Restore, Summary};
 use fullbore_format::error::{ErrorKind, Result};
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tempfile::tempdir;
 use testkit::fixture::{Fixture, content, look, plan, restore};
@@ -74,6 +75,7 @@ fn a_cut_tar_restores_what_is_whole_and_says_so() {
     let error = restore(&dir.path().join("x.tar"), &to).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     let again = Restore {
+        storages: Storages::default(),
         overwrite: fullbore_engine::restore::Overwrite::All,
         keep_going: true,
         ..plan(&dir.path().join("x.tar"), &to)
@@ -127,6 +129,7 @@ fn a_selection_from_a_tar_takes_what_it_names_only() {
     assert!(run(dir.path(), "tar --format=posix -C tree -cf x.tar ."));
     let to = dir.path().join("to");
     let some = Restore {
+        storages: Storages::default(),
         paths: vec![b"a/b/f01".to_vec()],
         ..plan(&dir.path().join("x.tar"), &to)
     };
@@ -136,6 +139,7 @@ fn a_selection_from_a_tar_takes_what_it_names_only() {
         ["", "a", "a/b", "a/b/f01"]
     );
     let none = Restore {
+        storages: Storages::default(),
         paths: vec![b"nope".to_vec()],
         ..plan(&dir.path().join("x.tar"), &dir.path().join("to2"))
     };
@@ -253,6 +257,7 @@ fn a_flipped_byte_is_damage_in_every_codec() {
             error.detail
         );
         let again = Restore {
+            storages: Storages::default(),
             keep_going: true,
             ..plan(
                 &dir.path().join("x"),

@@ -9,6 +9,7 @@ mod local_directory;
 mod sealed;
 mod stock_age;
 pub(crate) mod suite;
+mod two_stores;
 mod wrappers;
 
 use fullbore_storage::{

@@ -86,9 +86,9 @@ sealed_suite!(
 // A host that has no place for copies.
 sealed_suite!(
     kept_over_sealed,
-    in_memory(|memory| Arc::new(KeptBackups::in_directory(
+    in_memory(|memory| Arc::new(KeptBackups::new(
         SealedObjects::new(Arc::new(memory), ring()),
-        Path::new("/proc/no/such/directory")
+        Some(Path::new("/proc/no/such/directory"))
     )))
 );
 
@@ -759,7 +759,7 @@ fn a_host_that_only_adds_reads_its_own_lists_and_only_those_of_the_root_that_is_
     );
     let host: Storage = Arc::new(sealed.clone());
     let state = tempfile::tempdir().unwrap();
-    let kept: Storage = Arc::new(KeptBackups::in_directory(sealed.clone(), state.path()));
+    let kept: Storage = Arc::new(KeptBackups::new(sealed.clone(), Some(state.path())));
     let whole = seal(&root_of(ID)).unwrap();
     upload(&*kept, &format!("backups/{ID}/manifest"), b"pages", 2);
     kept.put(&root_key(ID), &whole, &PutIf::Absent).unwrap();
@@ -787,7 +787,7 @@ fn a_host_that_only_adds_reads_its_own_lists_and_only_those_of_the_root_that_is_
         "the copy is of another root"
     );
     // Without the directory there is nothing to read.
-    let elsewhere = KeptBackups::in_directory(sealed, Path::new("/proc/no/such/directory"));
+    let elsewhere = KeptBackups::new(sealed, Some(Path::new("/proc/no/such/directory")));
     let manifest = elsewhere.get(&format!("backups/{ID}/manifest"));
     assert_eq!(kind_of(manifest), ErrorKind::Permission);
 }

@@ -364,7 +364,6 @@ fn a_side_that_breaks_the_rules_is_given_up() {
             "a frame that is cut",
             frame(&[0x82, 0, 0x80], 0)[..9].to_vec(),
         ),
-        ("data of no call", frame(&[0x82, 1, 0x81, 7], 1)),
         (
             "data of a call that has none",
             frame(&[0x82, 2, 0x82, 1, 0x82, 18, 0x80], 1),
@@ -396,13 +395,13 @@ fn a_side_that_breaks_the_rules_is_given_up() {
 
 #[test]
 fn more_of_a_call_than_may_be_sent_ends_the_connection() {
-    // A run with 2 MiB of arguments, and more of them than it announces; and one that announces more.
+    // Arguments of a run: more of them than it announces, and more than 2 MiB.
     let run = |following: u8| {
         let header = [0x82, 2, 0x83, 1, 0x82, 16, 0x80, 0x1a, 0, following, 0, 0];
         frame(&header, 1 << 20)
     };
     let part = frame(&[0x82, 1, 0x81, 1], 1 << 20);
-    for bytes in [[run(16), part.clone(), part].concat(), run(17)] {
+    for bytes in [[run(8), part].concat(), run(17)] {
         let error = after_saying(&bytes);
         assert_eq!(error.kind, ErrorKind::Corrupt, "{}", error.line());
     }

@@ -285,6 +285,21 @@ fn keys_of_a_host_that_may_delete_are_counted_before_they_take_memory() {
 }
 
 #[test]
+fn data_of_calls_that_are_refused_or_were_never_made_takes_no_memory() {
+    let dir = scratch();
+    let mut peer = HostilePeer::open(&format!("read:{}", repository(dir.path())));
+    let before = peer.peak();
+    for id in 1000..1064 {
+        peer.send(PART, &[Number(id)], &[b'`'; 1 << 20]).unwrap();
+    }
+    for _ in 0..64 {
+        peer.is_refused(DELETE, &[b'`'; 400 << 10], "may only read");
+    }
+    let after = peer.peak();
+    assert!(after - before <= MORE_MIB, "{before} and {after} MiB");
+}
+
+#[test]
 fn answers_that_a_host_does_not_take_hold_no_more_than_one_of_them() {
     let dir = scratch();
     let repository = repository(dir.path());

@@ -18,7 +18,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_storage::{
-    LocalObjects, Objects, SealedObjects, access::archive_keys, asked_twice, failed_to_read,
+    LocalObjects, Objects, SealedObjects, Storages, asked_twice, failed_to_read,
 };
 use std::{
     fs::File,
@@ -225,8 +225,8 @@ impl BackupObjects {
         }
         let repository = self.objects.describe("");
         if is_absent(layout::REPOSITORY) {
-            let what = format!("repository {repository} does not exist any more");
-            return Error::new(ErrorKind::Gone, what)
+            let message = format!("repository {repository} does not exist any more");
+            return Error::new(ErrorKind::Gone, message)
                 .because("it was moved or removed while it was read");
         }
         Error::new(
@@ -317,8 +317,12 @@ impl ObjectReader for BackupObjects {
         let Some(sealed) = self.objects.as_sealed() else {
             return Ok(held.copy(offset, len, out));
         };
-        let stored = |from, len| held.get(from, len);
-        sealed.open_held(&self.key(object), stored, (offset, len), out)
+        sealed.open_held(
+            &self.key(object),
+            |start, len| held.get(start, len),
+            (offset, len),
+            out,
+        )
     }
 
     fn check_readable(&self) -> Result<()> {
@@ -353,8 +357,8 @@ enum ArchiveFile {
 }
 
 impl ArchiveFile {
-    /// Opens the file at `path`, with the keys of this process if it is encrypted.
-    fn open(path: &Path) -> Result<Self> {
+    /// Opens the file at `path`, with the keys of `storages` if it is encrypted.
+    fn open(storages: &Storages, path: &Path) -> Result<Self> {
         let file = open_file(path, |path| File::open(path))?;
         let clear = Self::Clear(file);
         let stored_bytes = file_len(&clear, path)?;
@@ -364,7 +368,7 @@ impl ArchiveFile {
         match clear {
             Self::Clear(file) if is_sealed(&head) => {
                 let name = format!("{path:?}");
-                let keys = archive_keys(&head, &name)?;
+                let keys = storages.archive_keys(&head, &name)?;
                 let sealed = SealedFile::open(file, stored_bytes, &keys, &name)?;
                 Ok(Self::Sealed(sealed.into()))
             }
@@ -379,8 +383,8 @@ impl OneFileObjects {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it begins like an archive of fullbore but does not end like one, or the
     /// system's error.
-    pub fn open(path: &Path) -> Result<Option<Self>> {
-        let file = ArchiveFile::open(path)?;
+    pub fn open(storages: &Storages, path: &Path) -> Result<Option<Self>> {
+        let file = ArchiveFile::open(storages, path)?;
         let bytes = file_len(&file, path)?;
         let root = archive_reader(&file, path, bytes).locator()?;
         match root {
@@ -398,8 +402,8 @@ impl OneFileObjects {
 
     /// Returns whether fullbore wrote the file at `path`, damaged or not. A file that cannot be
     /// read does not count.
-    pub fn is_ours(path: &Path) -> bool {
-        ArchiveFile::open(path)
+    pub fn is_ours(storages: &Storages, path: &Path) -> bool {
+        ArchiveFile::open(storages, path)
             .and_then(|file| {
                 let bytes = file_len(&file, path)?;
                 archive_reader(&file, path, bytes).begins_with_label()
@@ -432,8 +436,8 @@ impl ObjectReader for OneFileObjects {
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let at = self.start(object)?.saturating_add(offset);
-        read_exactly(&self.file, &self.path, at, len, out)
+        let position = self.start(object)?.saturating_add(offset);
+        read_exactly(&self.file, &self.path, position, len, out)
     }
 
     fn len(&self, object: &ObjectName) -> Result<u64> {
@@ -512,10 +516,10 @@ fn read_exactly(
         return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
     }
     out.resize(len, 0);
-    let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
+    let message = || format!("could not read {len} bytes at byte {offset} of {path:?}");
     asked_twice(|| clear.read_exact_at(out, offset)).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
-        _ => failed_to_read(what(), e),
+        io::ErrorKind::UnexpectedEof => Error::corrupt(message()).because("it ends too early"),
+        _ => failed_to_read(message(), e),
     })
 }
 

@@ -11,6 +11,7 @@ use fullbore_format::{
         unpack_segment,
     },
 };
+use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of the tar header before a segment.
@@ -145,12 +146,30 @@ impl WalArchive {
         Ok(())
     }
 
+    /// Joins single segments unless this is a dry run. Returns the listing after that, and how many were joined. Damage is a matter
+    /// for `wal check`: nothing is joined then.
+    pub(super) fn joined_listing(
+        &self,
+        listing: WalListing,
+        dry: bool,
+    ) -> Result<(WalListing, u64)> {
+        if dry {
+            return Ok((listing, 0));
+        }
+        match self.join(&listing, Timestamp::now().as_second()) {
+            Ok(0) => Ok((listing, 0)),
+            Ok(joined) => Ok((self.listing()?, joined)),
+            Err(error) if error.kind.is_loss() || error.kind == ErrorKind::Full => Ok((listing, 0)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Joins single segments that were stored for more than a day: one object holds up to 64 of them. The single ones stay until
     /// they are [covered](WalArchive::covered) and their grace is over. Returns how many were joined.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] for damage; the storage's.
-    pub(super) fn join(&self, listing: &WalListing, now: i64) -> Result<u64> {
+    fn join(&self, listing: &WalListing, now: i64) -> Result<u64> {
         let mut joined = 0;
         for group in single_groups(listing) {
             joined += self.join_group(&group, now)?;

@@ -1,7 +1,7 @@
 //! Addresses of object stores, as they are named on the command line.
 
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
-use fullbore_wire::key::check_prefix;
+use fullbore_wire::key::{check_prefix, is_below};
 use std::fmt;
 
 /// The protocols of object stores.
@@ -73,6 +73,13 @@ impl CloudAddress {
             bucket: bucket.to_owned(),
             prefix: prefix.to_owned(),
         }))
+    }
+
+    /// Returns whether `other` is this place or a place below it.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let is_one_bucket = self.service == other.service && self.bucket == other.bucket;
+        let is_below = self.prefix.is_empty() || is_below(&other.prefix, &self.prefix);
+        is_one_bucket && (is_below || self.prefix == other.prefix)
     }
 }
 

@@ -54,6 +54,11 @@ impl Store {
         settings.check()?;
         environment.check()?;
         let connector = MeteredConnector(meter.clone());
+        let of_profile = settings.profile.as_deref();
+        let environment = &of_profile.map_or_else(
+            || environment.clone(),
+            |profile| environment.with_profile(profile),
+        );
         match address.service {
             CloudService::S3 => open_s3(address, settings, environment, connector),
             CloudService::Gcs => open_gcs(address, settings, environment, connector),
@@ -267,6 +272,7 @@ fn only_s3(address: &CloudAddress, settings: &CloudSettings) -> Result<()> {
             settings.retention.is_some(),
         ),
         ("path-style", settings.is_path_style.is_some()),
+        ("profile", settings.profile.is_some()),
     ];
     match foreign.into_iter().find(|(_, is_set)| *is_set) {
         Some((key, _)) => {

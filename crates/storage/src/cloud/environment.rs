@@ -37,6 +37,9 @@ const FREE: [&str; 5] = [
     "_SERVICE_ACCOUNT_PATH",
 ];
 
+/// Variables that name the files with profiles.
+const FILES: [&str; 2] = ["AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"];
+
 /// Variables of the environment. Their values may be secrets: only names are ever printed.
 #[derive(Clone, Default)]
 pub struct CloudEnvironment(BTreeMap<String, String>);
@@ -80,6 +83,18 @@ impl CloudEnvironment {
             .get(name)
             .map(String::as_str)
             .filter(|value| !value.is_empty())
+    }
+
+    /// Returns these variables with this profile of AWS's own tools in place of all that names credentials, a region or an
+    /// endpoint of AWS: keys of the environment must not go to the store of another account.
+    pub(super) fn with_profile(&self, profile: &str) -> Self {
+        let is_kept = |name: &&String| !name.starts_with("AWS_") || FILES.contains(&name.as_str());
+        let others = self.0.iter().filter(|(name, _)| is_kept(name));
+        let mut variables: BTreeMap<_, _> = others
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        variables.insert("AWS_PROFILE".to_owned(), profile.to_owned());
+        Self(variables)
     }
 
     /// The variables whose names begin with `prefix`, in the order of their names.
@@ -161,6 +176,23 @@ mod tests {
         assert_eq!(environment.get("AWS_SECRET_ACCESS_KEY"), Some("hunter2"));
         assert_eq!(environment.below("AWS_S").count(), 1);
         assert_eq!(environment.below("AWS_T").count(), 0);
+    }
+
+    #[test]
+    fn a_named_profile_takes_the_place_of_all_variables_but_its_files() {
+        let variables = [
+            ("AWS_ACCESS_KEY_ID", "a"),
+            ("AWS_ENDPOINT_URL", "http://a:1"),
+            ("AWS_REGION", "a"),
+            ("AWS_CONFIG_FILE", "/c"),
+            ("HOME", "/h"),
+        ];
+        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let environment = CloudEnvironment::of(variables.map(own)).with_profile("b");
+        assert_eq!(
+            format!("{environment:?}"),
+            "{\"AWS_CONFIG_FILE\", \"AWS_PROFILE\", \"HOME\"}"
+        );
     }
 
     #[test]

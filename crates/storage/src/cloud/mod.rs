@@ -17,6 +17,7 @@ mod listing;
 mod pages;
 mod profile;
 mod settings;
+mod store_settings;
 mod transport;
 mod unfinished;
 mod upload;
@@ -27,6 +28,7 @@ pub use settings::{
     AUTO_CONNECTIONS, AUTO_PARTS, CloudSettings, ObjectRetention, RetryPolicy, SETTING_KEYS,
     SETTING_VARIABLES, ServerEncryption, UploadChecksum,
 };
+pub use store_settings::StoreSettings;
 pub use transport::CloudCounts;
 
 use super::{

@@ -6,7 +6,10 @@ use super::{
     endpoint::checked_endpoint,
     environment::{CloudEnvironment, check_plain, check_region},
 };
-use fullbore_format::error::{Error, ErrorKind, Result, quoted};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result, quoted},
+    text::size,
+};
 use std::{
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
@@ -22,6 +25,9 @@ pub const AUTO_CONNECTIONS: usize = 64;
 /// Parts of uploads on their way at most: 64 MiB, which fill 1 GB/s at 60 ms for a part.
 pub const AUTO_PARTS: usize = 8;
 
+/// The least limit, so that the wait for one part stays short.
+const MIN_RATE: NonZeroU64 = NonZeroU64::new(64 << 10).unwrap();
+
 /// How an object store is reached, and what it does with objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CloudSettings {
@@ -29,6 +35,8 @@ pub struct CloudSettings {
     pub endpoint: Option<String>,
     /// Is the bucket in the path of a URL and not in its host? By default yes where an endpoint is given.
     pub is_path_style: Option<bool>,
+    /// The profile of AWS's own tools that the credentials come from. It goes before the variables of the environment.
+    pub profile: Option<String>,
     /// The region of the bucket.
     pub region: Option<String>,
     /// A file of certificates in PEM format that are trusted besides those of the system.
@@ -115,8 +123,9 @@ impl Default for RetryPolicy {
 }
 
 /// Every key and an example of its value, in the order of the documentation.
-pub const SETTING_KEYS: [(&str, &str); 12] = [
+pub const SETTING_KEYS: [(&str, &str); 16] = [
     ("endpoint", "https://store.example:9000"),
+    ("profile", "offsite"),
     ("path-style", "yes"),
     ("region", "eu-central-1"),
     ("ca-file", "/etc/ssl/store.pem"),
@@ -128,6 +137,9 @@ pub const SETTING_KEYS: [(&str, &str); 12] = [
     ("checksum", "crc64"),
     ("batch-delete", "no"),
     ("tries", "10"),
+    ("connections", "16"),
+    ("limit-upload", "10M"),
+    ("limit-download", "10M"),
 ];
 
 impl CloudSettings {
@@ -178,6 +190,7 @@ impl CloudSettings {
         let text = || Some(value.to_owned());
         match key {
             "endpoint" => self.endpoint = Some(checked_endpoint(value).map_err(bad)?),
+            "profile" => self.profile = text(),
             "path-style" => self.is_path_style = Some(yes_or_no(value).map_err(bad)?),
             "region" => {
                 check_region(value).map_err(bad)?;
@@ -217,6 +230,14 @@ impl CloudSettings {
                 let tries = value.parse().ok().filter(|tries| (1..=100).contains(tries));
                 self.retries.tries = tries.ok_or_else(|| bad("1 to 100 is expected"))?;
             }
+            "connections" => {
+                let number = value
+                    .parse()
+                    .map_err(|_| bad("a number above 0 is expected"));
+                self.connections = Some(number?);
+            }
+            "limit-upload" => self.upload_limit = Some(rate(value).map_err(bad)?),
+            "limit-download" => self.download_limit = Some(rate(value).map_err(bad)?),
             // For tests, and in no documentation: one host with another time would take the others for dead.
             "renewal-millis" => {
                 let millis = value
@@ -278,6 +299,13 @@ fn yes_or_no(value: &str) -> Result<bool, &'static str> {
         "no" | "false" | "0" => Ok(false),
         _ => Err("yes or no is expected"),
     }
+}
+
+/// Reads bytes a second.
+fn rate(value: &str) -> Result<NonZeroU64, &'static str> {
+    let rate = size::parse(value).ok().and_then(NonZeroU64::new);
+    rate.filter(|rate| *rate >= MIN_RATE)
+        .ok_or("at least 64K is expected")
 }
 
 fn unknown_key(key: &str) -> Error {

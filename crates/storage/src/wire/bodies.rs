@@ -1,7 +1,7 @@
 //! The data of calls: how much there may be of each kind, and keeping it until it is here as a whole.
 //!
-//! A call comes before its data. So the side that is asked knows what the data is for before it takes memory, and drops data of calls that
-//! it does not allow.
+//! A call comes before its data. So the side that is asked knows what the data is for before it takes memory. A call that it does not allow
+//! is answered at once, and the data that still comes for it is dropped.
 
 use super::{
     WireService,
@@ -18,7 +18,7 @@ use fullbore_wire::{
 };
 use minicbor::Decoder;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     num::NonZeroU64,
     sync::atomic::{AtomicUsize, Ordering::AcqRel},
 };
@@ -93,6 +93,11 @@ pub(super) struct Job {
 }
 
 impl Job {
+    fn whole(id: u64, call: Call, body: Vec<u8>) -> Self {
+        let body = Ok(body);
+        Self { id, call, body }
+    }
+
     pub(super) fn body_bytes(&self) -> usize {
         self.body.as_ref().map_or(0, Vec::len)
     }
@@ -106,7 +111,8 @@ pub(super) struct Arriving {
 
 #[derive(Debug)]
 struct ArrivingCall {
-    job: Job,
+    call: Call,
+    body: Vec<u8>,
     /// Bytes that did not come yet.
     following: u64,
 }
@@ -136,40 +142,44 @@ impl Arriving {
             return Err(violated("it sends more than it may"));
         }
         let allowed = kind.map_or(Ok(()), |kind| limit.check(kind, bytes));
-        let body = match allowed {
-            Ok(()) => Ok(held_body(held_bytes, bytes as usize, data)?),
-            Err(refused) => Err(refused),
-        };
-        let job = Job { id, call, body };
-        if following == 0 {
-            return Ok(Some(job));
+        if let Err(refused) = allowed {
+            let body = Err(refused);
+            return Ok(Some(Job { id, call, body }));
         }
-        let is_second = self
-            .calls
-            .insert(id, ArrivingCall { job, following })
-            .is_some();
+        let body = held_body(held_bytes, bytes as usize, data)?;
+        if following == 0 {
+            return Ok(Some(Job::whole(id, call, body)));
+        }
+        let arriving = ArrivingCall {
+            call,
+            body,
+            following,
+        };
+        let is_second = self.calls.insert(id, arriving).is_some();
         if is_second || self.calls.len() > MAX_CALLS {
             return Err(violated("it makes more calls than it may"));
         }
         Ok(None)
     }
 
-    /// Takes further data of a call. Returns the call if it is whole.
+    /// Takes further data of a call. Returns the call if it is whole. Drops data of a call that was refused.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the other side did not announce this data.
+    /// [`ErrorKind::Corrupt`] if the other side announced less for this call.
     pub(super) fn add_part(&mut self, id: u64, data: &[u8]) -> Result<Option<Job>> {
-        let unannounced = || violated("it sends more than it may");
-        let arriving = self.calls.get_mut(&id).ok_or_else(unannounced)?;
+        let Entry::Occupied(mut found) = self.calls.entry(id) else {
+            return Ok(None);
+        };
+        let arriving = found.get_mut();
         let left = arriving.following.checked_sub(data.len() as u64);
-        arriving.following = left.filter(|_| !data.is_empty()).ok_or_else(unannounced)?;
-        if let Ok(body) = &mut arriving.job.body {
-            body.extend_from_slice(data);
+        let left = left.filter(|_| !data.is_empty());
+        arriving.following = left.ok_or_else(|| violated("it sends more than it may"))?;
+        arriving.body.extend_from_slice(data);
+        if arriving.following > 0 {
+            return Ok(None);
         }
-        match arriving.following {
-            0 => Ok(self.calls.remove(&id).map(|arriving| arriving.job)),
-            _ => Ok(None),
-        }
+        let whole = found.remove();
+        Ok(Some(Job::whole(id, whole.call, whole.body)))
     }
 }
 
@@ -309,25 +319,23 @@ mod tests {
     }
 
     #[test]
-    fn data_of_a_call_that_is_not_allowed_is_dropped_and_the_call_is_refused() {
+    fn a_call_that_is_not_allowed_is_refused_at_once_and_its_data_is_dropped() {
         let held = AtomicUsize::new(0);
         let mut arriving = Arriving::default();
-        let begun = arriving.begin(limit(&NoService), &held, put(1, 3), b"ab");
-        let begun = begun.unwrap();
-        assert!(begun.is_none());
-        assert!(arriving.add_part(1, b"c").unwrap().is_none());
-        let job = arriving.add_part(1, b"de").unwrap().unwrap();
+        let job = arriving.begin(limit(&NoService), &held, put(1, 3), b"ab");
+        let job = job.unwrap().unwrap();
         assert_eq!(job.body.unwrap_err().kind, ErrorKind::Permission);
+        assert!(arriving.add_part(1, b"c").unwrap().is_none());
+        assert!(arriving.add_part(1, b"de").unwrap().is_none());
         assert_eq!(held.into_inner(), 0);
     }
 
     #[test]
-    fn data_that_was_not_announced_or_is_too_much_ends_the_session() {
+    fn more_data_than_was_announced_or_is_allowed_ends_the_session() {
         let service = OfferedObjects::new(Arc::new(MemoryObjects::new()));
         let service = limit(&service);
         let held = AtomicUsize::new(0);
         let mut arriving = Arriving::default();
-        arriving.add_part(1, b"a").unwrap_err();
         arriving.begin(service, &held, put(1, 2), b"").unwrap();
         arriving.add_part(1, b"").unwrap_err();
         arriving.begin(service, &held, put(2, 2), b"").unwrap();

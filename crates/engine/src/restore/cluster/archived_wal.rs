@@ -69,7 +69,7 @@ pub(crate) fn look(
     if !location.is_repository() {
         return Ok(None);
     }
-    let objects = location.objects()?;
+    let objects = restore.storages.objects(&location)?;
     if !has_wal_of(&*objects, &cluster.system_identifier)? {
         return Ok(None);
     }

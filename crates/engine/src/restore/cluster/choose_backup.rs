@@ -15,7 +15,7 @@ use fullbore_postgres::{
 use fullbore_repository::archive::small_file::small_file;
 use fullbore_repository::{
     archive::Archive,
-    open::{is_repository, list_backups, named, open, place, repository_at},
+    open::{is_repository, list_backups, named, open, place},
     select::{BackupFilter, SourceList, check_later},
     wal::WalNeeds,
 };
@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub(crate) fn open_chosen(restore: &Restore, in_place: bool) -> Result<Archive> {
     match choose_of_cluster(restore, in_place)? {
         Some(archive) => Ok(archive),
-        None => open(&restore.from, &restore.filter),
+        None => open(&restore.storages, &restore.from, &restore.filter),
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
     if !is_repository(&restore.from) || restore.postgres == ClusterOptions::default() {
         return Ok(None);
     }
-    let repository = repository_at(&restore.from)?;
+    let repository = restore.storages.repository_at(&restore.from)?;
     let recovery = &restore.postgres.recovery;
     let mut all = ClusterBackups::all(&repository, &restore.filter)?;
     let Some((newest, cluster)) = all.members().next_back() else {
@@ -75,7 +75,8 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
         Some(chosen) => all.check_single_history(chosen)?,
         None => id,
     };
-    open(named(&restore.from, &id), &BackupFilter::default()).map(Some)
+    let chosen = named(&restore.from, &id);
+    open(&restore.storages, chosen, &BackupFilter::default()).map(Some)
 }
 
 /// The backups of clusters in a repository, oldest first; mostly of one cluster. Unreadable backups
@@ -89,7 +90,8 @@ impl ClusterBackups {
     /// Returns the backups of the restored cluster; `None` if it does not come from a repository.
     pub(crate) fn of_cluster(restore: &Restore, cluster: &ClusterInfo) -> Option<Self> {
         let (location, _) = place(&restore.from).ok()?;
-        let mut backups = Self::all(&location.objects().ok()?, &BackupFilter::default()).ok()?;
+        let repository = restore.storages.objects(&location).ok()?;
+        let mut backups = Self::all(&repository, &BackupFilter::default()).ok()?;
         backups.retain_cluster(&cluster.system_identifier);
         Some(backups)
     }

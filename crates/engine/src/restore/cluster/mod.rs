@@ -186,7 +186,8 @@ pub(crate) fn write_archived_wal(
         return Ok(());
     };
     let (location, _) = place(&restore.from)?;
-    let wal = WalArchive::new(location.objects()?, &cluster.system_identifier)
+    let objects = restore.storages.objects(&location)?;
+    let wal = WalArchive::new(objects, &cluster.system_identifier)
         .preferring(restore.postgres.recovery.wal_from.clone());
     let mut writer = TargetWriter::new(tree);
     let root = archive.find(b"")?;

@@ -139,7 +139,8 @@ impl<'a> Delta<'a> {
         if let Some(archive) = choose_backup::choose_of_cluster(self.restore, true)? {
             return Ok(archive);
         }
-        match open_any(&self.restore.from, &self.restore.filter)? {
+        let restore = self.restore;
+        match open_any(&restore.storages, &restore.from, &restore.filter)? {
             OpenedFrom::Backup(archive) => Ok(*archive),
             OpenedFrom::Foreign(path) => {
                 let what =

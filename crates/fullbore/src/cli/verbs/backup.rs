@@ -45,6 +45,7 @@ use fullbore_platform::{
 };
 use fullbore_postgres::request::Wal;
 use fullbore_repository::{base::WantedBase, compare::Compare};
+use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
     ffi::{OsStr, OsString},
@@ -216,24 +217,24 @@ pub(in crate::cli) struct BackupArgs {
 /// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
-pub(in crate::cli) fn run(args: BackupArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
     match args.metrics.clone().filter(|_| !args.dry_run) {
-        Some(file) => measured(args, &file),
-        None => store(args, &mut None),
+        Some(file) => measured(args, storages, &file),
+        None => store(args, storages, &mut None),
     }
 }
 
 /// Makes the backup, and writes numbers of it to a file.
-fn measured(args: BackupArgs, file: &Path) -> Result<u8> {
+fn measured(args: BackupArgs, storages: &Storages, file: &Path) -> Result<u8> {
     let profile = profile::of_process().map(|profile| &profile.name[..]);
     let file = MetricsFile::new(file, profile)?;
     let begun = Instant::now();
     let to = args.to.clone();
     let mut result = None;
-    let code = store(args, &mut result);
+    let code = store(args, storages, &mut result);
     let own = profile::of_process().and_then(|profile| profile.own_source());
-    let newest = newest_backups(&to, own.as_ref()).ok();
-    let wal = newest_wal(&to).unwrap_or_default();
+    let newest = newest_backups(storages, &to, own.as_ref()).ok();
+    let wal = newest_wal(storages, &to).unwrap_or_default();
     file.write(&RunNumbers {
         exit_code: code.as_ref().map_or_else(Error::exit_code, |code| *code),
         seconds: begun.elapsed().as_secs_f64(),
@@ -254,27 +255,31 @@ fn warning_count(result: &serde_json::Value) -> u64 {
 }
 
 /// Makes the backup. `result` gets what `--json` prints at its end.
-fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8> {
-    if let Some(code) = far::backup(&args)? {
+fn store(
+    args: BackupArgs,
+    storages: &Storages,
+    result: &mut Option<serde_json::Value>,
+) -> Result<u8> {
+    if let Some(code) = far::backup(&args, storages)? {
         return Ok(code);
     }
-    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+    let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
     // The question takes a round trip, and the outcome has the answer, too.
-    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
+    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
+        .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
     let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
-    let far = far::subject(&args)?;
+    let far = far::subject(&args, storages)?;
     let word = args.to.clone();
-    let ends = run_ends(&args);
-    let plan = plan(args, to, codec, far)?;
+    let ends = run_ends(&args, storages);
+    let plan = plan(args, storages, to, codec, far)?;
     if dry_run {
         return count(&plan, &output);
     }
     let paper = report.as_deref().map(HtmlReport::open).transpose()?;
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&output, plan.to.is_stdout(), report::SIDES);
+    let progress = Progress::new(storages, &output, plan.to.is_stdout(), report::SIDES);
     if progress.is_drawn() && plan.subject.can_be_counted() {
         count_beside(&plan, &meter);
     }
@@ -321,9 +326,9 @@ fn store(args: BackupArgs, result: &mut Option<serde_json::Value>) -> Result<u8>
 }
 
 /// The ends of the run: files of this host, unless the arguments name something else.
-fn run_ends(args: &BackupArgs) -> RunEnds {
+fn run_ends(args: &BackupArgs, storages: &Storages) -> RunEnds {
     let stdin = args.stdin_name.as_ref().map(|_| OsStr::new("-"));
-    RunEnds::of(stdin, Some(&args.to))
+    RunEnds::of(storages, stdin, Some(&args.to))
 }
 
 /// Said once for each source.
@@ -411,6 +416,7 @@ fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
 
 fn plan(
     args: BackupArgs,
+    storages: &Storages,
     to: SinkSpec,
     codec: Option<Codec>,
     far: Option<FarSubject>,
@@ -423,7 +429,7 @@ fn plan(
     }
     let cluster = match far {
         Some(_) => None,
-        None => requested_cluster(&args)?,
+        None => requested_cluster(&args, storages)?,
     };
     let host = match (args.host, &far) {
         (None, Some(far)) => Some(far.host_name()?),
@@ -455,6 +461,7 @@ fn plan(
         return Err(Error::new(ErrorKind::Usage, what).hint("use a smaller --frame-size"));
     }
     Ok(Backup {
+        storages: storages.clone(),
         subject,
         to,
         no_create: args.no_create,

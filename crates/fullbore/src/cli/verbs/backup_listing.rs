@@ -43,6 +43,7 @@ pub(super) fn print_stored(plan: &Backup, to: &OsStr, root: &Root) -> Result<()>
     }
     if let Some(base) = root.bases.first() {
         let diff = Diff {
+            storages: plan.storages.clone(),
             repository: to.to_owned(),
             a: Some(base.clone()),
             b: root.id.clone(),
@@ -50,7 +51,8 @@ pub(super) fn print_stored(plan: &Backup, to: &OsStr, root: &Root) -> Result<()>
         };
         return printed(|out| diff.run(out).map(|_| 0)).map(drop);
     }
-    let archive = open(named(to, &root.id), &BackupFilter::default())?;
+    let stored = named(to, &root.id);
+    let archive = open(&plan.storages, stored, &BackupFilter::default())?;
     printed(|out| {
         for item in archive.records(&Selection::default(), false) {
             let item = item?;

@@ -11,10 +11,14 @@ use fullbore_postgres::{
     stopped,
 };
 use fullbore_repository::open::is_repository;
+use fullbore_storage::Storages;
 use std::{path::Path, sync::Arc};
 
 /// The cluster to back up, if the source is one.
-pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterRequest>> {
+pub(super) fn requested_cluster(
+    args: &BackupArgs,
+    storages: &Storages,
+) -> Result<Option<ClusterRequest>> {
     if args.stdin_name.is_some() && !args.scope.paths.is_empty() {
         return stream(args).map(|()| None);
     }
@@ -55,14 +59,17 @@ pub(super) fn requested_cluster(args: &BackupArgs) -> Result<Option<ClusterReque
         server,
         fast,
         wal: args.wal.unwrap_or(Wal::Included),
-        archive: archive_of(args),
+        archive: archive_of(args, storages),
     }))
 }
 
 /// The archive in the repository of the backup, unless an option says where the WAL is.
-fn archive_of(args: &BackupArgs) -> Option<Arc<dyn SegmentArchive>> {
-    let is_open = args.wal.is_none() && is_repository(&args.to);
-    is_open.then(|| Arc::new(RepositoryArchive::new(args.to.clone())) as Arc<dyn SegmentArchive>)
+fn archive_of(args: &BackupArgs, storages: &Storages) -> Option<Arc<dyn SegmentArchive>> {
+    if args.wal.is_some() || !is_repository(&args.to) {
+        return None;
+    }
+    let archive = RepositoryArchive::new(storages.clone(), args.to.clone());
+    Some(Arc::new(archive))
 }
 
 /// Refuses PATHs beside a stream, unless they are a command.

@@ -11,6 +11,7 @@ use crate::{
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;
 use fullbore_platform as platform;
+use fullbore_storage::Storages;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 
 /// Memory of all buffers for a directory.
@@ -32,9 +33,10 @@ pub(in crate::cli) struct CatArgs {
     entry: OsString,
 }
 
-pub(in crate::cli) fn run(args: CatArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: CatArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.from, true)?;
     let cat = Cat {
+        storages: storages.clone(),
         from: args.from,
         filter,
         path: args.entry.into_vec(),

@@ -32,8 +32,7 @@ use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_storage::{
-    Location, Objects,
-    access::{connect_to_host, stored_objects},
+    Location, Objects, Storages,
     foreign_words::refuse_foreign,
     ssh::connect_to_peer,
     wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered, unknown_topic},
@@ -134,15 +133,15 @@ impl CopyTreeArgs {
     }
 
     /// Returns whether a backup is copied, and not a directory.
-    pub(in crate::cli) fn is_between_repositories(&self) -> bool {
-        is_between_repositories(&self.from, &self.to).unwrap_or(false)
+    pub(in crate::cli) fn is_between_repositories(&self, storages: &Storages) -> bool {
+        is_between_repositories(storages, &self.from, &self.to).unwrap_or(false)
     }
 }
 
-pub(in crate::cli) fn run(mut args: CopyTreeArgs) -> Result<u8> {
-    if is_between_repositories(&args.from, &args.to)? {
+pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result<u8> {
+    if is_between_repositories(storages, &args.from, &args.to)? {
         check_tree_options(&args)?;
-        return copy_backup(args.from, &args.to, args.repository, &args.output);
+        return copy_backup(storages, args.from, &args.to, args.repository, &args.output);
     }
     // The other host does not have the files.
     let patterns = patterns_in(&args.exclude_from)?;
@@ -155,17 +154,26 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs) -> Result<u8> {
             refuse_foreign("copy to", to)?;
             let granted = options(&args, from)?.target(to);
             let target = Arc::new(NearTarget::granted(granted));
-            copy(&args, from, Some(to), true, target)
+            copy(&args, storages, from, Some(to), true, target)
         }
         (Location::Local(from), Location::Ssh { host, path }) => {
-            let wire = connect_to_host(host, Arc::new(NoService))?;
-            copy(&args, from, Some(path), false, far_target(&args, wire)?)
+            let wire = storages.connect_to_host(host, Arc::new(NoService))?;
+            copy(
+                &args,
+                storages,
+                from,
+                Some(path),
+                false,
+                far_target(&args, wire)?,
+            )
         }
         (Location::Local(from), Location::Peer(_)) => {
             let wire = connect_to_peer()?;
-            copy(&args, from, None, false, far_target(&args, wire)?)
+            copy(&args, storages, from, None, false, far_target(&args, wire)?)
         }
-        (Location::Ssh { host, path }, Location::Local(to)) => pull(&args, host, path, to),
+        (Location::Ssh { host, path }, Location::Local(to)) => {
+            pull(&args, storages, host, path, to)
+        }
         (Location::Ssh { host, path }, Location::Ssh { .. }) => {
             let what = format!("cannot copy from {from} to {to}: both are other hosts");
             let command = format!("ssh {host} fullbore copy {} {to}", path.display());
@@ -182,7 +190,7 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs) -> Result<u8> {
 
 /// Returns whether a backup is meant, and not a directory: the source is a repository or one of its
 /// backups, and the target is one or may become one.
-fn is_between_repositories(from: &OsStr, to: &OsStr) -> Result<bool> {
+fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Result<bool> {
     let is_repository = |location: &Location| match location {
         Location::Local(path) => path.join(REPOSITORY).is_file(),
         Location::Cloud { .. } | Location::Server(_) => true,
@@ -202,7 +210,12 @@ fn is_between_repositories(from: &OsStr, to: &OsStr) -> Result<bool> {
     };
     if let (Location::Ssh { .. }, Location::Ssh { .. }) = (&from_location, &to_location) {
         // Only the other host knows, and a directory is not copied from one to the other.
-        let is_stored = || Ok(stored_objects(&from_location)?.get(REPOSITORY)?.is_some());
+        let is_stored = || {
+            Ok(storages
+                .stored_objects(&from_location)?
+                .get(REPOSITORY)?
+                .is_some())
+        };
         return if names_backup { Ok(true) } else { is_stored() };
     }
     let may_become_one = match &to_location {
@@ -287,11 +300,17 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
 }
 
 /// Runs the copy on the host of the source, with the target on this one.
-fn pull(args: &CopyTreeArgs, host: &str, from: &Path, to: &Path) -> Result<u8> {
+fn pull(
+    args: &CopyTreeArgs,
+    storages: &Storages,
+    host: &str,
+    from: &Path,
+    to: &Path,
+) -> Result<u8> {
     // The other host gets the rights of this command line, and no others.
     let granted = options_below(args, &[from]).target(to);
     let service = PulledTree(NearTarget::granted(granted));
-    let wire = connect_to_host(host, Arc::new(service))?;
+    let wire = storages.connect_to_host(host, Arc::new(service))?;
     wire.run(&far_arguments(args, from, to))
 }
 
@@ -363,6 +382,7 @@ impl WireService for PulledTree {
 
 fn copy(
     args: &CopyTreeArgs,
+    storages: &Storages,
     from: &Path,
     to: Option<&Path>,
     is_near: bool,
@@ -381,7 +401,7 @@ fn copy(
         options: options(args, from)?,
     };
     let meter = Meter::default();
-    let progress = Progress::new(&args.output, false, report::ENDS);
+    let progress = Progress::new(storages, &args.output, false, report::ENDS);
     let copied = progress.watch(&meter, || copy.run(target, log.clone(), &meter));
     progress.clear();
     log.flush();

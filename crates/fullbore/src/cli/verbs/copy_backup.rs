@@ -21,6 +21,7 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -50,17 +51,18 @@ pub(super) struct RepositoryCopyArgs {
 /// # Errors
 /// [`ErrorKind::Usage`] if one of them is no repository; those of the storages.
 pub(super) fn copy_backup(
+    storages: &Storages,
     from: OsString,
     to_word: &OsStr,
     args: RepositoryCopyArgs,
     output: &OutputArgs,
 ) -> Result<u8> {
-    let (to, _) = SinkSpec::parse(to_word, None)?;
+    let (to, _) = SinkSpec::parse(storages, to_word, None)?;
     let is_new = to.is_new_repository();
-    let sealing = sealing_of(&from)?;
+    let sealing = sealing_of(storages, &from)?;
     let to = args
         .encrypt
-        .apply_to_copy(sealing, to, to_word, is_new, args.no_create)?;
+        .apply_to_copy(storages, sealing, to, to_word, is_new, args.no_create)?;
     let Some(storage) = to.storage() else {
         let what =
             format!("cannot copy a backup to {to_word:?}: it goes from repository to repository");
@@ -70,6 +72,7 @@ pub(super) fn copy_backup(
     let filter = args.select.filter(&from, true)?;
     let no_create = args.no_create;
     let copy = Copy {
+        storages: storages.clone(),
         from,
         filter,
         to: storage.clone(),
@@ -77,7 +80,7 @@ pub(super) fn copy_backup(
         workers,
     };
     let meter = Meter::default();
-    let progress = Progress::new(output, false, report::SIDES);
+    let progress = Progress::new(storages, output, false, report::SIDES);
     let copied = progress.watch(&meter, || copy.run(&meter));
     progress.clear();
     let copied = copied?;
@@ -90,7 +93,7 @@ pub(super) fn copy_backup(
     }
     let mut lines = last_lines(&copied, &to.name());
     let last = lines.len().saturating_sub(1);
-    lines.splice(last..last, report::store(None));
+    lines.splice(last..last, report::store(storages.cloud_counts(), None));
     progress.end(&lines, || {
         let mut result = json(&copied);
         result["new_repository"] = is_new.into();

@@ -14,6 +14,7 @@ use fullbore_repository::{
     open::{place, without_backup},
     selector::LATEST,
 };
+use fullbore_storage::Storages;
 use std::{
     ffi::{OsStr, OsString},
     path::PathBuf,
@@ -50,7 +51,7 @@ pub(in crate::cli) struct DiffArgs {
     quiet: bool,
 }
 
-pub(in crate::cli) fn run(args: DiffArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: DiffArgs, storages: &Storages) -> Result<u8> {
     let DiffArgs {
         repository,
         select,
@@ -63,6 +64,7 @@ pub(in crate::cli) fn run(args: DiffArgs) -> Result<u8> {
     let filter = select.filter(&repository, false)?;
     let ends = DiffEnds::new(&repository, a, b, paths)?;
     let diff = Diff {
+        storages: storages.clone(),
         repository: ends.repository,
         filter,
         a: ends.a,

@@ -25,6 +25,7 @@ use fullbore_format::{
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_postgres::restore::{plan::ClusterOptions, recovery::RecoveryOptions};
+use fullbore_storage::Storages;
 use serde_json::{Value, json};
 use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Instant};
 
@@ -86,7 +87,7 @@ pub(in crate::cli) struct DrillArgs {
     output: OutputArgs,
 }
 
-pub(in crate::cli) fn run(args: DrillArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: DrillArgs, storages: &Storages) -> Result<u8> {
     let metrics = args.metrics.as_deref();
     let metrics = metrics
         .map(|path| MetricsFile::new(path, None))
@@ -94,8 +95,9 @@ pub(in crate::cli) fn run(args: DrillArgs) -> Result<u8> {
     let begun = Instant::now();
     let output = args.output.clone();
     let meter = Meter::default();
-    let progress = Progress::new(&output, false, report::ENDS);
-    let drilled = plan(args).and_then(|drill| progress.watch(&meter, || drill.run(&meter)));
+    let progress = Progress::new(storages, &output, false, report::ENDS);
+    let drilled =
+        plan(args, storages).and_then(|drill| progress.watch(&meter, || drill.run(&meter)));
     progress.clear();
     if let Some(metrics) = metrics {
         metrics.write(&numbers(&drilled, begun.elapsed().as_secs_f64()));
@@ -118,7 +120,7 @@ pub(in crate::cli) fn run(args: DrillArgs) -> Result<u8> {
 }
 
 /// The drill that the arguments ask for.
-fn plan(args: DrillArgs) -> Result<Drill> {
+fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
     if args.from == "-" {
         let what = "cannot drill a stream";
         return Err(Error::new(ErrorKind::Usage, what).hint("write it to a file first"));
@@ -131,6 +133,7 @@ fn plan(args: DrillArgs) -> Result<Drill> {
         ..RecoveryOptions::default()
     };
     let restore = Restore {
+        storages: storages.clone(),
         filter: args.select.filter(&args.from, true)?,
         from: args.from,
         to: PathBuf::new(),

@@ -21,6 +21,7 @@ use fullbore_format::{error::Result, text::size};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
 use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
+use fullbore_storage::Storages;
 use serde_json::Value;
 use std::{ffi::OsString, num::NonZeroUsize, sync::Arc};
 
@@ -69,16 +70,17 @@ pub(in crate::cli) struct ExportArgs {
     output: OutputArgs,
 }
 
-pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
-    let (to, codec) = SinkSpec::parse(&args.to, args.compress)?;
+pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
+    let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
     let is_new = to.is_new_repository();
-    let from = sealing_of(&args.from)?;
+    let from = sealing_of(storages, &args.from)?;
     let to = args
         .encrypt
-        .apply_to_copy(from, to, &args.to, is_new, args.no_create)?;
-    let ends = RunEnds::of(Some(&args.from), Some(&args.to));
+        .apply_to_copy(storages, from, to, &args.to, is_new, args.no_create)?;
+    let ends = RunEnds::of(storages, Some(&args.from), Some(&args.to));
     let filter = args.select.filter(&args.from, true)?;
     let export = Export {
+        storages: storages.clone(),
         from: args.from,
         filter,
         no_create: args.no_create,
@@ -90,7 +92,7 @@ pub(in crate::cli) fn run(args: ExportArgs) -> Result<u8> {
         segment_bytes: args.segment_size,
     };
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, export.to.is_stdout(), report::SIDES);
+    let progress = Progress::new(storages, &args.output, export.to.is_stdout(), report::SIDES);
     let exported = progress.watch(&meter, || export.run(&meter));
     progress.clear();
     let exported = exported?;

@@ -27,8 +27,7 @@ use fullbore_repository::{
     writer::must_be_possible,
 };
 use fullbore_storage::{
-    FarBackup, FarRestore, Location, Objects,
-    access::connect_to_host,
+    FarBackup, FarRestore, Location, Objects, Storages,
     ssh::connect_to_peer,
     wire::{AskTopic, MAX_ANSWER_BYTES, NoService, PeerSide, Wire, WireService, unknown_topic},
 };
@@ -74,22 +73,22 @@ const NEAR_FLAGS: [&str; 4] = [
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the paths are on several hosts, or if the destination is no repository; those of the connection.
-pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
+pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8>> {
     if args.on.as_deref() == Some(PEER) {
         return Ok(None);
     }
     let source = source_host(args)?;
     if args.run_on == RunOn::Dest {
-        return run_at_destination(args, source);
+        return run_at_destination(args, storages, source);
     }
     let Some((host, paths)) = source else {
         return Ok(None);
     };
-    let (to, _) = SinkSpec::parse(&args.to, args.compress)?;
-    let is_new = args.encrypt.asks_for_new(&args.to)? && to.is_new_repository();
+    let (to, _) = SinkSpec::parse(storages, &args.to, args.compress)?;
+    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.to, is_new, args.no_create, args.dry_run)?;
+        .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
     let Some(objects) = to.storage() else {
         let what = format!("cannot back up another host to {}", to.name());
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
@@ -110,7 +109,7 @@ pub(super) fn backup(args: &BackupArgs) -> Result<Option<u8>> {
     let report = args.run.report.as_deref();
     let rights = Arc::new(FarBackup::new(objects.clone(), &name));
     let service = NearService::new(Some(rights.clone()), None, report)?;
-    let code = service.run(&host, &arguments)?;
+    let code = service.run(storages, &host, &arguments)?;
     let is_done = [0, UNREADABLE].contains(&code) && !args.dry_run;
     if is_done && !rights.has_root() {
         return Err(stored_nothing(&host));
@@ -138,7 +137,11 @@ fn stored_nothing(host: &str) -> Error {
 const PEER: &str = "peer:";
 
 /// Runs a backup on the host of its destination, if that is another one. Returns the exit code.
-fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Option<u8>> {
+fn run_at_destination(
+    args: &BackupArgs,
+    storages: &Storages,
+    source: Option<FarSource>,
+) -> Result<Option<u8>> {
     check_trees(args)?;
     let Location::Ssh { host, path } = Location::parse(&args.to)? else {
         return Ok(None);
@@ -159,13 +162,13 @@ fn run_at_destination(args: &BackupArgs, source: Option<FarSource>) -> Result<Op
     };
     let files = match from {
         Some(from) => OfferedFiles::Far {
-            wire: connect_to_host(&from, Arc::new(NoService))?,
+            wire: storages.connect_to_host(&from, Arc::new(NoService))?,
             scope: Box::new(scope),
         },
         None => OfferedFiles::Near(served_sources(SourceRights::Scope(scope))),
     };
     let service = NearService::new(None, Some(files), args.run.report.as_deref())?;
-    service.run(&host, &arguments).map(Some)
+    service.run(storages, &host, &arguments).map(Some)
 }
 
 /// Only trees are read for a backup that runs on another host.
@@ -229,9 +232,9 @@ impl NearService {
     }
 
     /// Runs the command of this process on another host, with other arguments. Returns its exit code.
-    fn run(self, host: &str, arguments: &FarArguments) -> Result<u8> {
+    fn run(self, storages: &Storages, host: &str, arguments: &FarArguments) -> Result<u8> {
         let service = Arc::new(self);
-        let wire = connect_to_host(host, service.clone())?;
+        let wire = storages.connect_to_host(host, service.clone())?;
         let code = wire.run(&arguments.of(command_line::words().into_iter().skip(1)));
         // Threads of the session may hold the service until the process ends.
         drop(service.report.locked().take());
@@ -286,7 +289,7 @@ impl WireService for NearService {
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] for what is no tree; those of the connection.
-pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
+pub(super) fn subject(args: &BackupArgs, storages: &Storages) -> Result<Option<FarSubject>> {
     if args.on.as_deref() == Some(PEER) {
         return FarSubject::new(connect_to_peer()?, far_scope(args, &[])).map(Some);
     }
@@ -295,7 +298,7 @@ pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
         return Ok(None);
     };
     let scope = far_scope(args, &paths);
-    let wire = connect_to_host(&host, Arc::new(NoService))?;
+    let wire = storages.connect_to_host(&host, Arc::new(NoService))?;
     Ok(Some(FarSubject::new(wire, scope)?.of_host(name_of(&host))))
 }
 
@@ -303,7 +306,7 @@ pub(super) fn subject(args: &BackupArgs) -> Result<Option<FarSubject>> {
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the backup is in no repository; those of the connection.
-pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
+pub(super) fn restore(args: &RestoreArgs, storages: &Storages) -> Result<Option<u8>> {
     let Some(to) = &args.to else {
         return Ok(None);
     };
@@ -316,7 +319,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
     }
     let in_place = args.overwrite.is_some() || args.delta.is_delta();
-    let root = plan(args)?.chosen_root(in_place)?;
+    let root = plan(args, storages)?.chosen_root(in_place)?;
     // The other host finds one backup, so it needs no other name for it than its id.
     let named = match selector {
         Some(selector) => named(without(&args.from, selector), &root.id),
@@ -328,9 +331,9 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<Option<u8>> {
         added: Vec::new(),
     };
     let report = args.run.report.as_deref();
-    let rights = FarRestore::new(location.objects()?, &root);
+    let rights = FarRestore::new(storages.objects(&location)?, &root);
     let service = NearService::new(Some(Arc::new(rights)), None, report)?;
-    service.run(&host, &arguments).map(Some)
+    service.run(storages, &host, &arguments).map(Some)
 }
 
 /// The word of a repository without `@` and the words that select a backup.

@@ -10,6 +10,7 @@ use crate::{
 };
 use clap::{Args, ValueHint};
 use fullbore_format::{error::Result, text::arguments::pattern};
+use fullbore_storage::Storages;
 use std::ffi::OsString;
 
 /// `fullbore find`.
@@ -35,7 +36,7 @@ pub(in crate::cli) struct FindArgs {
     quiet: bool,
 }
 
-pub(in crate::cli) fn run(args: FindArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: FindArgs, storages: &Storages) -> Result<u8> {
     let FindArgs {
         repository,
         select,
@@ -45,6 +46,7 @@ pub(in crate::cli) fn run(args: FindArgs) -> Result<u8> {
     } = args;
     let filter = select.filter(&repository, true)?;
     let find = Find {
+        storages: storages.clone(),
         repository,
         filter,
         pattern,

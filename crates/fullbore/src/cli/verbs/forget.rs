@@ -14,6 +14,7 @@ use fullbore_repository::{
     open::{place, without_backup},
     retention::{self, RetentionRules},
 };
+use fullbore_storage::Storages;
 use jiff::Span;
 use std::{
     ffi::OsString,
@@ -138,7 +139,7 @@ impl Keep {
     }
 }
 
-pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
+pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u8> {
     let (_, named) = place(&args.repository)?;
     if let Some(named) = named {
         args.ids.insert(0, named.to_owned());
@@ -146,10 +147,11 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
     }
     args.repository = without_backup(&args.repository).to_owned();
     if !args.undo.is_empty() {
-        return undo(args);
+        return undo(args, storages);
     }
     let filter = no_filter(&args.repository, false);
     let mut forget = Forget {
+        storages: storages.clone(),
         filter,
         repository: args.repository,
         ids: args.ids,
@@ -172,9 +174,10 @@ pub(in crate::cli) fn run(mut args: ForgetArgs) -> Result<u8> {
 }
 
 /// Lists forgotten backups again.
-fn undo(mut args: ForgetArgs) -> Result<u8> {
+fn undo(mut args: ForgetArgs, storages: &Storages) -> Result<u8> {
     args.undo.append(&mut args.ids);
     let unforget = Unforget {
+        storages: storages.clone(),
         repository: args.repository,
         ids: args.undo,
         json: args.json,

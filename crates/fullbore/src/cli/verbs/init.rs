@@ -14,7 +14,7 @@ use fullbore_format::{
     text,
 };
 use fullbore_repository::writer;
-use fullbore_storage::SealedObjects;
+use fullbore_storage::{SealedObjects, Storages};
 use std::ffi::OsString;
 
 /// `fullbore init`.
@@ -31,12 +31,12 @@ pub(in crate::cli) struct InitArgs {
 }
 
 /// Makes an empty repository.
-pub(in crate::cli) fn run(args: InitArgs) -> Result<u8> {
-    let (to, _) = SinkSpec::parse(&args.repository, None)?;
+pub(in crate::cli) fn run(args: InitArgs, storages: &Storages) -> Result<u8> {
+    let (to, _) = SinkSpec::parse(storages, &args.repository, None)?;
     let is_new = to.is_new_repository();
     let to = args
         .encrypt
-        .apply(to, &args.repository, is_new, false, false)?;
+        .apply(storages, to, &args.repository, is_new, false, false)?;
     let Some(objects) = to.storage() else {
         let what = format!(
             "cannot make a repository of {:?}: that is no name of a directory",

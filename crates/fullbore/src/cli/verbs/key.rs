@@ -6,6 +6,7 @@ use crate::command::key::{Agreement, KeyChange, KeyCommand, NewRecipient};
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_crypt::{Access, KeyOptions};
 use fullbore_format::error::{Error, Result};
+use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     io::{IsTerminal, Write, stderr, stdin},
@@ -128,7 +129,7 @@ fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> New
     named.map_or_else(by_passphrase, NewRecipient::Named)
 }
 
-pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {
     let (at, change) = match args.verb {
         KeyVerb::List { at, json } => (at, KeyChange::List { json }),
         KeyVerb::Add {
@@ -180,6 +181,7 @@ pub(in crate::cli) fn run(args: KeyArgs) -> Result<u8> {
         KeyVerb::Accept { at, backup } => (at, KeyChange::Accept { backup }),
     };
     let command = KeyCommand {
+        storages: storages.clone(),
         repository: at.repository,
         change,
     };

@@ -10,7 +10,8 @@ use crate::{
 };
 use clap::Args;
 use fullbore_format::error::Result;
-use fullbore_repository::open::{holds_none, repository_at};
+use fullbore_repository::open::holds_none;
+use fullbore_storage::Storages;
 use std::{ffi::OsString, path::PathBuf};
 
 /// `fullbore list`.
@@ -53,9 +54,10 @@ pub(in crate::cli) struct ListArgs {
     verbose: bool,
 }
 
-pub(in crate::cli) fn run(args: ListArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: ListArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.from, true)?;
     let list = List {
+        storages: storages.clone(),
         from: args.from,
         filter,
         paths: selected(args.paths),
@@ -73,7 +75,7 @@ pub(in crate::cli) fn run(args: ListArgs) -> Result<u8> {
     };
     let code = printed(|out| list.run(out))?;
     // Not on standard output, where the list goes.
-    if code == 0 && list.is_of_backups() && holds_none(&*repository_at(&list.from)?)? {
+    if code == 0 && list.is_of_backups() && holds_none(&*storages.repository_at(&list.from)?)? {
         aside(format_args!("{:?} holds no backup", list.from));
     }
     Ok(code)

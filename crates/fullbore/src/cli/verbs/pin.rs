@@ -6,6 +6,7 @@ use crate::{
 };
 use clap::Args;
 use fullbore_format::error::Result;
+use fullbore_storage::Storages;
 use std::ffi::OsString;
 
 /// `fullbore pin` and `fullbore unpin`.
@@ -21,9 +22,10 @@ pub(in crate::cli) struct PinArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: PinArgs, pinned: bool) -> Result<u8> {
+pub(in crate::cli) fn run(args: PinArgs, storages: &Storages, pinned: bool) -> Result<u8> {
     let filter = no_filter(&args.from, true);
     let pin = Pin {
+        storages: storages.clone(),
         from: args.from,
         filter,
         pinned,

@@ -7,6 +7,7 @@ use crate::{
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;
 use fullbore_repository::wal::WalRetention;
+use fullbore_storage::Storages;
 use std::{ffi::OsString, time::Duration};
 
 /// `fullbore prune`.
@@ -53,8 +54,9 @@ impl WalKeepArgs {
     }
 }
 
-pub(in crate::cli) fn run(args: PruneArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: PruneArgs, storages: &Storages) -> Result<u8> {
     let prune = Prune {
+        storages: storages.clone(),
         repository: args.repository,
         dry_run: args.dry_run,
         json: args.json,

@@ -11,6 +11,7 @@ use fullbore_format::{
     text::{self, size::counted},
 };
 use fullbore_platform::metrics::meter::Meter;
+use fullbore_storage::Storages;
 use serde_json::json;
 use std::{
     ffi::OsString,
@@ -46,9 +47,10 @@ pub(in crate::cli) struct RepairArgs {
 ///
 /// # Errors
 /// As [`Repair::plan`] and [`repair::execute`].
-pub(in crate::cli) fn run(args: RepairArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: RepairArgs, storages: &Storages) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(fullbore_platform::cores);
     let repair = Repair {
+        storages: storages.clone(),
         repository: args.repository,
         data: args.data,
         workers,

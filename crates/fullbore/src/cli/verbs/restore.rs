@@ -29,6 +29,7 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
+use fullbore_storage::Storages;
 use fullbore_tree::write::{deletion_limit::DeletionLimit, layout::TargetMount};
 use serde_json::json;
 use std::{
@@ -183,13 +184,13 @@ impl DeltaArgs {
     }
 }
 
-pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
-    if let Some(code) = far::restore(&args)? {
+pub(in crate::cli) fn run(args: RestoreArgs, storages: &Storages) -> Result<u8> {
+    if let Some(code) = far::restore(&args, storages)? {
         return Ok(code);
     }
     args.delta.check()?;
-    let ends = RunEnds::of(Some(&args.from), None);
-    let restore = plan(&args)?;
+    let ends = RunEnds::of(storages, Some(&args.from), None);
+    let restore = plan(&args, storages)?;
     let say = |paths: &[Vec<u8>]| say_removed(paths, args.output.json, args.output.quiet);
     if args.dry_run {
         let deletion = args.delta.deletion();
@@ -211,7 +212,7 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
         .map(HtmlReport::open)
         .transpose()?;
     let meter = Arc::new(Meter::default());
-    let progress = Progress::new(&args.output, false, report::ENDS);
+    let progress = Progress::new(storages, &args.output, false, report::ENDS);
     let summary = progress.watch(&meter, || match args.delta.is_delta() {
         true => Delta::new(&restore, args.delta.deletion(), &say).run(&meter),
         false => restore.run(&meter),
@@ -256,8 +257,9 @@ pub(in crate::cli) fn run(args: RestoreArgs) -> Result<u8> {
 ///
 /// # Errors
 /// As [`SelectArgs::filter`](crate::cli::select::SelectArgs::filter).
-pub(super) fn plan(args: &RestoreArgs) -> Result<Restore> {
+pub(super) fn plan(args: &RestoreArgs, storages: &Storages) -> Result<Restore> {
     Ok(Restore {
+        storages: storages.clone(),
         from: args.from.clone(),
         filter: args.select.clone().filter(&args.from, true)?,
         to: args.to.clone().unwrap_or_default(),

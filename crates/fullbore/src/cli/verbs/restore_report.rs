@@ -44,7 +44,7 @@ pub(super) fn lines(
     ));
     lines.extend(summary.changes.iter().map(changes));
     lines.extend(limit.line(is_verbose));
-    lines.extend(store(Some(limit)));
+    lines.extend(store(limit.counts, Some(limit)));
     lines.push(restored(summary, to));
     lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines

@@ -17,6 +17,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text,
 };
+use fullbore_storage::Storages;
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -52,7 +53,7 @@ const USUAL_SHARE: [&str; 2] = ["--sample", "5%"];
 const SHARES: [&str; 4] = ["--for", "--sample", "--data", "--against"];
 
 /// Runs the profile. The exit code is that of the worst step.
-pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u8> {
     let profile = named_profile()?;
     let metrics = args.metrics.as_deref();
     let metrics = metrics
@@ -77,8 +78,8 @@ pub(in crate::cli) fn run(args: RunProfileArgs) -> Result<u8> {
         let to = commands.iter().find_map(|(_, words)| destination_of(words));
         let newest = to
             .as_ref()
-            .map(|to| newest_backups(to, profile.own_source().as_ref()));
-        let wal = to.as_ref().and_then(|to| newest_wal(to).ok());
+            .map(|to| newest_backups(storages, to, profile.own_source().as_ref()));
+        let wal = to.as_ref().and_then(|to| newest_wal(storages, to).ok());
         metrics.write(&RunNumbers {
             newest: newest.and_then(|found| found.inspect_err(warn).ok()),
             wal: wal.unwrap_or_default(),

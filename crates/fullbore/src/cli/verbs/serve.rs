@@ -6,7 +6,7 @@ use crate::{
 };
 use clap::{ArgGroup, Args};
 use fullbore_format::error::Result;
-use fullbore_storage::{AppendRules, access::tls_files, check_host_name, wire::TlsClients};
+use fullbore_storage::{AppendRules, Storages, check_host_name, wire::TlsClients};
 use std::{net::SocketAddr, num::NonZeroU64, path::PathBuf};
 
 /// `fullbore serve`.
@@ -59,9 +59,10 @@ fn host_name(word: &str) -> std::result::Result<String, String> {
     Ok(word.to_owned())
 }
 
-pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: ServeArgs, storages: &Storages) -> Result<u8> {
     let (allowed, sources_below) = AllowedAccess::divide(args.allow)?;
     let serve = Serve {
+        storages: storages.clone(),
         allowed,
         sources_below,
         rules: AppendRules {
@@ -78,7 +79,7 @@ pub(in crate::cli) fn run(args: ServeArgs) -> Result<u8> {
                 revoked: args.tls_crl,
                 names: args.tls_name.into_iter().collect(),
             };
-            serve.listen(address, tls_files(), clients)
+            serve.listen(address, clients)
         }
         None => serve.run(),
     }

@@ -6,6 +6,7 @@ use crate::{
 };
 use clap::Args;
 use fullbore_format::error::Result;
+use fullbore_storage::Storages;
 use std::ffi::OsString;
 
 /// `fullbore show`.
@@ -24,9 +25,10 @@ pub(in crate::cli) struct ShowArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: ShowArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: ShowArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.from, true)?;
     let show = Show {
+        storages: storages.clone(),
         from: args.from,
         filter,
         json: args.json,

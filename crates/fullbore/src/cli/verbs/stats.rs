@@ -6,6 +6,7 @@ use crate::{
 };
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;
+use fullbore_storage::Storages;
 use std::ffi::OsString;
 
 /// `fullbore stats`.
@@ -19,8 +20,9 @@ pub(in crate::cli) struct StatsArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: StatsArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: StatsArgs, storages: &Storages) -> Result<u8> {
     let stats = Stats {
+        storages: storages.clone(),
         repository: args.repository,
         json: args.json,
     };

@@ -11,6 +11,7 @@ use crate::{
 };
 use clap::Args;
 use fullbore_format::error::Result;
+use fullbore_storage::Storages;
 use std::ffi::OsString;
 
 /// `fullbore tag`.
@@ -32,9 +33,10 @@ pub(in crate::cli) struct TagArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: TagArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: TagArgs, storages: &Storages) -> Result<u8> {
     let filter = no_filter(&args.from, true);
     let tag = TagCommand {
+        storages: storages.clone(),
         from: args.from,
         filter,
         set: distinct_tags(args.tags)?.into_iter().collect(),

@@ -27,8 +27,8 @@ use fullbore_platform::{
     debug,
     metrics::{hardware::RunKind, meter::Meter},
 };
-use fullbore_repository::open::{is_repository, place, repository_at};
-use fullbore_storage::Found;
+use fullbore_repository::open::{is_repository, place};
+use fullbore_storage::{Found, Storages};
 use serde_json::json;
 use std::{
     ffi::{OsStr, OsString},
@@ -105,13 +105,14 @@ fn percent(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// As [`Verify::run`].
-pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: VerifyArgs, storages: &Storages) -> Result<u8> {
     if let Some(amount) = args.sample.amount() {
-        return sample(args, amount);
+        return sample(args, amount, storages);
     }
-    let ends = RunEnds::of(Some(&args.from), None);
+    let ends = RunEnds::of(storages, Some(&args.from), None);
     let filter = args.select.filter(&args.from, true)?;
     let verify = Verify {
+        storages: storages.clone(),
         from: args.from,
         filter,
         data: args.data,
@@ -119,13 +120,14 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
         workers: args.workers.unwrap_or_else(fullbore_platform::cores),
     };
     let meter = Meter::default();
-    let progress = Progress::new(&args.output, false, report::SIDES);
+    let progress = Progress::new(storages, &args.output, false, report::SIDES);
     let found = progress.watch(&meter, || verify.run(&meter));
     progress.clear();
     let found = found?;
     if let Some(record) = &found.record {
-        let remembered =
-            repository_at(&verify.from).and_then(|objects| record.remember(&*objects, PART_BYTES));
+        let remembered = storages
+            .repository_at(&verify.from)
+            .and_then(|objects| record.remember(&*objects, PART_BYTES));
         // A repository that cannot be written to does not remember.
         let _ = remembered.map_err(|why| debug(|| why.line()));
     }
@@ -134,7 +136,7 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
     }
     let last = verify_report::last_line(&found, verify.against.as_deref());
     let wal = match is_repository(&verify.from) {
-        true => wal_faults(&repository_at(&verify.from)?, verify.data)?.1,
+        true => wal_faults(&storages.repository_at(&verify.from)?, verify.data)?.1,
         false => Vec::new(),
     };
     let code = if wal.is_empty() {
@@ -161,7 +163,7 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
     let lines = hint
         .into_iter()
         .chain(limit_line)
-        .chain(report::store(limit.as_ref()))
+        .chain(report::store(storages.cloud_counts(), limit.as_ref()))
         .chain(share)
         .chain(wal.iter().map(|fault| format!("WAL: {}", fault.trim())))
         .chain([last]);
@@ -182,9 +184,10 @@ pub(in crate::cli) fn run(args: VerifyArgs) -> Result<u8> {
 ///
 /// # Errors
 /// As [`Sample::run`].
-fn sample(args: VerifyArgs, amount: SampleAmount) -> Result<u8> {
+fn sample(args: VerifyArgs, amount: SampleAmount, storages: &Storages) -> Result<u8> {
     let workers = args.workers.unwrap_or_else(fullbore_platform::cores);
     let (found, sampled) = SampleVerify {
+        storages: storages.clone(),
         repository: args.from,
         amount,
         workers,

@@ -16,6 +16,7 @@ use fullbore_format::{
     wal::SegmentName,
 };
 use fullbore_platform::cores;
+use fullbore_storage::Storages;
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// The exit code of a fetch that failed: a server ends its recovery then, and does not open.
@@ -224,7 +225,7 @@ pub(super) fn segment(text: &str) -> Result<SegmentName, String> {
     SegmentName::parse(text).ok_or_else(|| "a WAL segment has 24 hexadecimal digits".to_owned())
 }
 
-pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
+pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) -> Result<u8> {
     match args.verb {
         WalVerb::Push {
             path,
@@ -237,6 +238,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             no_serve,
         } => {
             let push = WalPush {
+                storages: storages.clone(),
                 path: path.unwrap_or_default(),
                 to,
                 copy_name: system.copy_name,
@@ -271,6 +273,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             patience,
         } => {
             let get = WalGet {
+                storages: storages.clone(),
                 name,
                 path,
                 from,
@@ -293,6 +296,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             wal_from,
         } => {
             let ahead = WalAhead {
+                storages: storages.clone(),
                 name,
                 from,
                 system,
@@ -310,6 +314,7 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             idle,
         } => {
             let serve = WalServe {
+                storages: storages.clone(),
                 data,
                 to,
                 copy_name,
@@ -320,7 +325,11 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             serve.run().map(|_| 0)
         }
         WalVerb::List { repository, json } => {
-            let list = WalList { repository, json };
+            let list = WalList {
+                storages: storages.clone(),
+                repository,
+                json,
+            };
             printed(|out| list.run(out).map(|()| 0))
         }
         WalVerb::Show {
@@ -329,13 +338,14 @@ pub(in crate::cli) fn run(args: WalArgs, is_quiet: bool) -> Result<u8> {
             json,
         } => {
             let show = WalShow {
+                storages: storages.clone(),
                 repository,
                 segment,
                 json,
             };
             printed(|out| show.run(out))
         }
-        WalVerb::Check(args) => super::wal_check::run(*args, is_quiet),
+        WalVerb::Check(args) => super::wal_check::run(*args, storages, is_quiet),
     }
 }
 

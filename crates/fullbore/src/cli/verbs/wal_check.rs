@@ -21,6 +21,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text,
 };
+use fullbore_storage::Storages;
 use serde_json::{Value, json};
 use std::{
     ffi::OsString,
@@ -60,11 +61,12 @@ pub(in crate::cli) struct WalCheckArgs {
     json: bool,
 }
 
-pub(super) fn run(args: WalCheckArgs, is_quiet: bool) -> Result<u8> {
+pub(super) fn run(args: WalCheckArgs, storages: &Storages, is_quiet: bool) -> Result<u8> {
     let server = args.from.to_str().filter(|text| is_url(text));
     match (server, args.to.clone()) {
         (Some(server), Some(to)) => {
             let check = ServerCheck {
+                storages: storages.clone(),
                 server: params(server)?,
                 to,
                 copy_name: args.copy_name.clone(),
@@ -77,6 +79,7 @@ pub(super) fn run(args: WalCheckArgs, is_quiet: bool) -> Result<u8> {
             let repository =
                 destination(args.from.clone()).map_err(|why| Error::new(ErrorKind::Usage, why))?;
             let check = WalCheck {
+                storages: storages.clone(),
                 repository,
                 json: args.json,
             };

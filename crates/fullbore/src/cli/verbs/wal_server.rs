@@ -91,6 +91,7 @@ mod tests {
     #[test]
     fn the_words_of_a_push_become_those_of_a_server() {
         let push = WalPush {
+            storages: fullbore_storage::Storages::default(),
             path: "pg_wal/000000010000000000000001".into(),
             to: "/r".into(),
             copy_name: None,

@@ -36,7 +36,7 @@ use fullbore_repository::{
     wal::CopiedWal,
     writer::must_be_possible,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use std::{
     borrow::Cow,
     collections::{BTreeSet, HashMap},
@@ -52,6 +52,8 @@ use std::{
 /// The backup to copy and the destination.
 #[derive(Debug, Clone)]
 pub struct Copy {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `REPOSITORY[@BACKUP]`.
     pub from: OsString,
     /// Selects the backups of which the latest is copied.
@@ -138,8 +140,8 @@ impl Copy {
         let start = Instant::now();
         must_be_possible(&*self.to, self.no_create)?;
         let archive = self.open_backup()?;
-        let (way, to) = CopyWay::choose(&self.from, &archive, &self.to)?;
-        let repository = place(&self.from)?.0.objects()?;
+        let (way, to) = CopyWay::choose(&self.storages, &self.from, &archive, &self.to)?;
+        let repository = self.storages.objects(&place(&self.from)?.0)?;
         let others = archive.root.referenced_backups();
         let known: Vec<_> = others
             .iter()
@@ -211,7 +213,7 @@ impl Copy {
     /// # Errors
     /// [`ErrorKind::Usage`] for a one-file archive; those of opening the backup.
     fn open_backup(&self) -> Result<Archive> {
-        let archive = open(&self.from, &self.filter)?;
+        let archive = open(&self.storages, &self.from, &self.filter)?;
         if !archive.repository.is_empty() {
             return Ok(archive);
         }

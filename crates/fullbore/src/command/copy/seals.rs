@@ -19,7 +19,7 @@ use fullbore_repository::{
     open::place,
     roots,
 };
-use fullbore_storage::{Objects, PutIf, Upload, keys};
+use fullbore_storage::{Objects, PutIf, Storages, Upload, keys};
 use std::{
     borrow::Cow,
     collections::HashMap,
@@ -43,6 +43,7 @@ impl CopyWay {
     /// # Errors
     /// [`ErrorKind::Permission`] if a key is missing, [`ErrorKind::Usage`] if the two have different keys and none was given.
     pub(super) fn choose(
+        storages: &Storages,
         from: &OsStr,
         archive: &Archive,
         to: &Arc<dyn Objects>,
@@ -54,8 +55,8 @@ impl CopyWay {
         match (archive.store().sealing(), Sealing::of(&**to)) {
             (Sealing::Clear, Sealing::Clear) => Ok((Self::AsStored, to.clone())),
             (Sealing::Locked, _) => {
-                let of = place(from)?.0.objects()?;
-                match keys::share_keys(&*of, to)? {
+                let origin = storages.objects(&place(from)?.0)?;
+                match keys::share_keys(&*origin, to)? {
                     Some(to) => Ok((Self::AsStored, to)),
                     None => Err(cannot(
                         ErrorKind::Permission,

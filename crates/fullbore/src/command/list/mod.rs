@@ -30,16 +30,14 @@ use fullbore_repository::archive::not_there;
 use fullbore_repository::{
     annotations::Annotations,
     archive::{Archive, Selection, source_paths::selection_in},
-    open::{
-        cut_off, ids_of, is_repository, listed_roots, named, open, read_repository, repository_at,
-    },
+    open::{cut_off, ids_of, is_repository, listed_roots, named, open, read_repository},
     roots::{BackupFiles, BackupState, backup_files},
     scan::lost_roots_of,
     select::BackupFilter,
     verify_memory::VerifyMemory,
     wal::WalNeeds,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, Storages};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
@@ -53,6 +51,8 @@ const LOST: &str = "`fullbore repair` rebuilds it, or tells how to proceed";
 /// The backups or entries to list.
 #[derive(Debug, Clone, Default)]
 pub struct List {
+    /// How storages are reached.
+    pub storages: Storages,
     /// `FROM[@BACKUP]`, or `-` for standard input.
     pub from: OsString,
     /// Selects the backups to list, or those of which the latest is listed.
@@ -103,7 +103,7 @@ impl List {
         if self.is_of_backups() {
             return self.print_backups(out);
         }
-        match look(&self.from, &self.filter)? {
+        match look(&self.storages, &self.from, &self.filter)? {
             InspectedInput::Backup(archive) => {
                 let selection = selection_in(&archive, &self.paths)?;
                 self.print_entries(&archive, &selection, out)?;
@@ -116,7 +116,7 @@ impl List {
     }
 
     fn print_backups(&self, out: &mut dyn Write) -> Result<u8> {
-        let repository = &repository_at(&self.from)?;
+        let repository = &self.storages.repository_at(&self.from)?;
         let mut code = 0;
         let mut is_any = self.filter.is_empty();
         let mut table = BackupTable::new(self);
@@ -213,8 +213,8 @@ impl List {
             if !archive.has(path)? {
                 let error = not_there(archive, path);
                 let backup = named(&self.from, OsStr::from_bytes(path));
-                let is_backup =
-                    is_repository(&self.from) && open(&backup, &BackupFilter::default()).is_ok();
+                let is_backup = is_repository(&self.from)
+                    && open(&self.storages, &backup, &BackupFilter::default()).is_ok();
                 let hint = || format!("to list a backup, write {backup:?}");
                 return Err(if is_backup { error.hint(hint()) } else { error });
             }

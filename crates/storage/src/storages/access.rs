@@ -1,0 +1,24 @@
+//! The settings and keys of one run.
+
+use crate::{CacheSpec, CloudEnvironment, RepositoryTrust, StoreSettings, ssh::HostSettings};
+use fullbore_crypt::KeyOptions;
+use std::path::PathBuf;
+
+/// The settings and keys with which a run reaches storages.
+#[derive(Debug, Clone, Default)]
+pub struct StorageAccess {
+    /// Settings of object stores.
+    pub cloud: StoreSettings,
+    /// Variables that hold the credentials of object stores.
+    pub environment: CloudEnvironment,
+    /// Keys of encrypted repositories.
+    pub keys: KeyOptions,
+    /// Where parts of object stores are kept, if they are. Of an encrypted repository they are kept encrypted.
+    pub cache: Option<CacheSpec>,
+    /// How other hosts are reached.
+    pub hosts: HostSettings,
+    /// Which repositories the command may use.
+    pub trust: RepositoryTrust,
+    /// The state directory, in which this user remembers repositories and backups; `None` remembers nothing.
+    pub state_dir: Option<PathBuf>,
+}
