@@ -138,6 +138,7 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
             .map(|segment| own(&archive.root, segment, index));
         places.extend(own.map(|place| (segment_key(&place.id), place)));
     }
+    // A manifest is read once, however many backups refer to its segments.
     let mut known: HashMap<String, Option<KnownFrames>> = HashMap::new();
     for (index, archive) in archives.iter().enumerate() {
         for live in &archive.root.liveness {

@@ -168,6 +168,7 @@ impl BackupFilter {
         let lost = counted_lost_roots(objects)?.into_iter();
         all.extend(lost.map(|id| DatedBackup { id, time: None }));
         all.sort_by(|a, b| a.id.cmp(&b.id));
+        // A root that cannot be read has the time of its id; without one it may be the backup that is meant.
         all.retain(|one| one.time.is_some() || id_time(&one.id).is_none_or(in_time));
         let back = match selector {
             BackupSelector::Back(back) => *back,
@@ -175,6 +176,7 @@ impl BackupFilter {
         };
         let readable = all.iter().filter(|one| one.time.is_some());
         let chosen = readable.rev().nth(back);
+        // Nothing before a damaged root is taken in silence for the backup that is meant.
         let lower = chosen.map_or("", |chosen| &chosen.id);
         match all
             .iter()

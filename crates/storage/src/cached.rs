@@ -345,6 +345,7 @@ impl Objects for CachedObjects {
             return Ok(Some((bytes, version)));
         }
         let got = self.inner.get(key)?;
+        // The object may have been replaced since it was listed: then it is not kept under that version.
         if let Some((bytes, version)) = &got
             && bytes.len() as u64 == object.bytes
             && tag_of(version) == tag_of(&object.version)

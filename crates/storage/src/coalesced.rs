@@ -287,6 +287,7 @@ impl Objects for CoalescedObjects {
         if has_waited {
             self.note_wait(key);
         }
+        // A window that ended early or failed is no answer: the request for this range says why.
         if out.len() == len {
             return Ok(());
         }

@@ -106,6 +106,7 @@ impl FarBackup {
         for some in roots.chunks(READS) {
             let of_host = run_each(some, |(id, key)| self.is_of_host(id, key));
             let ids = some.iter().zip(of_host);
+            // A root that cannot be read is no base: then more is stored, and no content of another host is shown.
             bases.extend(ids.filter_map(|((id, _), is_of_host)| {
                 matches!(is_of_host, Ok(true)).then(|| (*id).to_owned())
             }));
@@ -235,6 +236,7 @@ impl Objects for FarBackup {
                 false => Ok(Leased::Held),
             };
         }
+        // Locked until the lease is taken: of two calls at the same time one begins a backup.
         let mut announced = self.announced.locked();
         if announced.is_some() {
             return Err(refused(

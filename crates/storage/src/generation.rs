@@ -72,6 +72,7 @@ impl CurrentGeneration {
             .hint("if the storage is to be trusted, add this key again with another one: fullbore key add"));
         }
         let generation = ring.generation(self.generation, name)?;
+        // Over both, so that a storage cannot put an old recipient beside a new number.
         let proof = ring.prove_as_any(
             PURPOSE,
             &[&self.generation.to_le_bytes(), self.recipient.as_bytes()],

@@ -357,6 +357,7 @@ impl HeldLease {
         if self.standing.locked().is_lost {
             return Ok(false);
         }
+        // Before the request: others count from the moment at which the store has it.
         let began = self.clock.now();
         let line = LeaseLine {
             beat: writing.line.beat + 1,
@@ -367,6 +368,7 @@ impl HeldLease {
         let mut put =
             self.objects
                 .put(&self.key, &bytes, &PutIf::Version(writing.version.clone()))?;
+        // An earlier put may have been done though its answer was lost.
         if put == Put::Refused
             && let Some(version) = self.version_of_lost_answer(&writing)?
         {

@@ -180,6 +180,7 @@ impl Objects for MemoryObjects {
             let what = format!("cannot write {} on a condition", self.describe(key));
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
+        // Locked until the object is stored, so that the condition still holds then.
         let mut contents = self.contents.locked();
         let there = contents
             .objects

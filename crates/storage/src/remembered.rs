@@ -136,6 +136,7 @@ impl LocationMemory {
         name: &str,
     ) -> Result<bool> {
         let fingerprint = ring.fingerprint();
+        // A person who names the keys overrules what this host remembers.
         if !expected.is_empty() {
             return match expected.contains(&fingerprint) {
                 true => Ok(true),
@@ -218,6 +219,7 @@ impl LocationMemory {
             None => return Ok(Acquaintance::Stranger),
         };
         let before = found.map(|at| self.document.repositories[at].clone());
+        // Keys that cannot be seen now are those that were seen last.
         let keys_before = || before.as_ref().and_then(|known| known.keys.clone());
         let now = RememberedRepository {
             id: id.to_owned(),

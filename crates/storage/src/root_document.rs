@@ -136,6 +136,7 @@ impl<'a> RootDocument<'a> {
                 Err(forged(name))
             };
         };
+        // Before anything of the body is decoded, which another may have written.
         if let Some(root) = self.check(&sealed, ring, name)? {
             check_counts(&root)?;
         }

@@ -285,6 +285,7 @@ impl SshDialer {
             }
         };
         drop(known);
+        // One limit for all steps: a host that answers byte by byte is given up too.
         let by = Instant::now() + 2 * DIRECT_TIME;
         let streams = connect_tcp(&host, port, DIRECT_TIME)?;
         let failed = |error| Error::io(format!("could not use port {port} of {host:?}"), error);

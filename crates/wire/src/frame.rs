@@ -68,6 +68,7 @@ impl FrameLengths {
         let mut filled = 0;
         while filled < lengths.len() {
             match input.read(&mut lengths[filled..]) {
+                // Between two frames a side may close the connection, within one it may not.
                 Ok(0) if filled == 0 => return Ok(None),
                 Ok(0) => return Err(unreadable(io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) => filled += read,
@@ -144,6 +145,7 @@ pub fn write_frame(
     let mut slices = [IoSlice::new(&begin), IoSlice::new(data)];
     let mut left = &mut slices[..];
     IoSlice::advance_slices(&mut left, 0);
+    // A pipe that is nearly full takes a part of a frame.
     while !left.is_empty() {
         match output.write_vectored(left) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -182,6 +184,7 @@ pub fn read_greeting(input: &mut impl Read, peer: &str) -> Result<()> {
 pub fn read_line(input: &mut impl Read, peer: &str) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') && line.len() < MAX_GREETING {
+        // Byte by byte: what follows the line belongs to the first frame.
         let mut byte = [0];
         let read = match input.read(&mut byte) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

@@ -508,6 +508,7 @@ impl Archive {
             let own: Vec<usize> = (0..pages.len())
                 .filter(|i| sequence(&pages[*i]) == *wanted)
                 .collect();
+            // A page reaches to the first entry of the next one of its stream; the last one has no end.
             let next = own
                 .iter()
                 .skip(1)

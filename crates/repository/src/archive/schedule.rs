@@ -241,6 +241,7 @@ pub fn check_pieces<H, C>(
         })
         .map(|wanted| wanted.content(plain))
         .collect();
+    // In one call, which hashes several small contents at the same time.
     let mut found = digests(&contents).into_iter();
     let mut check = |wanted: &WantedRun<H>| match &wanted.of {
         RunOwner::Part(shared, offset) => part(shared, *offset, wanted.content(plain)),

@@ -105,6 +105,7 @@ pub(super) fn note_begun(
     for _ in 0..TRIES {
         let (mut ledger, condition) = HostLedger::read(objects, host)?;
         let stored = stored_bytes(objects)?;
+        // Backups that are gone count for a day, so that beginning and giving up is limited as well.
         ledger
             .backups
             .retain(|of| of.begun > now - DAY || stored.contains_key(&of.id));

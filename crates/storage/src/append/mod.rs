@@ -139,6 +139,7 @@ impl AppendSession {
         match KeyKind::of(key).may_be_added() {
             MayAdd::OfBackup(id, BackupPart::Root) => self.put_root(key, id, bytes, condition),
             MayAdd::OfBackup(id, part) => {
+                // The root must not be committed between the check and the put.
                 let _no_commit = self.commits.read().unwrap_or_else(PoisonError::into_inner);
                 self.check_open("write", key, id)?;
                 if part == BackupPart::Partial {
@@ -187,6 +188,7 @@ impl AppendSession {
             max_bytes: self.max_root_bytes(id, bytes.len() as u64, backup.base_root_bytes)?,
         };
         let root = gate.check(bytes)?;
+        // A prune keeps what the intent names, and may remove everything else that the root refers to.
         let is_foreign = |other: &&str| !backup.may_refer_to.contains(*other);
         match root.referenced_backups().into_iter().find(is_foreign) {
             None => Ok(()),
@@ -235,6 +237,7 @@ impl AppendSession {
         let kind = KeyKind::of(key);
         let is_ours = self.added.locked().others.contains(key);
         let is_probe = matches!(kind, KeyKind::Probe(_));
+        // Only what this session has made may be replaced by it.
         if *condition != PutIf::Absent && !is_ours || !is_probe && self.is_made()? {
             return Err(self.refused("write", key));
         }
@@ -342,6 +345,7 @@ impl AppendSession {
         }
         let is_sealed = self.is_sealed()?;
         self.owner(is_sealed)?;
+        // As if its intent were there: the host takes another id.
         if !self.inner.list(&format!("{BACKUPS}/{id}"))?.is_empty() {
             return Ok(Leased::Held);
         }
@@ -350,6 +354,7 @@ impl AppendSession {
             ..AnnouncedBackup::default()
         };
         self.check_intent(id, body, &mut backup)?;
+        // Counted before the lease, so that a session that ends at once counts too.
         if let Some(host) = self.rules.limited_host() {
             let used = ledger::note_begun(&*self.inner, host, id, &self.rules)?;
             self.added.locked().used = used;

@@ -297,6 +297,7 @@ impl Requests {
             let mut stream = found.into_stream();
             while let Some(chunk) = stream.next().await {
                 bytes.extend_from_slice(&chunk?);
+                // A store that sends more than was asked for may send without end.
                 if bytes.len() as u64 > len {
                     break;
                 }
@@ -341,6 +342,7 @@ impl Requests {
                 .get_opts(path, GetOptions::default())
                 .await?;
             let size = found.meta.size;
+            // No error, which would be tried again.
             if size > max_bytes {
                 return Ok(None);
             }
@@ -465,6 +467,7 @@ impl Requests {
         let left = Mutex::new(paths);
         let denied = Mutex::new(BTreeMap::new());
         let delete = || async {
+            // Each try asks only for the objects that earlier tries have left.
             let asked = left.locked().clone();
             let stream = futures_util::stream::iter(asked.clone().into_iter().map(Ok)).boxed();
             let answers: Vec<_> = self.store.objects.delete_stream(stream).collect().await;
@@ -488,6 +491,7 @@ impl Requests {
         left: &Mutex<Vec<Path>>,
         denied: &Mutex<BTreeMap<Path, Failed>>,
     ) -> Result<(), TryError> {
+        // The error of a whole request comes once, in place of an answer for each object.
         if answers.len() != asked.len() {
             let error = answers.into_iter().find_map(Result::err);
             return Err(error.map_or(

@@ -228,6 +228,7 @@ fn open_s3(
             .map_err(|error| refused(address, &error))
     };
     let plain = build(options.clone())?;
+    // Headers of retention belong to requests that make objects, and to no others.
     let keeping = match settings.retention {
         Some(retention) => build(options.with_default_headers(retention_headers(retention)?))?,
         None => plain.clone(),

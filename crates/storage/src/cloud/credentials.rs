@@ -47,6 +47,7 @@ pub(super) fn with_profile(
     environment: &CloudEnvironment,
     profile: &AwsProfile,
 ) -> Result<AmazonS3Builder> {
+    // The order is that of the tools of AWS: the environment comes before the profile.
     if environment.get("AWS_ACCESS_KEY_ID").is_some() {
         return Ok(builder);
     }

@@ -307,6 +307,7 @@ impl Objects for CloudObjects {
             PutIf::Absent => PutMode::Create,
             PutIf::Version(version) => requests.update_of(version),
         };
+        // If the answer is lost, the mark tells whether the object that is there is this one.
         let mark = Self::mark();
         let put = requests.put(&path, bytes.to_vec().into(), mode, &mark, false);
         match self.client.wait(put) {
@@ -344,6 +345,7 @@ impl Objects for CloudObjects {
                 .filter(|path| !denied.contains_key(*path))
                 .filter_map(|path| self.key_of(path.as_ref()))
                 .collect();
+            // Leases end with their intents, and need no request that lets go of them.
             self.leases.end_deleted(&gone);
             let count = denied.len();
             if let (Some((path, failed)), true) = (denied.into_iter().next(), first_error.is_ok()) {

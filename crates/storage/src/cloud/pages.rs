@@ -47,6 +47,7 @@ fn foreign_entries(page: &[u8]) -> Option<Vec<(usize, usize)>> {
     let mut key_start = None;
     let mut is_foreign = false;
     loop {
+        // An entry is cut out with its tags: from before its first event to behind its last one.
         let before = position(&reader)?;
         match reader.read_event().ok()? {
             Event::Start(element) => {
@@ -136,6 +137,7 @@ pub(super) fn deletion_of(asked: &[u8], answer: Vec<u8>) -> Result<Vec<u8>, Stri
         )?;
         errors.insert(key, error);
     }
+    // The crate wants an element for each key that it asked for; some stores leave out those that were deleted.
     let mut text = String::from("<DeleteResult>");
     for object in &asked.object {
         let key = escape(&object.key);

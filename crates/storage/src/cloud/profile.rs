@@ -31,6 +31,7 @@ impl AwsProfile {
         let credentials = read(environment, "AWS_SHARED_CREDENTIALS_FILE", "credentials")?;
         let mut values = BTreeMap::new();
         let mut is_there = false;
+        // Of two values of one key the later section counts, as with the tools of AWS.
         for (text, section) in [
             (&config, format!("profile {name}")),
             (&config, name.to_owned()),
@@ -107,6 +108,7 @@ fn section_of(text: &str, wanted: &str) -> Option<BTreeMap<String, String>> {
             }
             continue;
         }
+        // An indented line is a part of the setting above it.
         let is_nested = line.starts_with([' ', '\t']);
         let Some((key, value)) = trimmed.split_once('=') else {
             continue;

@@ -141,7 +141,9 @@ impl Requests {
                 key: page.next_key_marker,
                 upload: page.next_upload_id_marker,
             };
+            // A store that answers with the same marker would be asked for ever.
             let goes_on = (&next.key, &next.upload) != (&after.key, &after.upload);
+            // And one with new markers may send uploads without end.
             if found.len() > MAX_UNFINISHED {
                 return Err(Error::corrupt(what()).because("the list has no end"));
             }

@@ -52,6 +52,7 @@ impl PartialFile {
         };
         let is_removed = match write::lock_exclusive(&created.file) {
             Ok(true) => !dir::is_named(&created.file, &created.dir, &created.partial),
+            // Another process has locked it first: it takes the writer for dead and removes the file.
             Ok(false) => true,
             Err(error) => {
                 debug(|| format!("no lock on {:?}: {error}", created.partial));

@@ -25,6 +25,7 @@ pub fn refuse_other_contents(root: &Path) -> Result<()> {
         .flatten()
         .flatten()
         .filter(|entry| !known(&entry.file_name()));
+    // Any other name makes a better message than lost+found.
     let other = others.max_by_key(|entry| entry.file_name() != LOST_AND_FOUND);
     match other {
         None => Ok(()),

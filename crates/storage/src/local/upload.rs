@@ -152,6 +152,7 @@ impl LocalUpload {
                 pieces.recount(file, offset, bytes.len() as u64)
             }
             StoringWay::Parallel(pieces) => {
+                // A thread that still writes a piece would write the old bytes over the new ones.
                 pieces.threads.wait()?;
                 let stored_end = pieces.next as u64 * piece_bytes;
                 let in_file = stored_end.saturating_sub(offset).min(bytes.len() as u64) as usize;
@@ -160,6 +161,7 @@ impl LocalUpload {
                     let digest = digest_in_file(file, index * piece_bytes, piece_bytes)?;
                     pieces.threads.set_digest(index as usize, digest);
                 }
+                // The rest is in the piece that is being filled.
                 if let Some(buffer) = &mut pieces.buffer {
                     let from = (offset + in_file as u64).saturating_sub(stored_end) as usize;
                     let rest = &bytes[in_file..];

@@ -144,6 +144,7 @@ impl SealedObjects {
             Error::new(ErrorKind::NotFound, format!("could not read {name}"))
                 .because("it is not there")
         })?;
+        // A read would say that it ends too early, and not that it is no sealed object.
         if stored < OBJECT_PREFIX_BYTES as u64 {
             return Err(no_object(&name));
         }

@@ -192,6 +192,7 @@ impl Storages {
             keys::add_key(&*stored, &ring, &name, recipient, Access::Read)?;
         }
         let files = keys::list_keys(&*stored, Some(&ring))?;
+        // The user has just named all of them.
         seen_keys::remember_recipients(self.state_dir(), &ring, &files);
         refuse_core_dumps()?;
         let sealed: Arc<dyn Objects> = Arc::new(SealedObjects::new(stored, Arc::new(ring)));

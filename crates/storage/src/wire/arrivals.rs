@@ -74,6 +74,7 @@ impl StrangerTable {
             () if self.by_number.len() >= MAX_STRANGERS => *largest()?.0,
             () => return None,
         };
+        // At random, so that an attacker cannot choose which connection is closed.
         let count = counts.get(&from).copied().unwrap_or(1) as u64;
         let of_group = self.by_number.iter().filter(|(_, s)| s.group == from);
         let mut numbers = of_group.map(|(number, _)| *number);

@@ -166,6 +166,7 @@ impl Arriving {
         if let Err(refused) = limit.check(bytes) {
             return Ok(Some(Job::refused(id, refused)));
         }
+        // Room for all that was announced is taken now, so that calls cannot grow beyond it together.
         let body = held_body(held_bytes, bytes as usize, data)?;
         if following == 0 {
             return Ok(Some(Job::whole(id, call, body)));

@@ -247,6 +247,7 @@ impl Calls {
                 "its answers together are longer than this side takes",
             ));
         }
+        // The reader that wakes takes the table at once.
         drop(guard);
         if let Some(reader) = reader.filter(|_| bytes > 0) {
             reader.notify_one();

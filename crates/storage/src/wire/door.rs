@@ -238,6 +238,7 @@ impl HeldDoor {
                 let door = self.door.clone();
                 start(move || door.wait_for_sockets(&listener, &config, &peer))?;
             }
+            // Without a port further connections come in the way of the first one, such as by ssh.
             Err(error) => debug(|| failed(error).line()),
         }
         Ok(offer)

@@ -44,6 +44,7 @@ impl CertifiedDoor {
     fn serve(&self, socket: TcpStream, address: IpAddr) -> io::Result<()> {
         let place = self.strangers.admit(address, &socket)?;
         let ends = encrypted(tcp_streams(socket)?, self.tls.config())?;
+        // Whoever has shown a certificate takes no place of strangers.
         drop(place);
         let certificate = ends.peer_certificate();
         let certificate = certificate.ok_or(io::ErrorKind::PermissionDenied)?;

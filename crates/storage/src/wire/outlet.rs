@@ -198,6 +198,7 @@ impl Outlet {
             outputs.last_number += 1;
             outputs.last_number
         });
+        // The session ends with this connection, so a copy of the frame would be of no use.
         if let Some(number) = number
             && outputs.is_alone(connection)
         {
@@ -315,6 +316,7 @@ impl Outlet {
     pub(super) fn lose(&self, connection: u64) -> io::Result<()> {
         let (output, numbers, goes_on) = self.0.change(|outputs| {
             let output = outputs.by_connection.remove(&connection);
+            // Frames by the first connection alone were not kept, and cannot be sent again.
             let is_complete = connection != FIRST || outputs.last_unkept <= outputs.received;
             let goes_on = is_complete && !outputs.by_connection.is_empty();
             outputs.forget_of_first();
@@ -350,6 +352,7 @@ impl Outlet {
         };
         frame.connection = connection;
         let (message, data) = (frame.message.clone(), frame.data.clone());
+        // As in `send_by_any`: by the first connection alone no frame is kept.
         if outputs.is_alone(connection) {
             outputs.forget(number);
             outputs.last_unkept = outputs.last_unkept.max(number);

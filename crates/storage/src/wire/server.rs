@@ -387,6 +387,7 @@ impl Server {
             ObjectCall::Delete => {
                 let keys = decode_keys(body)?;
                 self.objects()?.delete(&keys)?;
+                // The other side takes the lease on a deleted intent for ended, and drops it by no call.
                 self.leases.end_deleted(&keys);
                 return done(Ok(()));
             }
@@ -403,6 +404,7 @@ impl Server {
                 self.leases.let_go(lease);
                 return done(Ok(()));
             }
+            // The reader hands them to the thread of the upload, which keeps their order.
             ObjectCall::Amend { .. } | ObjectCall::Finish { .. } | ObjectCall::Abort { .. } => {
                 let what = "cannot do this: it is of an upload";
                 return Err(Error::new(ErrorKind::Bug, what));
@@ -419,6 +421,7 @@ impl Server {
         let is_second = self.opened.change(|state| {
             state.is_opening = false;
             let is_second = matches!(state.opened, Some(Ok(_)));
+            // A location that could not be opened may be followed by another one.
             if !is_second {
                 state.opened = Some(opened.map_err(|error| WireError::of(&error)));
             }

@@ -85,6 +85,7 @@ impl Session {
             let error = session.read_until_end(input);
             line.lose(FIRST, &error);
             line.needs.change(|needs| needs.is_first_lost = true);
+            // The session may go on by other connections; what the other side has begun lasts until it ends.
             drop(line.needs.sleep(|needs| !needs.is_ended));
             session.server.end();
         })?;
@@ -238,6 +239,7 @@ impl JoinedSession for Session {
             start(move || session.tell_until_alone())?;
         }
         start(move || {
+            // The connection counts among those of its host until its reader ends.
             let error = self.read_until_end(input);
             drop(kept);
             self.line.lose(connection, &error);

@@ -178,6 +178,7 @@ impl WireStream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
+            // After the call: what came in time counts, however late this thread runs.
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(self.late(flags));
             }
@@ -235,6 +236,7 @@ impl WireStream {
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 continue;
             }
+            // The other direction uses the same session of TLS, and must not wait for what comes.
             drop(open);
             let mut sealed = std::mem::take(&mut self.sealed);
             (self.sealed_at, self.sealed_end) = (0, 0);

@@ -145,6 +145,7 @@ pub(super) fn one_time_server() -> Result<(Arc<ServerConfig>, Vec<u8>)> {
     let signing = crypto::aws_lc_rs::sign::any_supported_type(&private).map_err(no_tls)?;
     let public = signing.public_key().map(|key| key.to_vec());
     let public = public.ok_or_else(|| Error::new(ErrorKind::Bug, "a key has no public half"))?;
+    // A bare key without a certificate: the client learns it by the first connection, and accepts no other.
     let certified = CertifiedKey::new(vec![CertificateDer::from(public.clone())], signing);
     let resolver = AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified));
     let config = ServerConfig::builder_with_provider(provider())

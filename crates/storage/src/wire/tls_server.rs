@@ -134,6 +134,7 @@ fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'sta
     let lists = lists.map_err(|error| {
         Error::new(ErrorKind::Usage, format!("cannot use {}", what())).because(error)
     })?;
+    // An empty file would let every revoked certificate in.
     if lists.is_empty() {
         let error = Error::new(ErrorKind::Usage, format!("cannot use {}", what()));
         return Err(error.because("it has no list in PEM"));
