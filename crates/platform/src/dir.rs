@@ -7,7 +7,7 @@
 
 use super::{
     debug,
-    durable::{NATIVE, OVERLAY, file_system},
+    file_system::{NATIVE, OVERLAY, file_system},
     tricks,
 };
 use fullbore_format::entry::{Device, Time};
@@ -176,9 +176,15 @@ pub fn open_above(dir: impl AsFd) -> io::Result<OwnedFd> {
     )?)
 }
 
+/// Returns whether a path is blocked by an object that is not a directory: a file, or a link that
+/// is not followed.
+pub fn is_in_the_way(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP))
+}
+
 /// Returns whether [`open_dir`] failed because there is no directory.
 pub fn is_missing_directory(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || crate::write::is_in_the_way(error)
+    error.kind() == io::ErrorKind::NotFound || is_in_the_way(error)
 }
 
 /// Opens the file `rel` below `root` for reading: exactly one call in the normal case.

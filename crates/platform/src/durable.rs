@@ -2,7 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use super::write::fsync;
+use super::{
+    file_system::{NATIVE, OVERLAY, file_system},
+    write::fsync,
+};
 use rustix::io::Errno;
 use std::{
     io,
@@ -43,27 +46,6 @@ pub fn sync_method(fd: impl AsFd) -> io::Result<SyncMethod> {
         known if NATIVE.contains(&known) || FOREIGN.contains(&known) => SyncMethod::Whole,
         _ => SyncMethod::Each,
     })
-}
-
-/// ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, JFS, NILFS, tmpfs, ramfs, NFS.
-pub(super) const NATIVE: [u64; 11] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0xf2f5_2010,
-    0xca45_1a4e,
-    0x2fc1_2fc1,
-    0x3153_464a,
-    0x3434,
-    0x0102_1994,
-    0x8584_58f6,
-    0x6969,
-];
-pub(super) const OVERLAY: u64 = 0x794c_7630;
-
-/// Returns the kernel's type number of the file system of `fd`.
-pub(super) fn file_system(fd: impl AsFd) -> io::Result<u64> {
-    Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
 
 /// squashfs, erofs, both orders of cramfs, romfs, ISO 9660 and UDF (linux/magic.h).

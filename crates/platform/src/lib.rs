@@ -16,6 +16,7 @@ pub mod child_environment;
 pub mod dir;
 pub mod durable;
 pub mod exact_read;
+mod file_system;
 pub mod guarded_path;
 pub mod inodes;
 mod machine;

@@ -1,13 +1,8 @@
 //! Errors of writing: which of them concern one object, and which end the run.
 
 use super::free_bytes;
+use crate::dir::is_in_the_way;
 use std::{io, os::fd::AsFd};
-
-/// Returns whether a path is blocked by an object that is not a directory: a file, or a link that
-/// is not followed.
-pub fn is_in_the_way(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP))
-}
 
 /// Returns whether an object cannot be opened for writing like a file: a link, a directory, a pipe,
 /// a running program.

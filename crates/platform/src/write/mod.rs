@@ -11,7 +11,7 @@ mod space;
 use super::{
     debug,
     dir::{self, FileKind, open_dir, through_proc},
-    durable::file_system,
+    file_system::file_system,
     inodes::{creation_error, creation_error_at},
     read::signed,
     tricks,
@@ -35,10 +35,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-pub use super::read::drop_behind;
+pub use super::{dir::is_in_the_way, read::drop_behind};
 pub use errors::{
-    is_disk_failure, is_forbidden, is_full, is_in_the_way, is_link_limit, is_not_writable_file,
-    is_owner_refusal, is_refusal_of_direct,
+    is_disk_failure, is_forbidden, is_full, is_link_limit, is_not_writable_file, is_owner_refusal,
+    is_refusal_of_direct,
 };
 pub use space::{
     allocate, check_space, compresses, extend, free_bytes, preallocate, punch, usable_bytes,

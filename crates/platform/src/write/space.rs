@@ -1,7 +1,7 @@
 //! Space on a file system: free bytes, preallocation, holes.
 
 use super::truncate;
-use crate::{debug, durable::file_system, tricks};
+use crate::{debug, file_system::file_system, tricks};
 use rustix::{
     fs::{FallocateFlags, StatVfs},
     io::{Errno, retry_on_intr},
