@@ -8,7 +8,7 @@
 //! Each piece of a file is cut by itself, so that several threads can cut pieces in parallel. The
 //! price: at both ends of a piece a chunk may differ although its bytes do not.
 
-use super::{entry::ByteRun, page::BLOCK_DIGEST_BYTES};
+use super::{digest::BLOCK_DIGEST_BYTES, entry::ByteRun};
 use fastcdc::v2020::FastCDC;
 
 /// Minimum, average and maximum bytes of a chunk. A piece of 1 MiB has about 32 chunks; the ends of

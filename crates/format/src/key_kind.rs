@@ -211,6 +211,11 @@ impl<'a> KeyKind<'a> {
     }
 }
 
+/// Returns the largest number of bytes of a small object that is read as a whole.
+pub fn max_document_bytes(key: &str) -> u64 {
+    KeyKind::of(key).max_document_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,6 @@
 //! wal/<system>/…                 archived WAL, see [`super::wal`]
 //! ```
 
-use super::key_kind::KeyKind;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +52,6 @@ pub const PROBES: &str = "probes";
 
 /// The directories of a repository. A storage that is shared with others lists no other ones.
 pub const ROOMS: [&str; 7] = [BACKUPS, INTENTS, TOMBSTONES, KEYS, HOSTS, PROBES, WAL];
-
-/// Returns the largest number of bytes of a small object that is read as a whole.
-pub fn max_document_bytes(key: &str) -> u64 {
-    KeyKind::of(key).max_document_bytes()
-}
 
 /// Content of [`REPOSITORY`], sealed like a root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]

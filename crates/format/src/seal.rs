@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 const SEAL: &str = "\n\"blake3\": \"";
 /// Largest document that is read. A root of 256 MiB has a million pages, 8 billion entries, or the
 /// checksums of 100 TiB. Other documents have lower limits, see
-/// [`max_document_bytes`](super::layout::max_document_bytes).
+/// [`max_document_bytes`](super::key_kind::max_document_bytes).
 pub const MAX_BYTES: u64 = 256 << 20;
 
 /// Writes JSON, one member a line, and closes it with a line that has the BLAKE3 of all bytes

@@ -119,7 +119,7 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// [`ErrorKind::Corrupt`] if it has more than [`max_document_bytes`] bytes, or the storage's.
     ///
     /// [`ErrorKind::Corrupt`]: fullbore_format::error::ErrorKind::Corrupt
-    /// [`max_document_bytes`]: fullbore_format::layout::max_document_bytes
+    /// [`max_document_bytes`]: fullbore_format::key_kind::max_document_bytes
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>>;
 
     /// Returns the bytes of an object; `None` if it is absent.

@@ -9,7 +9,7 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::max_document_bytes,
+    key_kind::max_document_bytes,
 };
 use fullbore_platform::queue::Locked;
 use fullbore_wire::key::{check_key, check_prefix, is_below};

@@ -15,6 +15,9 @@ use std::fmt;
 /// Bytes of a chunk of BLAKE3. A piece that does not start at a multiple of this cannot be hashed
 /// by itself.
 pub const CHUNK: u64 = 1024;
+/// Bytes that are kept of a block's chaining value. 16 are enough, because a block is only compared
+/// with the same place of the same file.
+pub const BLOCK_DIGEST_BYTES: usize = 16;
 /// Largest unit in which a piece is hashed.
 const MAX_BLOCK: u64 = 1 << 20;
 

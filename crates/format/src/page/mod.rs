@@ -12,6 +12,7 @@ mod read;
 mod tests;
 mod write;
 
+pub use super::digest::BLOCK_DIGEST_BYTES;
 use super::{
     chunk::ContentChunk,
     digest::{BlockDigest, Digest, Piece},
@@ -40,9 +41,6 @@ pub const MAX_DIGEST_BYTES: usize = 24 << 20;
 /// Largest page that is decoded, in bytes before compression. A single entry may be as long as its
 /// attributes.
 const MAX_PAGE_BYTES: usize = 256 << 20;
-/// Bytes that are kept of a block's chaining value. 16 are enough, because a block is only compared
-/// with the same place of the same file.
-pub const BLOCK_DIGEST_BYTES: usize = 16;
 /// Bytes that are kept for blocks shorter than [`SHORT_BLOCK_BYTES`], which are numerous. In memory
 /// the other half is zeros.
 const SHORT_DIGEST_BYTES: usize = 8;

@@ -4,7 +4,8 @@ use super::{AnnouncedBackup, AppendSession};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     intent::Intent,
-    layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id, max_document_bytes},
+    key_kind::max_document_bytes,
+    layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id},
     root::{Root, RootOwner, is_void},
     seal::open_sealed,
 };

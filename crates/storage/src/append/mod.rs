@@ -18,8 +18,8 @@ pub use rules::{AppendRules, check_host_name};
 use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    key_kind::{BackupPart, KeyKind, MayAdd},
-    layout::{BACKUPS, REPOSITORY, Repository, is_of_future, max_document_bytes},
+    key_kind::{BackupPart, KeyKind, MayAdd, max_document_bytes},
+    layout::{BACKUPS, REPOSITORY, Repository, is_of_future},
     root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
     seal::open_sealed,
 };

@@ -39,7 +39,8 @@ use client::{CloudClient, Failed, PutOutcome};
 use connect::Store;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{ROOMS, letters, max_document_bytes},
+    key_kind::max_document_bytes,
+    layout::{ROOMS, letters},
 };
 use fullbore_wire::key::{check_key, check_prefix, is_below};
 use futures_util::future::try_join_all;

@@ -10,7 +10,8 @@ use super::{
 use crate::{Objects, Version};
 use fullbore_format::{
     error::{Error, Result},
-    layout::{BACKUPS, max_document_bytes},
+    key_kind::max_document_bytes,
+    layout::BACKUPS,
 };
 use fullbore_platform::{
     debug,

@@ -26,7 +26,7 @@ use super::{
 use directory::{read_all, version_of};
 use fullbore_format::{
     error::{Error, Result, quoted},
-    layout::max_document_bytes,
+    key_kind::max_document_bytes,
 };
 use fullbore_platform::{
     dir::{self, FileKind},

@@ -11,7 +11,7 @@ use crate::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::max_document_bytes,
+    key_kind::max_document_bytes,
     root::PART_BYTES,
 };
 use fullbore_wire::key::{check_key, check_prefix};
