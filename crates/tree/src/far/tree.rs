@@ -1,21 +1,20 @@
 //! The side that runs a backup.
 
 use super::{
-    FrameWords, LargeWords, PartKind, PartWords, ScanWords, ScannedWords, SliceWords,
-    SourceChannel, SourceQuestion,
-    words::{EntryWords, KnownWords, StateWords, decoded, encoded, stored_run, wrong_words},
+    channel::SourceChannel,
+    frame_words::{FrameWords, PartKind, PartWords, stored_run},
+    listed::page_entries,
+    question::{ScanWords, SliceWords, SourceQuestion},
+    words::{decoded, encoded, wrong_words},
 };
-use fullbore_format::{digest::Piece, entry::Time, error::Result, page::EntryState};
+use fullbore_format::{digest::Piece, entry::Entry, error::Result, page::EntryState};
 use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
     known::{BaseEntry, StoredRun},
     source::{Source, Stream},
 };
 use fullbore_platform::queue::{End, Queue, start};
-use std::sync::{
-    Arc,
-    atomic::Ordering::{AcqRel, Relaxed},
-};
+use std::sync::{Arc, atomic::Ordering::AcqRel};
 
 /// Batches of a scan that are fetched before they are needed.
 const BATCHES: usize = 4;
@@ -44,20 +43,21 @@ impl FarTree {
         large: Option<Arc<LargeFile>>,
         mut buf: Buf,
     ) -> Result<Frame> {
-        let slice = SliceWords::Members(
-            small.iter().map(ScannedWords::of).collect(),
-            large.as_deref().map(LargeWords::of).map(Box::new),
-        );
+        let slice = SliceWords::of_members(&small, large.as_deref())?;
         let words = self.read_slice(buf.made_for(), slice)?;
         let mut members = FarMembers {
             small,
             large,
             at: 0,
+            entries: page_entries(&words.page)?.into_iter(),
         };
         let parts = words.parts.into_iter();
         let parts = parts
             .map(|part| members.part(part, words.data.len()))
             .collect::<Result<Vec<_>>>()?;
+        if members.entries.len() > 0 {
+            return Err(wrong_words("a frame has more entries than members"));
+        }
         buf.extend_from_slice(&words.data);
         let FarMembers {
             mut small, large, ..
@@ -119,24 +119,24 @@ struct FarMembers {
     large: Option<Arc<LargeFile>>,
     /// Members that parts were found for, or that vanished.
     at: usize,
+    /// Entries of the parts that follow.
+    entries: std::vec::IntoIter<(Entry, EntryState)>,
 }
 
 impl FarMembers {
     fn part(&mut self, part: PartWords, data_bytes: usize) -> Result<FrameEntry> {
-        let (entry, state) = match part.kind {
-            PartKind::Whole(entry, state) => (entry.entry()?, state.state()),
-            PartKind::Head(entry) => {
-                let file = self.large.clone();
-                let file = file.ok_or_else(|| wrong_words("a header is of no file"))?;
-                let content = FrameContent::Head(entry.entry()?, file);
-                return PartWords {
-                    kind: PartKind::Piece,
-                    ..part
-                }
-                .entry(content, None, data_bytes);
-            }
-            PartKind::Piece => return Err(wrong_words("a member is something else")),
-        };
+        if part.kind == PartKind::Piece {
+            return Err(wrong_words("a member is something else"));
+        }
+        let (entry, state) = self
+            .entries
+            .next()
+            .ok_or_else(|| wrong_words("a member has no entry"))?;
+        if part.kind == PartKind::Head {
+            let file = self.large.clone();
+            let file = file.ok_or_else(|| wrong_words("a header is of no file"))?;
+            return part.entry(FrameContent::Head(entry, file), None, data_bytes);
+        }
         let small = self.small[self.at..].iter_mut();
         let found = small
             .enumerate()
@@ -156,12 +156,7 @@ impl FarMembers {
             }
             None => return Err(wrong_words("a member was not asked for")),
         };
-        let content = FrameContent::Whole(entry, state);
-        PartWords {
-            kind: PartKind::Piece,
-            ..part
-        }
-        .entry(content, known, data_bytes)
+        part.entry(FrameContent::Whole(entry, state), known, data_bytes)
     }
 }
 
@@ -204,47 +199,11 @@ impl PartWords {
     }
 }
 
-impl ScannedWords {
-    pub(super) fn of(scanned: &Scanned) -> Self {
-        Self {
-            entry: EntryWords::of(&scanned.entry),
-            state: StateWords::of(&scanned.state),
-            born: scanned.born.map(|time| (time.seconds, time.nanos)),
-            home: scanned.home,
-            exposed: scanned.exposed,
-            is_first: scanned.is_first,
-            known: scanned.known.as_ref().map(KnownWords::of),
-        }
-    }
-
-    pub(super) fn scanned(self) -> Result<Scanned> {
-        let entry = self.entry.entry()?;
-        let known = self.known.map(|known| known.known(&entry)).transpose()?;
-        let born = self.born.map(|(seconds, nanos)| Time { seconds, nanos });
-        Ok(Scanned {
-            born,
-            home: self.home,
-            exposed: self.exposed,
-            is_first: self.is_first,
-            known,
-            ..Scanned::new(entry, self.state.state())
-        })
-    }
-}
-
-impl LargeWords {
-    fn of(file: &LargeFile) -> Self {
-        let scanned = Scanned {
-            born: file.born,
-            known: file.known.clone(),
-            ..Scanned::new(file.entry.clone(), EntryState::Whole)
-        };
-        Self {
-            scanned: ScannedWords::of(&scanned),
-            data_len: file.data_len,
-            pieces: file.unread.load(Relaxed),
-        }
-    }
+/// The next entries of a scan, and whether it ends with them.
+fn next_batch(channel: &dyn SourceChannel, number: u32) -> Result<(Vec<Scanned>, bool)> {
+    let answer = channel.ask(&encoded(&SourceQuestion::Scan(number)))?;
+    let (listed, is_last): ScanWords = decoded(&answer)?;
+    Ok((listed.scanned()?, is_last))
 }
 
 impl Source for FarTree {
@@ -254,24 +213,18 @@ impl Source for FarTree {
         let (filler, channel, number) = (End(queue.clone()), self.channel.clone(), self.number);
         start(move || {
             loop {
-                let question = encoded(&SourceQuestion::Scan(number));
-                let batch = channel.ask(&question).and_then(|words| decoded(&words));
-                let is_last = batch
-                    .as_ref()
-                    .map_or(true, |(_, is_last): &ScanWords| *is_last);
-                if !filler.0.push(batch) || is_last {
+                let batch = next_batch(&*channel, number);
+                let is_last = batch.as_ref().map_or(true, |(_, is_last)| *is_last);
+                if !filler.0.push(batch.map(|(listed, _)| listed)) || is_last {
                     return;
                 }
             }
         })?;
         let taken = End(queue);
         let batches = std::iter::from_fn(move || taken.0.pop());
-        Ok(Box::new(batches.flat_map(|batch| {
-            let entries: Vec<Result<Scanned>> = match batch {
-                Ok((words, _)) => words.into_iter().map(ScannedWords::scanned).collect(),
-                Err(error) => vec![Err(error)],
-            };
-            entries
+        Ok(Box::new(batches.flat_map(|batch| match batch {
+            Ok(listed) => listed.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
         })))
     }
 
