@@ -140,10 +140,10 @@ pub(super) fn stored_words(run: &StoredRun) -> StoredWords {
     }
 }
 
-pub(super) fn stored_run((is_here, at, len): StoredWords) -> Result<StoredRun> {
+pub(super) fn stored_run((is_here, begin, len): StoredWords) -> Result<StoredRun> {
     if !is_here {
-        return Ok(StoredRun::Kept { at, len });
+        return Ok(StoredRun::Kept { at: begin, len });
     }
-    let inner = u32::try_from(at).map_err(|_| wrong_words("a run is wrong"))?;
+    let inner = u32::try_from(begin).map_err(|_| wrong_words("a run is wrong"))?;
     Ok(StoredRun::Here { inner, len })
 }

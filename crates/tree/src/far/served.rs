@@ -52,7 +52,7 @@ pub struct ServedSources {
 }
 
 struct Opened {
-    of: OpenedSources,
+    subject: OpenedSources,
     sources: Vec<ServedSource>,
 }
 
@@ -101,21 +101,26 @@ impl ServedSources {
                 let words = self.source(number)?.read(slice, capacity)?;
                 Ok(encoded_in(&words, words.encoded_bytes()))
             }
-            SourceQuestion::Warnings => Ok(encoded(&(self.opened()?.of.warnings)())),
+            SourceQuestion::Warnings => Ok(encoded(&(self.opened()?.subject.warnings)())),
         }
     }
 
     fn open(&self, words: &[u8]) -> Result<Vec<u8>> {
-        let of = (self.open)(words)?;
-        let paths = of.origin.paths.iter();
+        let subject = (self.open)(words)?;
+        let paths = subject.origin.paths.iter();
         let answer = encoded(&OriginWords {
-            host: of.origin.host.clone(),
+            host: subject.origin.host.clone(),
             paths: paths.map(|path| path.clone().into()).collect(),
-            contents: of.origin.contents,
-            sources: of.sources.len() as u32,
+            contents: subject.origin.contents,
+            sources: subject.sources.len() as u32,
         });
-        let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
-        let opened = Opened { of, sources };
+        let sources = subject
+            .sources
+            .iter()
+            .cloned()
+            .map(ServedSource::new)
+            .collect();
+        let opened = Opened { subject, sources };
         if self.opened.set(opened).is_err() {
             let message = "cannot open a second source over one connection";
             return Err(Error::new(ErrorKind::Usage, message));

@@ -48,7 +48,7 @@ impl FarTree {
         let mut members = FarMembers {
             small,
             large,
-            at: 0,
+            next: 0,
             entries: page_entries(&words.page)?.into_iter(),
         };
         let parts = words.parts.into_iter();
@@ -118,7 +118,7 @@ struct FarMembers {
     small: Vec<Scanned>,
     large: Option<Arc<LargeFile>>,
     /// Members that parts were found for, or that vanished.
-    at: usize,
+    next: usize,
     /// Entries of the parts that follow.
     entries: std::vec::IntoIter<(Entry, EntryState)>,
 }
@@ -137,13 +137,13 @@ impl FarMembers {
             let file = file.ok_or_else(|| wrong_words("a header is of no file"))?;
             return part.entry(FrameContent::Head(entry, file), None, data_bytes);
         }
-        let small = self.small[self.at..].iter_mut();
+        let small = self.small[self.next..].iter_mut();
         let found = small
             .enumerate()
             .find(|(_, member)| member.entry.path == entry.path);
         let known = match found {
             Some((skipped, member)) => {
-                self.at += skipped + 1;
+                self.next += skipped + 1;
                 member.known.clone()
             }
             // A large file that could not be opened is a member without content.
@@ -171,14 +171,12 @@ impl PartWords {
         let runs = runs
             .map(Iterator::collect::<Result<Vec<StoredRun>>>)
             .transpose()?;
-        let is_within =
-            |inner: u32, len: u32| u64::from(inner) + u64::from(len) <= data_bytes as u64;
         // Positions come from another host: each is inside of the data that came with it.
         let are_within = runs.iter().flatten().all(|run| match run {
-            StoredRun::Here { inner, len } => is_within(*inner, *len),
+            StoredRun::Here { inner, len } => is_within(*inner, *len, data_bytes),
             StoredRun::Kept { .. } => true,
         });
-        if !are_within || runs.is_none() && !is_within(self.inner, self.len) {
+        if !are_within || runs.is_none() && !is_within(self.inner, self.len, data_bytes) {
             return Err(wrong_words("a part is outside of its frame"));
         }
         if self.is_known && known.is_none() {
@@ -197,6 +195,10 @@ impl PartWords {
             is_first: self.is_first,
         })
     }
+}
+
+fn is_within(inner: u32, len: u32, data_bytes: usize) -> bool {
+    u64::from(inner) + u64::from(len) <= data_bytes as u64
 }
 
 /// The next entries of a scan, and whether it ends with them.

@@ -1,7 +1,7 @@
 //! Lists the directories of a tree: names in archive order, and the attributes of each object
 //! without opening it.
 
-use super::{TopRole, TreeInner};
+use super::{inner::TreeInner, rules::TopRole};
 use fullbore_format::{
     entry::{EntryKind, EntryPath, Time, Xattr, is_within, xattr_bytes},
     error::{self, Error, ErrorKind, quoted},
@@ -424,10 +424,12 @@ impl TreeInner {
             .iter()
             .map(|name| name.as_bytes())
             .find(|name| contains(name));
-        let is_cache = || {
-            self.rules.files.exclude_caches && contains(CACHE_TAG_NAME) && self.is_cache_tag(dir)
-        };
-        by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
+        if by_name.is_some() {
+            return by_name;
+        }
+        let is_cache =
+            self.rules.files.exclude_caches && contains(CACHE_TAG_NAME) && self.is_cache_tag(dir);
+        is_cache.then_some(CACHE_TAG_NAME)
     }
 
     /// Returns whether the rules exclude `path` itself or a directory above it, below the first
