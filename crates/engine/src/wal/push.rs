@@ -9,8 +9,10 @@ use super::{
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::REPOSITORY,
-    wal::{SegmentName, WalFileName},
+    wal::{SegmentName, WalFileName, WalKey},
 };
+use fullbore_platform::host_name;
+use fullbore_postgres::timeline::Timelines;
 use fullbore_repository::{open::read_repository, wal::WalArchive};
 use fullbore_storage::{Location, Objects, Storages};
 use std::{
@@ -81,6 +83,27 @@ impl PushTarget {
         })
     }
 
+    /// The same, without asking an object store again whether the repository is there, if this host found it within the time
+    /// for which notes count. A directory is always asked: its disk may not be mounted.
+    fn open_noted(
+        storages: &Storages,
+        to: &OsString,
+        copy_name: Option<&String>,
+        notes: &PushedAhead,
+    ) -> Result<Self> {
+        let location = Location::parse(to)?;
+        if location.as_local().is_none() && notes.has_seen_repository() {
+            return Ok(Self {
+                objects: storages.objects(&location)?,
+                location: location_name(storages, to),
+                copy_name: copy_name.cloned(),
+            });
+        }
+        let target = Self::open(storages, to, copy_name)?;
+        notes.note_repository();
+        Ok(target)
+    }
+
     fn system_name(&self, system: u64) -> String {
         system_name(system, self.copy_name.as_deref())
     }
@@ -100,7 +123,7 @@ impl PushTarget {
         let (stored, object) = run.object(archive.system(), archive.digester())?;
         archive.put_run(&stored, &object)?;
         let digests = run.digests();
-        let here = |segment| wal.digest(segment);
+        let here = |segment| wal.content(segment);
         let found = conflicts(&archive, &here, &stored, &digests)?;
         let is_right = |(segment, _): &&(SegmentName, _)| !has_conflict(&found, *segment);
         let right: Vec<_> = run.stamps.iter().filter(is_right).copied().collect();
@@ -227,10 +250,12 @@ impl WalPush {
         };
         let run = packing.pack_run(wal, segment, is_partial, &may_follow)?;
         run.check_system(self.system.or_else(|| wal.system()))?;
+        let name = system_name(run.system, self.copy_name.as_deref());
+        let location = location_name(&self.storages, &self.to);
+        let pushed = PushedAhead::of(self.storages.state_dir(), &location, &name, wal);
         let (segments, stored_bytes) = with_patience(self.patience, || {
-            let target = PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?;
-            let name = system_name(run.system, self.copy_name.as_deref());
-            let pushed = PushedAhead::of(self.storages.state_dir(), &target.location, &name, wal);
+            let target =
+                PushTarget::open_noted(&self.storages, &self.to, self.copy_name.as_ref(), &pushed)?;
             target.store(&run, wal, &pushed)
         })?;
         let waits_behind = match self.alone {
@@ -263,7 +288,9 @@ impl WalPush {
             PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?.archive(system);
         let others = archive.put_small(name, &content)?;
         match name {
-            WalFileName::History(timeline) if others > 0 => Err(begun_before(&archive, timeline)),
+            WalFileName::History(timeline) if !others.is_empty() => {
+                Err(begun_before(&archive, timeline, &content, &others))
+            }
             _ => Ok(PushReport {
                 segments: Vec::new(),
                 stored_bytes: content.len() as u64,
@@ -278,13 +305,31 @@ fn not_archived(name: &str) -> Error {
     Error::new(ErrorKind::Usage, what).hint("archive_command = 'fullbore wal push %p --to REPO'")
 }
 
-/// The error of a history whose timeline has another one.
-pub(super) fn begun_before(archive: &WalArchive, timeline: u32) -> Error {
+/// Returns the error of a history whose timeline has another one.
+pub(super) fn begun_before(
+    archive: &WalArchive,
+    timeline: u32,
+    own: &[u8],
+    others: &[WalKey],
+) -> Error {
     let what = format!(
         "cannot archive the history of timeline {timeline} of system {}",
         archive.system()
     );
-    Error::new(ErrorKind::Exists, what)
+    let error = Error::new(ErrorKind::Exists, what)
         .because("another server began a timeline of this number, and archived its history")
-        .hint("stop the server that should not write; a copy of a cluster archives with --as NAME")
+        .hint("stop the server that should not write; a copy of a cluster archives with --as NAME");
+    // A host that only adds cannot read the other history.
+    let begin = |text: &[u8]| {
+        let history = Timelines::parse(&String::from_utf8_lossy(text), timeline);
+        history.map(|history| history.last_start())
+    };
+    let other = others.first().and_then(|key| archive.read_small(key).ok());
+    match (begin(own), other.and_then(|text| begin(&text))) {
+        (Some(own), Some(other)) => error.detail(format!(
+            "the other one begins at {other}, and that of {:?} at {own}",
+            host_name()
+        )),
+        _ => error,
+    }
 }

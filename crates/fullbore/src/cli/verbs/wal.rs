@@ -1,15 +1,16 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
-use super::wal_receive::WalReceiveArgs;
+use super::{wal_check::WalCheckArgs, wal_receive::WalReceiveArgs, wal_show::WalShow};
 use crate::cli::{
-    output::{aside, printed, told},
+    output::{aside, printed},
     values::{any_bytes, destination, interval, threads},
-    verbs::wal_report::{WalCheck, WalList},
+    verbs::wal_report::WalList,
 };
 use clap::{Args, Subcommand, ValueHint};
-use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
+use fullbore_engine::wal::{CaughtUp, Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    text::counted,
     wal::SegmentName,
 };
 use fullbore_platform::cores;
@@ -83,8 +84,14 @@ pub(in crate::cli) enum WalVerb {
     /// archive_command = 'fullbore wal push %p --to REPO'
     Push {
         /// The file, which the server names with %p
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-        path: PathBuf,
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "catch_up")]
+        path: Option<PathBuf>,
+        /// Store all that this data directory has and the repository lacks
+        ///
+        /// Run it on a standby before it is promoted, and on an old primary that was stopped before
+        /// pg_rewind: what only they have is lost otherwise.
+        #[arg(long, value_name = "DATADIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["path", "alone"])]
+        catch_up: Option<PathBuf>,
         /// The repository
         #[arg(long, value_name = "DEST", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
         to: OsString,
@@ -122,6 +129,12 @@ pub(in crate::cli) enum WalVerb {
         /// Up to there, a missing segment is an error.
         #[arg(long, value_name = "SEGMENT", value_parser = segment)]
         through: Option<SegmentName>,
+        /// The archive ends after this segment, whatever is behind it
+        #[arg(long, value_name = "SEGMENT", value_parser = segment)]
+        until: Option<SegmentName>,
+        /// Use the WAL of this host, where two hosts archived different WAL
+        #[arg(long, value_name = "HOST")]
+        wal_from: Option<String>,
         /// For a standby that also streams: a gap is not an error
         #[arg(long)]
         standby: bool,
@@ -152,6 +165,9 @@ pub(in crate::cli) enum WalVerb {
         /// The name of a copy of a cluster
         #[arg(long = "as", value_name = "NAME", value_parser = copy_name)]
         copy_name: Option<String>,
+        /// Use the WAL of this host, where two hosts archived different WAL
+        #[arg(long, value_name = "HOST")]
+        wal_from: Option<String>,
     },
     /// Push segments as the server finishes them, before it asks
     Serve {
@@ -182,14 +198,22 @@ pub(in crate::cli) enum WalVerb {
         #[arg(from_global)]
         json: bool,
     },
-    /// Read all WAL and check it for damage, gaps and conflicts
-    Check {
+    /// Print who stored a segment, in which objects, and which records it has
+    Show {
         /// The repository
         #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
         repository: OsString,
+        /// The name of the segment
+        #[arg(value_name = "SEGMENT", value_parser = segment)]
+        segment: SegmentName,
         #[arg(from_global)]
         json: bool,
     },
+    /// Read all WAL of a repository, or test the way from a server to it
+    ///
+    /// Of a repository, all WAL is read and checked for damage, gaps and conflicts. Of a server, the
+    /// settings are checked, a segment is ended, and it must arrive in the repository.
+    Check(Box<WalCheckArgs>),
 }
 
 pub(super) fn copy_name(text: &str) -> Result<String, String> {
@@ -207,6 +231,7 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
     match args.verb {
         WalVerb::Push {
             path,
+            catch_up,
             to,
             system,
             store,
@@ -216,7 +241,7 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
         } => {
             let push = WalPush {
                 storages: storages.clone(),
-                path,
+                path: path.unwrap_or_default(),
                 to,
                 copy_name: system.copy_name,
                 system: system.system,
@@ -225,6 +250,12 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
                 patience,
                 alone,
             };
+            if let Some(data) = catch_up {
+                return push.catch_up(&data).map(|caught| {
+                    print_caught(&caught, is_quiet);
+                    0
+                });
+            }
             let report = push.run()?;
             if !no_serve && !alone && report.waits_behind >= BACKLOG {
                 leave_server(&push, &report);
@@ -237,6 +268,8 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
             from,
             system,
             through,
+            until,
+            wal_from,
             standby,
             alone,
             patience,
@@ -249,6 +282,8 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
                 system: system.system,
                 copy_name: system.copy_name,
                 through,
+                until,
+                wal_from,
                 standby,
                 patience,
             };
@@ -260,6 +295,7 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
             from,
             system,
             copy_name,
+            wal_from,
         } => {
             let ahead = WalAhead {
                 storages: storages.clone(),
@@ -267,6 +303,7 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
                 from,
                 system,
                 copy_name,
+                wal_from,
                 data,
             };
             ahead.run().map(|()| 0)
@@ -298,14 +335,36 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
             };
             printed(|out| list.run(out).map(|()| 0))
         }
-        WalVerb::Check { repository, json } => {
-            let check = WalCheck {
+        WalVerb::Show {
+            repository,
+            segment,
+            json,
+        } => {
+            let show = WalShow {
                 storages: storages.clone(),
                 repository,
+                segment,
                 json,
             };
-            told(|out| check.run(out))
+            printed(|out| show.run(out))
         }
+        WalVerb::Check(args) => super::wal_check::run(*args, storages, is_quiet),
+    }
+}
+
+fn print_caught(caught: &CaughtUp, is_quiet: bool) {
+    if is_quiet {
+        return;
+    }
+    aside(format_args!(
+        "{} stored, {} were there",
+        counted(caught.stored.len() as u64, "segment"),
+        caught.there
+    ));
+    for segment in &caught.open {
+        aside(format_args!(
+            "note: {segment} is not complete, and was not stored"
+        ));
     }
 }
 
