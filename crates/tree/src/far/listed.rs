@@ -61,7 +61,7 @@ impl ListedWords {
 /// # Errors
 /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
 pub(super) fn page_entries(page: &[u8]) -> Result<Vec<(Entry, EntryState)>> {
-    decode_entries(page, MAX_PAGE_BYTES).map_err(|error| wrong_words(&error.to_string()))
+    decode_entries(page, MAX_PAGE_BYTES).map_err(|error| wrong_words(&error.line()))
 }
 
 /// The facts of a [`Scanned`] beside its entry and state.

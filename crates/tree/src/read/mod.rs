@@ -5,6 +5,7 @@
 //! grew or cannot be read; the backup goes on.
 
 pub(crate) mod child;
+mod exclusions;
 pub(crate) mod file_list;
 pub(crate) mod hard_links;
 pub(crate) mod inner;
