@@ -148,7 +148,7 @@ fn questions_of_many_values_share_one_room() {
 fn pages_that_become_large_share_one_room() {
     let dir = scratch();
     let mut peer = files_of(dir.path());
-    let long = "x".repeat(240);
+    let long = "x".repeat(248);
     let files = |count: usize| -> Vec<_> {
         let name = |at| (format!("{long}{at:05}"), 1);
         (0..count).map(name).collect()
@@ -157,7 +157,7 @@ fn pages_that_become_large_share_one_room() {
     let read = read_files(1 << 16, &files(30_000));
     assert!(read.len() < 1 << 20, "{}", read.len());
     peer.ask_often(ASK_FILES, &read, 20);
-    let said = peer.ask(ASK_FILES, &read_files(1 << 16, &files(65_000)));
+    let said = peer.ask(ASK_FILES, &read_files(1 << 16, &files(65_500)));
     assert!(said.contains("it is too large"), "{said}");
 }
 

@@ -251,3 +251,124 @@ impl Source for FarTree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_format::page::encode_entries;
+    use fullbore_pipeline::frame::Pool;
+
+    /// A host that answers each question with the same bytes.
+    #[derive(Debug)]
+    struct FixedAnswer(Vec<u8>);
+
+    impl SourceChannel for FixedAnswer {
+        fn ask(&self, _: &[u8]) -> Result<Vec<u8>> {
+            Ok(self.0.clone())
+        }
+    }
+
+    fn entry(path: &str) -> Entry {
+        Entry {
+            path: path.into(),
+            ..Entry::default()
+        }
+    }
+
+    fn member(path: &str) -> Scanned {
+        Scanned::new(entry(path), EntryState::Whole)
+    }
+
+    fn part(kind: PartKind) -> PartWords {
+        PartWords {
+            kind,
+            inner: 0,
+            len: 3,
+            is_known: false,
+            runs: None,
+            replaced: false,
+            is_first: false,
+        }
+    }
+
+    /// A frame of 3 bytes with these entries and parts.
+    fn frame(paths: &[&str], parts: Vec<PartWords>) -> FrameWords {
+        let entries: Vec<Entry> = paths.iter().map(|path| entry(path)).collect();
+        let whole = EntryState::Whole;
+        let page = encode_entries(entries.iter().map(|entry| (entry, &whole)));
+        FrameWords {
+            data: b"abc".to_vec().into(),
+            parts,
+            page: page.unwrap().into(),
+            ends_member: true,
+            left: None,
+            changed: false,
+            failed: None,
+        }
+    }
+
+    /// Asks for the members "a" and "b", and reads this answer.
+    fn read(words: &FrameWords) -> Result<Frame> {
+        let tree = FarTree::new(Arc::new(FixedAnswer(encoded(words))), 0);
+        let members = vec![member("a"), member("b")];
+        tree.read(Slice::Members(members, None), Pool::new(1000, 1).take())
+    }
+
+    #[test]
+    fn a_member_may_be_missing_or_left_for_the_next_frame() {
+        let whole = || part(PartKind::Whole);
+        let both = read(&frame(&["a", "b"], vec![whole(), whole()])).unwrap();
+        assert_eq!((both.parts.len(), &both.data[..]), (2, &b"abc"[..]));
+        assert_eq!(read(&frame(&["b"], vec![whole()])).unwrap().parts.len(), 1);
+        let left = FrameWords {
+            left: Some(1),
+            ..frame(&["a"], vec![whole()])
+        };
+        let rest = read(&left).unwrap().rest;
+        assert!(
+            matches!(&rest, Some(Slice::Members(left, None)) if left[0].entry.path == b"b"),
+            "{rest:?}"
+        );
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_its_question_is_refused() {
+        let whole = || part(PartKind::Whole);
+        let far_away = PartWords {
+            inner: 1,
+            ..whole()
+        };
+        let known = PartWords {
+            is_known: true,
+            ..whole()
+        };
+        let run = PartWords {
+            runs: Some(vec![(true, 2, 2)]),
+            ..whole()
+        };
+        let no_page = FrameWords {
+            page: b"no page".to_vec().into(),
+            ..frame(&["a"], vec![whole()])
+        };
+        let lacks_three = FrameWords {
+            left: Some(3),
+            ..frame(&["a"], vec![whole()])
+        };
+        for (wrong, reason) in [
+            (frame(&["c"], vec![whole()]), "was not asked for"),
+            (frame(&["a"], vec![whole(), whole()]), "has no entry"),
+            (frame(&["a", "b"], vec![whole()]), "more entries"),
+            (frame(&["b", "a"], vec![whole(), whole()]), "out of order"),
+            (frame(&["a"], vec![part(PartKind::Head)]), "of no file"),
+            (frame(&[], vec![part(PartKind::Piece)]), "something else"),
+            (frame(&["a"], vec![far_away]), "outside of its frame"),
+            (frame(&["a"], vec![run]), "outside of its frame"),
+            (frame(&["a"], vec![known]), "that is new"),
+            (no_page, "not a page"),
+            (lacks_three, "more than it had"),
+        ] {
+            let error = read(&wrong).unwrap_err().line();
+            assert!(error.contains(reason), "{reason}: {error}");
+        }
+    }
+}
