@@ -5,6 +5,7 @@ use super::{
     pack::{PackedRun, Packing},
     pushed::PushedAhead,
     server_files::{WalDirectory, unknown_system},
+    spool::{ClusterSpool, SpoolState, WalSpool},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -47,6 +48,8 @@ pub struct WalPush {
     pub patience: Duration,
     /// Push only this file.
     pub alone: bool,
+    /// Takes the file while the repository is away.
+    pub spool: Option<WalSpool>,
 }
 
 /// What a push did.
@@ -58,6 +61,19 @@ pub struct PushReport {
     pub stored_bytes: u64,
     /// Segments that wait behind them.
     pub waits_behind: usize,
+    /// The file was taken into the spool.
+    pub spooled: Option<SpooledFile>,
+}
+
+/// A file that is not in the repository, but in the spool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpooledFile {
+    /// Its name.
+    pub name: String,
+    /// Why the repository did not take it; `None` if it was not asked, as others wait already.
+    pub reason: Option<String>,
+    /// What is in the spool.
+    pub state: SpoolState,
 }
 
 /// Where a push stores.
@@ -110,6 +126,21 @@ impl PushTarget {
 
     pub(super) fn archive(&self, system: u64) -> WalArchive {
         WalArchive::new(self.objects.clone(), &self.system_name(system))
+    }
+
+    /// Stores a history or a label.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if a timeline has another history; the storage's.
+    pub(super) fn store_small(&self, system: u64, name: WalFileName, content: &[u8]) -> Result<()> {
+        let archive = self.archive(system);
+        let others = archive.put_small(name, content)?;
+        match name {
+            WalFileName::History(timeline) if !others.is_empty() => {
+                Err(begun_before(&archive, timeline, content, &others))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Stores a run, compares it, and returns which of its segments are archived. The first must be.
@@ -203,10 +234,27 @@ impl WalPush {
             .unwrap_or_default();
         let name = WalFileName::parse(name).ok_or_else(|| not_archived(name))?;
         let wal = WalDirectory::around(&self.path);
+        let Some(spool) = &self.spool else {
+            return self.push(&wal, name);
+        };
+        let system = self.system_of(&wal, name)?;
+        let spool = spool.of_cluster(&system_name(system, self.copy_name.as_deref()));
+        if spool.has_files() {
+            return take(&spool, &wal, name, None);
+        }
+        match self.push(&wal, name) {
+            Err(error) if matches!(error.kind, ErrorKind::Unreachable | ErrorKind::Full) => {
+                take(&spool, &wal, name, Some(&error))
+            }
+            pushed => pushed,
+        }
+    }
+
+    fn push(&self, wal: &WalDirectory, name: WalFileName) -> Result<PushReport> {
         match name {
-            WalFileName::Segment(segment) => self.push_segment(&wal, segment, false),
-            WalFileName::Partial(segment) => self.push_segment(&wal, segment, true),
-            small => with_patience(self.patience, || self.push_small(&wal, small)),
+            WalFileName::Segment(segment) => self.push_segment(wal, segment, false),
+            WalFileName::Partial(segment) => self.push_segment(wal, segment, true),
+            small => with_patience(self.patience, || self.push_small(wal, small)),
         }
     }
 
@@ -237,6 +285,7 @@ impl WalPush {
                 segments: vec![segment],
                 stored_bytes: 0,
                 waits_behind: 0,
+                spooled: None,
             });
         }
         let packing = Packing {
@@ -270,34 +319,70 @@ impl WalPush {
             segments,
             stored_bytes,
             waits_behind,
+            spooled: None,
         })
+    }
+
+    /// Returns the system that a file is of.
+    fn system_of(&self, wal: &WalDirectory, name: WalFileName) -> Result<u64> {
+        let of_segment = match name {
+            WalFileName::Segment(segment) | WalFileName::Backup(segment, _) => {
+                Some((segment, false))
+            }
+            WalFileName::Partial(segment) => Some((segment, true)),
+            WalFileName::History(_) => None,
+        };
+        let in_header = || {
+            let (segment, is_partial) = of_segment?;
+            let (.., facts) = wal.read_segment(segment, is_partial).ok()?;
+            Some(facts.system)
+        };
+        let system = self.system.or_else(|| wal.system()).or_else(in_header);
+        system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))
     }
 
     fn push_small(&self, wal: &WalDirectory, name: WalFileName) -> Result<PushReport> {
         let content = wal.read_small(&name.to_string())?;
-        let of_label = match name {
-            WalFileName::Backup(segment, _) => wal
-                .read_segment(segment, false)
-                .ok()
-                .map(|(.., facts)| facts.system),
-            _ => None,
-        };
-        let system = self.system.or_else(|| wal.system()).or(of_label);
-        let system = system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))?;
-        let archive =
-            PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?.archive(system);
-        let others = archive.put_small(name, &content)?;
-        match name {
-            WalFileName::History(timeline) if !others.is_empty() => {
-                Err(begun_before(&archive, timeline, &content, &others))
-            }
-            _ => Ok(PushReport {
-                segments: Vec::new(),
-                stored_bytes: content.len() as u64,
-                waits_behind: 0,
-            }),
-        }
+        let system = self.system_of(wal, name)?;
+        let target = PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?;
+        target.store_small(system, name, &content)?;
+        Ok(PushReport {
+            segments: Vec::new(),
+            stored_bytes: content.len() as u64,
+            waits_behind: 0,
+            spooled: None,
+        })
     }
+}
+
+/// Takes a file into the spool.
+fn take(
+    spool: &ClusterSpool,
+    wal: &WalDirectory,
+    name: WalFileName,
+    error: Option<&Error>,
+) -> Result<PushReport> {
+    let content = match name {
+        WalFileName::Segment(segment) => wal.read_segment(segment, false)?.0,
+        WalFileName::Partial(segment) => wal.read_segment(segment, true)?.0,
+        WalFileName::History(_) | WalFileName::Backup(..) => wal.read_small(&name.to_string())?,
+    };
+    let reason = error.map(Error::line);
+    let taken = spool.add(name, &content);
+    taken.map_err(|full| match &reason {
+        Some(reason) => full.detail(format!("the repository did not take it: {reason}")),
+        None => full,
+    })?;
+    Ok(PushReport {
+        segments: Vec::new(),
+        stored_bytes: 0,
+        waits_behind: 0,
+        spooled: Some(SpooledFile {
+            name: name.to_string(),
+            reason,
+            state: spool.state(),
+        }),
+    })
 }
 
 fn not_archived(name: &str) -> Error {

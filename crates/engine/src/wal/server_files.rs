@@ -79,6 +79,13 @@ impl WalDirectory {
         }
     }
 
+    /// The files in this directory.
+    pub(super) fn of_files(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+        }
+    }
+
     /// The directory as one absolute path, without links.
     pub(super) fn real_path(&self) -> PathBuf {
         let dir = if self.dir.as_os_str().is_empty() {

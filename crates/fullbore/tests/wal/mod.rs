@@ -15,6 +15,7 @@ mod receive;
 mod receive_hostile;
 mod recovery;
 mod server_check;
+mod spool;
 mod targets;
 
 use crate::postgres_backup::cluster;

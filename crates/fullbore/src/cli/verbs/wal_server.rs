@@ -100,6 +100,7 @@ mod tests {
             workers: 1,
             patience: Duration::ZERO,
             alone: false,
+            spool: None,
         };
         let line = "fullbore wal push pg_wal/000000010000000000000001 --patience 5s --to /r --system=7 --key k -j 2";
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();

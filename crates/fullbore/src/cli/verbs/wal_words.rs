@@ -4,7 +4,7 @@
 //! Only words that are simple are read here; all others, and all if a variable of the environment may add options, are left to
 //! clap. Both ways give the same arguments.
 
-use super::wal::{WalArgs, WalStoreArgs, WalSystemArgs, WalVerb, copy_name, segment};
+use super::wal::{WalArgs, WalSpoolArgs, WalStoreArgs, WalSystemArgs, WalVerb, copy_name, segment};
 use crate::cli::{
     storage::StorageArgs,
     values::{destination, interval, threads},
@@ -42,6 +42,7 @@ struct GivenOptions {
     patience: Option<Duration>,
     system: WalSystemArgs,
     store: WalStoreArgs,
+    spool: WalSpoolArgs,
     through: Option<SegmentName>,
     until: Option<SegmentName>,
     wal_from: Option<String>,
@@ -73,7 +74,8 @@ fn push(words: &[OsString]) -> Option<PlainWalWords> {
     let [path] = &given.positionals[..] else {
         return None;
     };
-    if given.is_of_fetch() {
+    let has_both = given.spool.spool.is_some() && given.flags.contains(&"--alone");
+    if given.is_of_fetch() || has_both {
         return None;
     }
     let verb = WalVerb::Push {
@@ -82,6 +84,7 @@ fn push(words: &[OsString]) -> Option<PlainWalWords> {
         to: given.place.clone()?,
         system: given.system.clone(),
         store: given.store.clone(),
+        spool: given.spool.clone(),
         patience: given.patience.unwrap_or(Duration::from_secs(60)),
         alone: given.flags.contains(&"--alone"),
         no_serve: given.flags.contains(&"--no-serve"),
@@ -149,6 +152,7 @@ impl GivenOptions {
             "--workers" | "-j" if place == "--to" => {
                 self.store.workers = Some(threads(text?).ok()?)
             }
+            "--spool" if place == "--to" => self.spool.spool = Some(value.into()),
             "--key" => self.keys.push(value.into()),
             "--passphrase-file" => self.passphrase_file = Some(value.into()),
             "--storage" => self.storage.push(text?.to_owned()),
@@ -183,6 +187,7 @@ mod tests {
         for line in [
             format!("f wal push {file} --to /r"),
             format!("f wal push --to=/r {file} --system 7 --as x -j 2 --alone -q"),
+            format!("f wal push {file} --to /r --spool /s --no-serve"),
             format!("f wal push {file} --to s3://b/p --key k --key=l --no-serve --patience 5s --storage a=b"),
             "f wal get 000000010000000000000002 pg_wal/RECOVERYXLOG --from /r".to_owned(),
             "f wal get x y --from=/r --through 000000010000000000000002 --until 000000010000000000000002 --wal-from h --standby --passphrase-file p".to_owned(),
@@ -213,6 +218,7 @@ mod tests {
             "x y --to a",
             "--help",
             "x --to a --json",
+            "x --to a --alone --spool b",
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert!(push(&words).is_none(), "{line}");
