@@ -61,9 +61,14 @@ fn source_file(path: PathBuf) -> Option<SourceFile> {
 
 /// The rooms that a text names after `crate::`, alone or in braces.
 fn imports(text: &str) -> Vec<String> {
+    names_after("crate::", text)
+}
+
+/// The names that follow a prefix in a text, alone or in braces.
+fn names_after(prefix: &str, text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    for (at, _) in text.match_indices("crate::") {
-        let (mut depth, mut word, rest) = (0, String::new(), &text[at + 7..]);
+    for (at, _) in text.match_indices(prefix) {
+        let (mut depth, mut word, rest) = (0, String::new(), &text[at + prefix.len()..]);
         let mut wanted = true;
         for c in rest.chars() {
             match c {
@@ -128,6 +133,33 @@ fn no_two_rooms_of_the_engines_or_of_the_program_import_each_other() {
         imports("use crate::{\n a::{b, c},\n d,\n e::f,\n};\nuse crate::g::h;\ncrate::i();"),
         ["a", "d", "e", "g", "i"]
     );
+}
+
+#[test]
+fn no_two_files_of_a_room_of_trees_import_each_other() {
+    for room in ["far", "read", "write"] {
+        let mut imported: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let of_trees = sources().into_iter().filter(|file| file.member == "tree");
+        for file in of_trees.filter(|file| file.room == room) {
+            let name = file_name(&file.path);
+            if name != room {
+                let code = file.text.split("#[cfg(test)]").next().unwrap();
+                imported.insert(name, names_after("super::", code).into_iter().collect());
+            }
+        }
+        assert!(imported.len() > 5, "{room}: {imported:?}");
+        assert_eq!(rooms_in_a_loop(&imported), [""; 0], "{room}");
+    }
+}
+
+/// The name of a module: that of its file, or of its directory.
+fn file_name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap();
+    let named = match stem.to_str() {
+        Some("mod" | "tests") => path.parent().unwrap(),
+        _ => Path::new(stem),
+    };
+    named.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
 #[test]

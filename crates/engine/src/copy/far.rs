@@ -14,7 +14,7 @@ use std::{collections::VecDeque, sync::Mutex};
 pub const MAX_ANSWER: u64 = 16 << 20;
 
 /// Bytes of a page of the tree at most, decompressed. Honest ones have a few MiB.
-const MAX_PAGE: u64 = 64 << 20;
+const MAX_PAGE: usize = 64 << 20;
 
 /// Bytes that a question takes where it is answered: pages and their entries. Its content is counted where it is decompressed.
 pub const QUESTION_ROOM: usize = 2 << 20;
@@ -106,12 +106,8 @@ impl CopyTarget for FarTarget {
         }
         let mut listed = self.listed.locked();
         let page = listed.pages.pop_front().ok_or_else(not_understood)?;
-        let size = zstd_safe::get_frame_content_size(&page).ok().flatten();
-        if size.is_none_or(|size| size > MAX_PAGE) {
-            return Err(not_understood());
-        }
         Ok(TargetPage {
-            records: ManifestPage::decode(&page)?.records,
+            records: ManifestPage::decode_within(&page, MAX_PAGE)?.records,
             has_more: listed.has_more || !listed.pages.is_empty(),
         })
     }

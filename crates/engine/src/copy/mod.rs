@@ -52,7 +52,7 @@ use fullbore_platform::{
 use fullbore_tree::unmatched::unmatched_warning;
 use fullbore_tree::{
     read::Own,
-    write::{deletion_limit::DeletionLimit, metadata::has_only_xattrs},
+    write::{deletion_limit::DeletionLimit, xattrs::has_only_xattrs},
 };
 use held::CopyEnds;
 use plan::CopyPlan;

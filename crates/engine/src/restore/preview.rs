@@ -7,7 +7,7 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::{owner::OwnerNames, xattr};
-use fullbore_tree::write::metadata::{has_only_xattrs, is_same_here};
+use fullbore_tree::write::xattrs::{has_only_xattrs, is_same_here};
 use std::{
     ffi::OsStr,
     fs::{self, File, Metadata},

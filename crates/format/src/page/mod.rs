@@ -5,6 +5,7 @@
 //! ignore columns that they do not know. A file with more extents than fit a page continues in the
 //! next page, see [`Record::more`].
 
+mod codec;
 mod item;
 mod limit;
 mod read;
@@ -17,16 +18,12 @@ use super::{
     chunk::ContentChunk,
     digest::{BlockDigest, Digest, Piece},
     entry::Entry,
-    layout::is_backup_id,
     root::PageAt,
 };
-use crate::error::{Error, Result};
+pub use codec::{decode_entries, encode_entries, plain_bytes};
 pub use item::PageItem;
 use minicbor::{Decode, Encode, bytes::ByteVec};
-use read::PageReader;
 use std::{ops::Deref, sync::Arc};
-use write::PageEncoder;
-use zstd_safe::CParameter;
 
 /// Records in a page. 8,192 records are about 0.3 MiB compressed; a reader fetches that much to
 /// find one file.
@@ -38,9 +35,6 @@ pub const MAX_TEXT_BYTES: usize = 2 << 20;
 /// Bytes of block digests and chunks at which a page is closed: the most extents of 256 KiB, in
 /// blocks of 8 KiB.
 pub const MAX_DIGEST_BYTES: usize = 24 << 20;
-/// Largest page that is decoded, in bytes before compression. A single entry may be as long as its
-/// attributes.
-const MAX_PAGE_BYTES: usize = 256 << 20;
 /// Bytes that are kept for blocks shorter than [`SHORT_BLOCK_BYTES`], which are numerous. In memory
 /// the other half is zeros.
 const SHORT_DIGEST_BYTES: usize = 8;
@@ -360,86 +354,6 @@ struct Columns {
     short_counts: Vec<(u32, u32)>,
     #[cbor(n(37), with = "minicbor::bytes", default)]
     short_blocks: Vec<u8>,
-}
-
-impl ManifestPage {
-    /// Encodes the page as one zstd frame.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Bug`](crate::error::ErrorKind::Bug) if the page exceeds the limits of
-    /// [`ManifestPage::decode`].
-    pub fn encode(&self) -> Result<Vec<u8>> {
-        let mut writer = PageEncoder::default();
-        writer.columns.segments.clone_from(&self.segments);
-        for (index, record) in self.records.iter().enumerate() {
-            writer.record(index as u32, record);
-        }
-        let plain = minicbor::to_vec(&writer.columns).map_err(|e| bug().because(e.to_string()))?;
-        if plain.len() > MAX_PAGE_BYTES || !limit::is_within_limits(&plain).unwrap_or(false) {
-            return Err(bug().because("it exceeds the limits that readers enforce".to_owned()));
-        }
-        let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
-        let failed = |code| bug().because(zstd_safe::get_error_name(code));
-        let mut context = zstd_safe::CCtx::try_create().ok_or_else(bug)?;
-        // If the root is lost, only this checksum tells whether a copy of the page is intact.
-        for parameter in [
-            CParameter::CompressionLevel(3),
-            CParameter::ChecksumFlag(true),
-        ] {
-            context.set_parameter(parameter).map_err(failed)?;
-        }
-        context.compress2(&mut out, &plain).map_err(failed)?;
-        Ok(out)
-    }
-
-    /// Reads a page. Every value in it is checked.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is not the output of
-    /// [`ManifestPage::encode`].
-    pub fn decode(stored: &[u8]) -> Result<Self> {
-        let size = zstd_safe::get_frame_content_size(stored).ok().flatten();
-        let size = size
-            .filter(|n| *n <= MAX_PAGE_BYTES as u64)
-            .ok_or_else(|| damaged("it is not a page"))?;
-        let mut plain = Vec::with_capacity(size as usize);
-        zstd_safe::decompress(&mut plain, stored)
-            .map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
-        Self::from_columns(&plain)
-    }
-
-    /// Reads the columns of a page from their form before compression.
-    ///
-    /// # Errors
-    /// As [`ManifestPage::decode`].
-    pub fn from_columns(plain: &[u8]) -> Result<Self> {
-        if !limit::is_within_limits(plain).map_err(|e| damaged(&e.to_string()))? {
-            return Err(damaged("it has more values than a page can have"));
-        }
-        let columns: Columns = minicbor::decode(plain).map_err(|e| damaged(&e.to_string()))?;
-        // Backup IDs become parts of paths.
-        if !columns
-            .segments
-            .iter()
-            .all(|id| id.backup.is_empty() || is_backup_id(&id.backup))
-        {
-            return Err(damaged("a backup ID is not valid"));
-        }
-        PageReader::new(columns)
-            .ok_or_else(|| damaged("its columns do not match each other"))?
-            .page()
-    }
-}
-
-fn bug() -> Error {
-    Error::new(
-        crate::error::ErrorKind::Bug,
-        "cannot encode a manifest page",
-    )
-}
-
-fn damaged(reason: &str) -> Error {
-    Error::corrupt("a manifest page is damaged").because(reason.to_owned())
 }
 
 /// The previous values, to which the columns store differences.

@@ -1,11 +1,15 @@
 //! Decodes the records of a page from its columns. Every value is checked before it is used.
 
+use super::{codec::damaged, *};
 use crate::{
     digest::Digest,
     entry::{self, ByteRun, Device, Entry, EntryKind, Owner, SparseMap, Time},
-    page::*,
+    error::Result,
 };
 use std::sync::Arc;
+
+/// Bytes of a file at most, as of the systems.
+const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
 /// Decodes a page. Every method returns `None` if a column does not hold valid values.
 pub(super) struct PageReader {
@@ -153,11 +157,11 @@ impl PageReader {
     fn kind(&mut self, kind: u8) -> Option<EntryKind> {
         Some(match kind {
             FILE => EntryKind::File {
-                size: next(&self.c.sizes, &mut self.at.size)?,
+                size: self.size()?,
                 map: None,
             },
             SPARSE => {
-                let size = next(&self.c.sizes, &mut self.at.size)?;
+                let size = self.size()?;
                 let (map, end) = self.map()?;
                 // A map that goes beyond the file would write outside of it in a restore.
                 if end > size {
@@ -183,14 +187,23 @@ impl PageReader {
         })
     }
 
+    fn size(&mut self) -> Option<u64> {
+        next(&self.c.sizes, &mut self.at.size).filter(|size| *size <= MAX_FILE_BYTES)
+    }
+
     /// Returns the runs, and the end of the last run.
     fn map(&mut self) -> Option<(SparseMap, u64)> {
         let count = next(&self.c.maps, &mut self.at.map)?;
         let mut runs = Vec::new();
         let mut end = 0u64;
         for _ in 0..count {
-            let offset = end.checked_add(next(&self.c.maps, &mut self.at.map)?)?;
+            let gap = next(&self.c.maps, &mut self.at.map)?;
             let len = next(&self.c.maps, &mut self.at.map)?;
+            let touches = gap == 0 && !runs.is_empty();
+            if touches || len == 0 {
+                return None;
+            }
+            let offset = end.checked_add(gap)?;
             end = offset.checked_add(len)?;
             runs.push(ByteRun { offset, len });
         }

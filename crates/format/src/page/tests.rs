@@ -19,7 +19,7 @@ fn kind() -> impl Strategy<Value = EntryKind> {
     });
     let device = (any::<u32>(), any::<u32>()).prop_map(|(major, minor)| Device { major, minor });
     prop_oneof![
-        any::<u64>().prop_map(|size| EntryKind::File { size, map: None }),
+        (0..1u64 << 63).prop_map(|size| EntryKind::File { size, map: None }),
         map.prop_map(|map| EntryKind::File {
             size: 1 << 60,
             map: Some(map.into())
@@ -191,6 +191,71 @@ proptest! {
     #[test]
     fn any_bytes_are_an_error_and_never_a_panic(bytes in vec(any::<u8>(), 0..200)) {
         prop_assert!(ManifestPage::decode(&bytes).is_err());
+    }
+}
+
+proptest! {
+    #[test]
+    fn entries_arrive_as_they_were_sent(page in page()) {
+        let sent: Vec<_> = page.records.into_iter().map(|record| (record.entry, record.state)).collect();
+        let stored = encode_entries(sent.iter().map(|(entry, state)| (entry, state))).unwrap();
+        let size = plain_bytes(&stored).unwrap();
+        prop_assert!(decode_entries(&stored, size - 1).is_err());
+        prop_assert_eq!(decode_entries(&stored, size).unwrap(), sent);
+    }
+}
+
+/// Sends entries in one page.
+fn sent(entries: &[Entry]) -> crate::error::Result<Vec<(Entry, EntryState)>> {
+    let whole = EntryState::Whole;
+    let stored = encode_entries(entries.iter().map(|entry| (entry, &whole))).unwrap();
+    decode_entries(&stored, 1 << 20)
+}
+
+#[test]
+fn entries_that_an_archive_may_not_hold_are_refused() {
+    let at = |path: &[u8]| Entry {
+        path: path.to_vec(),
+        ..Entry::default()
+    };
+    let of_kind = |kind| Entry { kind, ..at(b"f") };
+    let sparse = |runs: &[(u64, u64)]| {
+        let runs = runs.iter().map(|&(offset, len)| ByteRun { offset, len });
+        of_kind(EntryKind::File {
+            size: 100,
+            map: Some(runs.collect()),
+        })
+    };
+    let file = |size| of_kind(EntryKind::File { size, map: None });
+    let nanos = |nanos| Entry {
+        mtime: Time { seconds: 0, nanos },
+        ..at(b"f")
+    };
+    for good in [
+        vec![at(b""), at(b"a"), at(b"a/b"), at(b"a.b")],
+        vec![sparse(&[(0, 10), (50, 50)])],
+        vec![sparse(&[])],
+        vec![file(i64::MAX as u64)],
+        vec![nanos(999_999_999)],
+        vec![of_kind(EntryKind::Symlink(b"../x".to_vec()))],
+    ] {
+        assert_eq!(sent(&good).unwrap().len(), good.len(), "{good:?}");
+    }
+    for bad in [
+        vec![at(b"../x")],
+        vec![at(b"/x")],
+        vec![at(b"a//b")],
+        vec![at(b"b"), at(b"a")],
+        vec![at(b"a"), at(b"a")],
+        vec![of_kind(EntryKind::HardLink(b"a/../../x".to_vec()))],
+        vec![file(1 << 63)],
+        vec![sparse(&[(10, 10), (20, 5)])],
+        vec![sparse(&[(50, 5), (10, 5)])],
+        vec![sparse(&[(90, 11)])],
+        vec![sparse(&[(0, 0)])],
+        vec![nanos(1_000_000_000)],
+    ] {
+        assert!(sent(&bad).is_err(), "{bad:?}");
     }
 }
 

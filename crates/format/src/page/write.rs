@@ -1,10 +1,10 @@
 //! Encodes a page from its records: columns, with differences instead of values where those are
 //! smaller.
 
+use super::*;
 use crate::{
     digest::Digest,
-    entry::{ByteRun, EntryKind, Owner},
-    page::*,
+    entry::{ByteRun, Entry, EntryKind, Owner},
 };
 use std::collections::HashMap;
 
@@ -15,13 +15,15 @@ pub(super) struct PageEncoder {
     owners: HashMap<Owner, u32>,
     frames: HashMap<FrameAt, u32>,
     last: PreviousValues,
+    /// Index of the last record.
+    index: u32,
 }
 
 impl PageEncoder {
-    /// Adds a record, the `index`-th of the page.
-    pub(super) fn record(&mut self, index: u32, record: &Record) {
+    /// Adds a record with this entry. Its content follows.
+    pub(super) fn entry(&mut self, entry: &Entry, state: &EntryState) {
+        self.index = self.columns.kinds.len() as u32;
         let c = &mut self.columns;
-        let entry = &record.entry;
         c.paths.extend_from_slice(&entry.path);
         c.paths.push(0);
         c.modes.push(entry.mode);
@@ -39,7 +41,7 @@ impl PageEncoder {
             entry
                 .xattrs
                 .iter()
-                .map(|(k, v)| (index, k.clone().into(), v.clone().into())),
+                .map(|(k, v)| (self.index, k.clone().into(), v.clone().into())),
         );
         self.last = PreviousValues {
             mtime: entry.mtime.seconds,
@@ -49,14 +51,32 @@ impl PageEncoder {
         };
         self.owner(&entry.owner);
         self.kind(&entry.kind);
-        self.state(index, record);
+        self.state(state);
+    }
+
+    /// Adds the content of the last record.
+    pub(super) fn content(&mut self, record: &Record) {
+        let index = self.index;
+        if record.from > 0 {
+            self.columns.from.push((index, record.from));
+        }
+        // Only the last record of a page can go on in the next page.
+        self.columns.more = record.more;
         self.digest(record.digest);
         self.blocks(index, &record.blocks);
         self.crcs(index, &record.crcs);
         self.chunks(index, &record.chunks);
-        if matches!(entry.kind, EntryKind::File { .. }) {
+        if record.entry.is_file() {
             self.columns.extent_counts.push(record.extents.len() as u32);
             record.extents.iter().for_each(|extent| self.extent(extent));
+        }
+    }
+
+    /// Says that no content of the last record is known.
+    pub(super) fn no_content(&mut self) {
+        self.digest(None);
+        if matches!(self.columns.kinds.last(), Some(&FILE | &SPARSE)) {
+            self.columns.extent_counts.push(0);
         }
     }
 
@@ -105,30 +125,16 @@ impl PageEncoder {
         }
     }
 
-    fn state(&mut self, index: u32, record: &Record) {
-        let (state, reason) = match &record.state {
-            EntryState::Whole => (0, String::new()),
+    fn state(&mut self, state: &EntryState) {
+        let (number, reason) = match state {
+            EntryState::Whole => return,
             EntryState::Changed => (1, String::new()),
             EntryState::Unreadable(reason) => (2, reason.clone()),
             EntryState::Vanished => (3, String::new()),
             EntryState::Noted => (4, String::new()),
-            EntryState::BadPages(pages) => (
-                5,
-                pages
-                    .iter()
-                    .map(u32::to_string)
-                    .collect::<Vec<_>>()
-                    .join(" "),
-            ),
+            EntryState::BadPages(pages) => (5, joined(pages)),
         };
-        if state > 0 {
-            self.columns.states.push((index, state, reason));
-        }
-        if record.from > 0 {
-            self.columns.from.push((index, record.from));
-        }
-        // Only the last record of a page can go on in the next page.
-        self.columns.more = record.more;
+        self.columns.states.push((self.index, number, reason));
     }
 
     fn digest(&mut self, digest: Option<Digest>) {
@@ -199,6 +205,11 @@ impl PageEncoder {
         c.extent_lens.push(extent.len);
         self.last.frame = index;
     }
+}
+
+fn joined(pages: &[u32]) -> String {
+    let pages: Vec<String> = pages.iter().map(u32::to_string).collect();
+    pages.join(" ")
 }
 
 fn encode_map(map: &[ByteRun], out: &mut Vec<u64>) {

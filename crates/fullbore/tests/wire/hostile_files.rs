@@ -6,6 +6,10 @@ use super::{
     over_ssh::scratch,
     suite::pattern,
 };
+use fullbore_format::{
+    entry::{Entry, EntryKind},
+    page::{EntryState, encode_entries},
+};
 use minicbor::{Encode, bytes::ByteVec};
 use std::{fs, os::unix::ffi::OsStrExt, path::Path, thread, time::Duration};
 
@@ -76,36 +80,36 @@ fn files_of(directory: &Path) -> HostilePeer<Pipes> {
 
 /// A question that reads files of these names and sizes into a frame.
 fn read_files(capacity: u32, files: &[(String, u64)]) -> Vec<u8> {
-    let files: Vec<_> = files
+    let entries: Vec<Entry> = files
         .iter()
         .map(|(name, size)| {
-            let path = ByteVec::from(name.clone().into_bytes());
-            let kind = (0u8, (*size, None::<Vec<(u64, u64)>>));
-            let owner = (0u32, 0u32, "", "");
-            let xattrs: Vec<(ByteVec, ByteVec)> = Vec::new();
-            let entry = (
-                path,
+            let kind = EntryKind::File {
+                size: *size,
+                map: None,
+            };
+            Entry {
+                path: name.clone().into_bytes(),
                 kind,
-                0o644u32,
-                owner,
-                (0i64, 0u32),
-                (0i64, 0u32),
-                0u64,
-                xattrs,
-            );
-            let state = (0u8, nothing());
-            (
-                entry,
-                state,
-                None::<(i64, u32)>,
-                None::<(u64, u64)>,
-                false,
-                false,
-                None::<u8>,
-            )
+                ..Entry::default()
+            }
         })
         .collect();
-    let members = (0u8, (files, None::<u8>));
+    let whole = EntryState::Whole;
+    let page = encode_entries(entries.iter().map(|entry| (entry, &whole))).unwrap();
+    read_page(capacity, page, files.len())
+}
+
+/// A question that reads the entries of a page, with so many facts.
+fn read_page(capacity: u32, page: Vec<u8>, entries: usize) -> Vec<u8> {
+    let no_facts = (
+        None::<(i64, u32)>,
+        None::<(u64, u64)>,
+        false,
+        false,
+        None::<u8>,
+    );
+    let listed = (ByteVec::from(page), vec![no_facts; entries]);
+    let members = (0u8, (listed, None::<u8>));
     cbor((2u8, (0u32, capacity, members)))
 }
 
@@ -136,8 +140,60 @@ fn questions_of_many_values_share_one_room() {
     let dir = scratch();
     fs::write(dir.path().join("a"), "one").unwrap();
     let mut peer = files_of(dir.path());
-    let files = vec![(String::from("a"), 1); 20_000];
+    let files: Vec<_> = (0..20_000).map(|at| (format!("a{at:05}"), 1)).collect();
     peer.ask_often(ASK_FILES, &read_files(1 << 16, &files), 40);
+}
+
+#[test]
+fn pages_that_become_large_share_one_room() {
+    let dir = scratch();
+    let mut peer = files_of(dir.path());
+    let long = "x".repeat(248);
+    let files = |count: usize| -> Vec<_> {
+        let name = |at| (format!("{long}{at:05}"), 1);
+        (0..count).map(name).collect()
+    };
+    // 7 MiB, and some 40 MiB as entries.
+    let read = read_files(1 << 16, &files(30_000));
+    assert!(read.len() < 1 << 20, "{}", read.len());
+    peer.ask_often(ASK_FILES, &read, 20);
+    let said = peer.ask(ASK_FILES, &read_files(1 << 16, &files(65_500)));
+    assert!(said.contains("it is too large"), "{said}");
+}
+
+#[test]
+fn members_that_an_archive_may_not_hold_are_refused() {
+    let dir = scratch();
+    fs::write(dir.path().join("a"), "one").unwrap();
+    let mut peer = files_of(dir.path());
+    let names = |names: &[&str]| -> Vec<_> {
+        let name = |name: &&str| (String::from(*name), 3);
+        names.iter().map(name).collect()
+    };
+    for wrong in [
+        &["../a"][..],
+        &["/etc/passwd"],
+        &["b", "a"],
+        &["a", "a"],
+        &["x/../../a"],
+    ] {
+        let said = peer.ask(ASK_FILES, &read_files(1 << 16, &names(wrong)));
+        assert!(
+            said.contains("could not read a source of another host"),
+            "{wrong:?}: {said}"
+        );
+    }
+    let said = peer.ask(ASK_FILES, &read_page(1 << 16, b"no page".to_vec(), 1));
+    assert!(said.contains("it is not a page"), "{said}");
+    let whole = EntryState::Whole;
+    let one = encode_entries([(&Entry::default(), &whole)]).unwrap();
+    let said = peer.ask(ASK_FILES, &read_page(1 << 16, one, 2));
+    assert!(said.contains("do not match"), "{said}");
+    let id = peer
+        .call(ASK_FILES, &read_files(1 << 16, &names(&["a"])))
+        .unwrap();
+    let (_, data) = peer.answer(id).unwrap();
+    assert!(data.windows(3).any(|bytes| bytes == b"one"));
 }
 
 /// A session that has opened this directory as the target of a copy.

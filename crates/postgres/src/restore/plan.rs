@@ -16,7 +16,7 @@ use fullbore_format::{
     root::{ClusterInfo, DatabaseInfo},
     wal::SegmentName,
 };
-use fullbore_tree::write::{final_file::FinalFile, layout::TargetMount};
+use fullbore_tree::write::layout::{FinalFile, TargetMount};
 use std::path::PathBuf;
 
 /// The file without which a server does not start.

@@ -1,28 +1,30 @@
 //! The side that has the files.
 
 use super::{
-    FarOrigin, FrameWords, LargeWords, OriginWords, PartKind, PartWords, ScanWords, ScannedWords,
-    SliceWords, SourceQuestion,
-    room::{MAX_CAPACITY, PART_BYTES},
-    words::{EntryWords, StateWords, decoded, encoded, encoded_in, stored_words, wrong_words},
+    channel::FarOrigin,
+    frame_words::FrameWords,
+    listed::ListedWords,
+    question::{LargeWords, OriginWords, ScanWords, SliceWords, SourceQuestion},
+    room::MAX_CAPACITY,
+    words::{decoded, encoded, encoded_in, wrong_words},
 };
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath},
     error::{Error, ErrorKind, Result},
 };
 use fullbore_pipeline::{
-    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Pool, Scanned, Slice},
+    frame::{Buf, Frame, FrameContent, LargeFile, Pool, Scanned, Slice},
     source::{Source, Stream},
 };
 use fullbore_platform::queue::Locked;
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, OnceLock, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, OnceLock},
 };
 
-/// Bytes of the entries of one answer.
-const BATCH_BYTES: usize = 512 << 10;
+/// Bytes of the entries of one answer, in memory: some 2,000 entries.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Bytes of the maps of all large files that are being read, and of what else is kept of them.
 const KEPT_BYTES: usize = 32 << 20;
@@ -50,7 +52,7 @@ pub struct ServedSources {
 }
 
 struct Opened {
-    of: OpenedSources,
+    subject: OpenedSources,
     sources: Vec<ServedSource>,
 }
 
@@ -97,24 +99,28 @@ impl ServedSources {
             SourceQuestion::Scan(number) => Ok(encoded(&self.source(number)?.next_entries()?)),
             SourceQuestion::Read(number, capacity, slice) => {
                 let words = self.source(number)?.read(slice, capacity)?;
-                let bytes = words.data.len() + words.parts.len() * PART_BYTES;
-                Ok(encoded_in(&words, bytes))
+                Ok(encoded_in(&words, words.encoded_bytes()))
             }
-            SourceQuestion::Warnings => Ok(encoded(&(self.opened()?.of.warnings)())),
+            SourceQuestion::Warnings => Ok(encoded(&(self.opened()?.subject.warnings)())),
         }
     }
 
     fn open(&self, words: &[u8]) -> Result<Vec<u8>> {
-        let of = (self.open)(words)?;
-        let paths = of.origin.paths.iter();
+        let subject = (self.open)(words)?;
+        let paths = subject.origin.paths.iter();
         let answer = encoded(&OriginWords {
-            host: of.origin.host.clone(),
+            host: subject.origin.host.clone(),
             paths: paths.map(|path| path.clone().into()).collect(),
-            contents: of.origin.contents,
-            sources: of.sources.len() as u32,
+            contents: subject.origin.contents,
+            sources: subject.sources.len() as u32,
         });
-        let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
-        let opened = Opened { of, sources };
+        let sources = subject
+            .sources
+            .iter()
+            .cloned()
+            .map(ServedSource::new)
+            .collect();
+        let opened = Opened { subject, sources };
         if self.opened.set(opened).is_err() {
             let message = "cannot open a second source over one connection";
             return Err(Error::new(ErrorKind::Usage, message));
@@ -148,18 +154,18 @@ impl ServedSource {
         if scan.is_none() {
             *scan = Some(self.source.scan()?);
         }
-        let mut entries = Vec::new();
+        let mut listed = Vec::new();
         let mut bytes = 0;
         while bytes < BATCH_BYTES {
             let Some(scanned) = scan.as_mut().and_then(Iterator::next) else {
                 *scan = Some(Box::new(std::iter::empty()));
-                return Ok((entries, true));
+                return Ok((ListedWords::of(listed.iter())?, true));
             };
             let scanned = scanned?;
-            bytes += scanned.entry.text_bytes() + 64;
-            entries.push(ScannedWords::of(&scanned));
+            bytes += scanned.entry.text_bytes() + size_of::<Scanned>();
+            listed.push(scanned);
         }
-        Ok((entries, false))
+        Ok((ListedWords::of(listed.iter())?, false))
     }
 
     fn read(&self, slice: SliceWords, capacity: u32) -> Result<FrameWords> {
@@ -169,7 +175,11 @@ impl ServedSource {
         // The answer takes the buffer, so none is kept.
         let buf = Pool::new(capacity as usize, 0).take();
         match slice {
-            SliceWords::Members(small, large) => self.read_members(small, large, buf),
+            SliceWords::Members(listed, large) => {
+                let mut members = listed.scanned()?;
+                let large = large.map(|large| self.keep_large(large, &mut members));
+                self.read_members(members, large.transpose()?, buf)
+            }
             SliceWords::Piece {
                 path,
                 offset,
@@ -181,19 +191,16 @@ impl ServedSource {
 
     fn read_members(
         &self,
-        small: Vec<ScannedWords>,
-        large: Option<Box<LargeWords>>,
+        small: Vec<Scanned>,
+        large: Option<Arc<LargeFile>>,
         buf: Buf,
     ) -> Result<FrameWords> {
-        let small = small.into_iter().map(ScannedWords::scanned);
-        let small = small.collect::<Result<Vec<_>>>()?;
         // The sizes come from the other side: a frame has the memory of one frame, whatever they
         // say.
         let most = buf.made_for() as u64;
         if small.iter().any(|scanned| bytes_read(scanned) > most) {
             return Err(wrong_words("a file is larger than its frame"));
         }
-        let large = large.map(|words| self.keep_large(*words)).transpose()?;
         let frame = self
             .source
             .read(Slice::Members(small, large.clone()), buf)?;
@@ -209,30 +216,29 @@ impl ServedSource {
                 kept.pieces *= u64::from(is_open);
             });
         }
-        Ok(FrameWords::of(frame, large.as_deref()))
+        FrameWords::of(frame, large.as_deref())
     }
 
-    /// A large file by its words; one that was left by an earlier frame is the same file.
-    fn keep_large(&self, words: LargeWords) -> Result<Arc<LargeFile>> {
-        let scanned = words.scanned.scanned()?;
-        let path = scanned.entry.path.clone();
+    /// The large file at the end of the members; one that was left by an earlier frame is the same
+    /// file.
+    fn keep_large(&self, words: LargeWords, members: &mut Vec<Scanned>) -> Result<Arc<LargeFile>> {
+        let file = words.take_file(members)?;
         let mut all = self.large.locked();
         // Pieces of one file come in several frames: state of the file must be one.
-        if let Some(kept) = all.get(&path) {
+        if let Some(kept) = all.get(&file.entry.path) {
             return Ok(kept.file.clone());
         }
         // The other side decides how many files it begins: this bounds their memory.
         let held: usize = all.values().map(|kept| kept_bytes(&kept.file.entry)).sum();
-        if held > 0 && held + kept_bytes(&scanned.entry) > KEPT_BYTES {
+        if held > 0 && held + kept_bytes(&file.entry) > KEPT_BYTES {
             return Err(wrong_words("it begins more files than it reads"));
         }
-        let file = LargeFile::new(scanned, words.data_len, words.pieces);
         let kept = ServedFile {
             file: file.clone(),
             pieces: words.pieces,
             is_begun: false,
         };
-        all.insert(path, kept);
+        all.insert(file.entry.path.clone(), kept);
         Ok(file)
     }
 
@@ -261,7 +267,10 @@ impl ServedSource {
         let Some(file) = self.change_kept(path, |kept| kept.pieces = kept.pieces.saturating_sub(1))
         else {
             // It could not be opened.
-            return Ok(FrameWords::of(Frame::new(buf, Vec::new(), last), None));
+            return Ok(FrameWords::of_piece(
+                Frame::new(buf, Vec::new(), last),
+                None,
+            ));
         };
         let end = offset.checked_add(len.into());
         if end.is_none_or(|end| end > file.data_len) || len as usize > buf.made_for() {
@@ -274,7 +283,7 @@ impl ServedSource {
             last,
         };
         let frame = self.source.read(piece, buf)?;
-        Ok(FrameWords::of(frame, Some(&file)))
+        Ok(FrameWords::of_piece(frame, Some(&file)))
     }
 }
 
@@ -285,45 +294,6 @@ fn kept_bytes(entry: &Entry) -> usize {
         _ => 0,
     };
     KEPT_FILE_BYTES + map
-}
-
-impl FrameWords {
-    fn of(mut frame: Frame, large: Option<&LargeFile>) -> Self {
-        let left = frame.rest.as_ref().map(|rest| match rest {
-            Slice::Members(left, _) => left.len() as u32,
-            Slice::Piece { .. } => 0,
-        });
-        Self {
-            data: std::mem::take(&mut *frame.data).into(),
-            parts: frame.parts.iter().map(PartWords::of).collect(),
-            ends_member: frame.ends_member,
-            left,
-            changed: large.is_some_and(|file| file.changed.load(Relaxed)),
-            failed: large.and_then(|file| file.failed.get().cloned()),
-        }
-    }
-}
-
-impl PartWords {
-    fn of(part: &FrameEntry) -> Self {
-        let kind = match &part.what {
-            FrameContent::Whole(entry, state) => {
-                PartKind::Whole(EntryWords::of(entry), StateWords::of(state))
-            }
-            FrameContent::Head(entry, _) => PartKind::Head(EntryWords::of(entry)),
-            FrameContent::Piece { .. } => PartKind::Piece,
-        };
-        let runs = part.runs.as_ref();
-        Self {
-            kind,
-            inner: part.inner,
-            len: part.len,
-            is_known: part.known.is_some(),
-            runs: runs.map(|runs| runs.iter().map(stored_words).collect()),
-            replaced: part.replaced,
-            is_first: part.is_first,
-        }
-    }
 }
 
 /// Returns how many bytes of an object are read at most: all, or the runs that are stored again.

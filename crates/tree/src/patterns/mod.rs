@@ -36,7 +36,7 @@ pub struct Patterns {
 /// A pattern with a wildcard, and the length of its literal suffix.
 #[derive(Debug)]
 struct WildPattern {
-    at: usize,
+    rule: usize,
     end: usize,
 }
 
@@ -137,10 +137,10 @@ impl Patterns {
             .wild
             .iter()
             .rev()
-            .take_while(|wild| Some(wild.at) > literal_matches);
+            .take_while(|wild| Some(wild.rule) > literal_matches);
         later
             .find(|wild| self.is_match(wild, object))
-            .map(|wild| wild.at)
+            .map(|wild| wild.rule)
             .or(literal_matches)
     }
 
@@ -215,7 +215,7 @@ impl Patterns {
     }
 
     fn is_match(&self, wild: &WildPattern, object: &MatchedPath<'_>) -> bool {
-        let pattern = &self.all[wild.at].pattern;
+        let pattern = &self.all[wild.rule].pattern;
         let (path, name_at, is_dir) = (
             object.path,
             Some(object.name_at).filter(|start| *start > 0),
@@ -234,12 +234,18 @@ impl Patterns {
 
     /// Records all matching patterns, not only the last one: the others are right too.
     fn note_matches(&self, object: &MatchedPath<'_>) {
-        let line = |index: usize| &self.lines[self.all[index].line].has_matched;
         self.literal_matches(object)
-            .for_each(|index| line(index).store(true, Relaxed));
-        let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
-        new.filter(|wild| self.is_match(wild, object))
-            .for_each(|wild| line(wild.at).store(true, Relaxed));
+            .for_each(|index| self.has_matched(index).store(true, Relaxed));
+        let unmatched = self.wild.iter();
+        let unmatched = unmatched.filter(|wild| !self.has_matched(wild.rule).load(Relaxed));
+        unmatched
+            .filter(|wild| self.is_match(wild, object))
+            .for_each(|wild| self.has_matched(wild.rule).store(true, Relaxed));
+    }
+
+    /// Whether the line of this rule has matched an object.
+    fn has_matched(&self, rule: usize) -> &AtomicBool {
+        &self.lines[self.all[rule].line].has_matched
     }
 
     fn add(&mut self, text: &[u8], places: &[PatternPlace]) {
@@ -281,7 +287,7 @@ impl Patterns {
                     .rev()
                     .take_while(|byte| !WILD.contains(byte) && **byte != b'/')
                     .count();
-                self.wild.push(WildPattern { at: index, end });
+                self.wild.push(WildPattern { rule: index, end });
             }
             None if rule.pattern.mode.contains(PatternMode::NO_SUB_DIR)
                 && !rule.pattern.mode.contains(PatternMode::ABSOLUTE) =>

@@ -2,9 +2,10 @@
 //! delivered.
 
 use super::{
-    Top, TopRole, TreeInner,
+    inner::TreeInner,
     listing::{Child, LATEST_TIME, ListingState, is_directory},
     refit::is_different_file,
+    rules::{Top, TopRole},
 };
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, Owner, SparseMap, join, split},
@@ -244,7 +245,7 @@ impl TreeInner {
             return answer;
         }
         // A single file may be a mount of its own.
-        let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
+        let is_here = dir::stat_fd(dir).is_ok_and(|parent| parent.dev == stat.dev);
         let answer = if is_here {
             updates_change_times(dir)
         } else {

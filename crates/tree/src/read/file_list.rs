@@ -5,8 +5,8 @@
 //! a walk is not.
 
 use super::{
-    TreeInner,
     hard_links::Links,
+    inner::TreeInner,
     listing::{Child, is_directory},
 };
 use fullbore_format::{
@@ -36,8 +36,8 @@ pub(super) fn listed(
         last: EntryPath::new(),
         closed_dir: None,
     };
-    let below = list.into_iter().flat_map(move |path| listed.objects(path));
-    Ok(once(top.scanned).chain(below).map(|mut scanned| {
+    let objects = list.into_iter().flat_map(move |path| listed.objects(path));
+    Ok(once(top.scanned).chain(objects).map(|mut scanned| {
         if scanned.state == EntryState::Vanished {
             scanned.state = EntryState::Unreadable("no file or directory has this name".to_owned());
         }

@@ -1,9 +1,9 @@
 //! Large files of a tree: all readers share one open file and read it piece by piece.
 
 use super::{
-    TreeInner, changed, pad, part,
+    inner::{TreeInner, changed, unstorable},
+    parts::{pad, part},
     refit::{REPLACED, is_replaced},
-    unstorable,
 };
 use fullbore_format::{
     entry::{ByteRun, Entry, Xattr},

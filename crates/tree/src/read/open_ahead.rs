@@ -1,6 +1,6 @@
 //! Opens small files of a tree before they are read, only to have them brought into the page cache.
 
-use super::TreeInner;
+use super::inner::TreeInner;
 use fullbore_pipeline::{frame::Scanned, source::OpenAhead};
 use fullbore_platform::dir::{self, FileKind};
 use std::os::fd::OwnedFd;

@@ -4,7 +4,7 @@
 //! the files are read, the files themselves do not show it, and the next backup would wrongly take
 //! them for unchanged.
 
-use super::TreeInner;
+use super::inner::TreeInner;
 use fullbore_format::entry::{EntryPath, split};
 use fullbore_pipeline::{frame::Scanned, known::Trust};
 use fullbore_platform::{

@@ -5,7 +5,7 @@
 //! file whose first name is gone or leads to another file. A large file cannot be refitted: its
 //! pieces were cut by the size of the scan.
 
-use super::TreeInner;
+use super::inner::TreeInner;
 use fullbore_format::{
     entry::{Entry, EntryKind, Time},
     page::EntryState,

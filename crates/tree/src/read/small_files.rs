@@ -4,11 +4,10 @@
 //! changed. [`super::large_file`] reads files that are larger than a frame.
 
 use super::{
-    TreeInner, changed, pad,
+    inner::{TreeInner, changed, unstorable},
     parent_dir::ParentDir,
-    part,
+    parts::{pad, part},
     refit::{REPLACED, content_length_differs, is_replaced, needs_recheck, room},
-    unstorable,
 };
 use fullbore_format::{
     entry::{Entry, EntryKind, Time, xattr_bytes},

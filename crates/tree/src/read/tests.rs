@@ -2,7 +2,8 @@
 //! files.
 
 use super::{
-    Overlay, RETRY_INTERVAL, SourceTree, Top, TopRole, TreeInner, TreeRules,
+    Overlay, SourceTree, Top, TopRole, TreeRules,
+    inner::{RETRY_INTERVAL, TreeInner},
     listing::{DirectoryToList, ListingPace},
     walk::LOST,
 };

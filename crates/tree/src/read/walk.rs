@@ -9,9 +9,10 @@
 //! wait at the same time.
 
 use super::{
-    Top, TopRole, TreeInner,
     hard_links::Links,
+    inner::TreeInner,
     listing::{BATCH, Child, Listing, ListingPace, ListingState, Request},
+    rules::{Top, TopRole},
 };
 use fullbore_format::{
     entry::{EntryKind, EntryPath, is_within},
@@ -379,8 +380,8 @@ impl TreeWalk {
 
 fn without_xattrs(state: EntryState) -> EntryState {
     match state {
-        EntryState::Unreadable(why) => {
-            EntryState::Unreadable(format!("its attributes could not be read: {why}"))
+        EntryState::Unreadable(reason) => {
+            EntryState::Unreadable(format!("its attributes could not be read: {reason}"))
         }
         other => other,
     }

@@ -6,9 +6,16 @@
 //! private at first, and directories of other users are taken over until they get their final
 //! metadata.
 
-use super::{probe::with_test_file, tree::TargetTree, writer::TargetWriter};
+use super::{
+    modes::{
+        OWNER_ACCESS, PRIVATE, SPECIAL_BITS, access_list_of, can_add_write_access, group_exceeds,
+    },
+    probe::with_test_file,
+    tree::TargetTree,
+    writer::TargetWriter,
+};
 use fullbore_format::{
-    acl::{ACCESS_LIST, rights_of_group},
+    acl::ACCESS_LIST,
     entry::{Entry, Xattr, split},
     error::Result,
 };
@@ -25,18 +32,9 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-/// Mode bits that a directory's owner needs to change entries in the directory.
-const OWNER_ACCESS: u32 = 0o300;
-/// Mode bits of the group. For a file with an access list, they are the most that the list grants.
-const GROUP_BITS: u32 = 0o070;
 /// Number of changed directories that are restored when the run fails, about 20 MB of memory.
 /// Further ones keep the temporary mode until the next run.
 const MAX_CHANGED: usize = 100_000;
-/// Setuid, setgid and sticky bits. A change of owner clears them, so they are set after it.
-const SPECIAL_BITS: u32 = 0o7000;
-/// Mode of a new file until it gets its final metadata.
-pub(crate) const PRIVATE: u32 = 0o600;
-
 impl TargetWriter {
     /// Returns the mode with which a new file is created: the final mode, or [`PRIVATE`].
     ///
@@ -197,28 +195,22 @@ impl TargetTree {
     /// Returns whether this restore can have created the object with these attributes, at `path` in
     /// or as `dir`. If not, another user has put it there.
     pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, current: &Stat) -> bool {
-        let (mine, new_owner) = (
-            platform::user_id(),
-            self.places.resolve(path).0.new_owner.get(),
-        );
-        // Without privileges, this process cannot change objects of other users anyway. Some file
-        // systems assign the owner themselves, so a test file shows the owner of new files.
-        let is_made = || {
-            with_test_file(dir, &self.notes, |file| {
-                dir::stat_fd(file).is_ok_and(|new| new.uid == current.uid)
-            })
-        };
-        mine != 0
-            || current.uid == mine
-            || new_owner.is_some_and(|new_owner| new_owner.0 == current.uid)
-            || is_made() == Some(true)
+        let user = platform::user_id();
+        // Without privileges, this process cannot change objects of other users anyway.
+        if user != 0 || current.uid == user {
+            return true;
+        }
+        let new_owner = self.places.resolve(path).0.new_owner.get();
+        if new_owner.is_some_and(|new_owner| new_owner.0 == current.uid) {
+            return true;
+        }
+        // Some file systems assign the owner themselves, so a test file shows the owner of new
+        // files.
+        let is_made = with_test_file(dir, &self.notes, |file| {
+            dir::stat_fd(file).is_ok_and(|new| new.uid == current.uid)
+        });
+        is_made == Some(true)
     }
-}
-
-/// Returns whether this process owns the directory but lacks the permission to write to it.
-pub(crate) fn can_add_write_access(dir: &Stat) -> bool {
-    let mine = platform::user_id();
-    mine != 0 && dir.uid == mine && dir.mode & OWNER_ACCESS != OWNER_ACCESS
 }
 
 /// The trees that this process is restoring.
@@ -262,39 +254,6 @@ impl Drop for TargetTree {
     fn drop(&mut self) {
         self.restore_dir_access();
     }
-}
-
-/// The error for an object that is not the one that this restore created.
-pub(crate) fn replaced_error() -> io::Error {
-    io::Error::other("another object has replaced it since")
-}
-
-/// Returns the mode to set before the access list. The mask of the list would otherwise count as
-/// the rights of the group.
-pub(crate) fn mode_before_list(entry: &Entry, wanted: u32) -> u32 {
-    if access_list_of(entry).is_some() {
-        wanted & !GROUP_BITS
-    } else {
-        wanted
-    }
-}
-
-/// Returns the mode of a file whose access list could not be set. The group gets its own rights of
-/// the list, not the mask.
-pub(crate) fn mode_without_list(entry: &Entry, wanted: u32) -> u32 {
-    access_list_of(entry).map_or(wanted, |(_, list)| {
-        wanted & (!GROUP_BITS | rights_of_group(list) << 3)
-    })
-}
-
-fn access_list_of(entry: &Entry) -> Option<&Xattr> {
-    entry.xattrs.iter().find(|(name, _)| name == ACCESS_LIST)
-}
-
-/// Returns whether the group of a file with mode `current` may do more than others may by the mode
-/// `wanted`. Only then the identity of the group and the users in a list matter.
-fn group_exceeds(current: u32, wanted: u32) -> bool {
-    (current >> 3) & 0o7 & !wanted != 0
 }
 
 fn read_access_list(file: impl AsFd) -> io::Result<Option<Xattr>> {
@@ -344,46 +303,6 @@ mod tests {
     fn who(path: &Path) -> (u32, u32, u32) {
         let found = fs::metadata(path).unwrap();
         (found.uid(), found.gid(), found.mode() & 0o7777)
-    }
-
-    #[test]
-    fn without_its_list_a_file_gives_its_group_no_more_than_the_list_did() {
-        let entry = |tag: u16, rights: u16, id: u32| {
-            [
-                &tag.to_le_bytes()[..],
-                &rights.to_le_bytes(),
-                &id.to_le_bytes(),
-            ]
-            .concat()
-        };
-        let list = |group: u16| {
-            let entries = [
-                entry(1, 6, !0),
-                entry(2, 7, OTHER),
-                entry(4, group, !0),
-                entry(16, 7, !0),
-                entry(32, 0, !0),
-            ];
-            [&2u32.to_le_bytes()[..], &entries.concat()].concat()
-        };
-        for (group, mode) in [(0, 0o600), (4, 0o640), (7, 0o670)] {
-            let entry = Entry {
-                mode: 0o670,
-                xattrs: vec![(ACCESS_LIST.to_vec(), list(group))],
-                ..Entry::default()
-            };
-            assert_eq!(mode_without_list(&entry, entry.mode), mode, "{group}");
-        }
-        assert_eq!(
-            mode_without_list(
-                &Entry {
-                    mode: 0o670,
-                    ..Entry::default()
-                },
-                0o670
-            ),
-            0o670
-        );
     }
 
     #[test]

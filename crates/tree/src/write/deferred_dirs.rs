@@ -128,7 +128,7 @@ impl DeferredDirs {
         // Headers are filed in order: what lies before `filed` is in the file, the rest still in
         // memory.
         let header = match (place.offset.checked_sub(self.filed), &self.file) {
-            (Some(at), _) => &self.rest[at as usize..][..place.len as usize],
+            (Some(begin), _) => &self.rest[begin as usize..][..place.len as usize],
             (None, Some(file)) => {
                 filed.resize(place.len as usize, 0);
                 let read = file.read_exact_at(&mut filed, place.offset);

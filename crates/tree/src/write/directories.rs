@@ -3,8 +3,9 @@
 
 use super::{
     case_folding::ignores_case,
-    final_file::{FinalFile, UNFINISHED},
-    layout::{TargetLayout, TargetMount, is_vacant, open_or_make, open_owned},
+    layout::{
+        FinalFile, TargetLayout, TargetMount, UNFINISHED, is_vacant, open_or_make, open_owned,
+    },
     probe::{with_named_test_file, with_test_file},
     warnings::TargetWarnings,
 };
@@ -90,23 +91,23 @@ impl OpenDirectory {
     /// Creates a test file and records owner, group and precision of times. Returns whether the
     /// file system ignores case. Without a test file, nothing is recorded.
     pub(crate) fn probe_case_folding(&self, notes: &TargetWarnings) -> bool {
-        let look = |file: &OwnedFd| {
-            let _ = set_times_fd(file, EXACT_TIME);
-            if let Ok(stat) = stat_fd(file) {
-                let _ = (
-                    self.new_owner.set((stat.uid, stat.gid)),
-                    self.keeps_nanos.set(stat.mtime == EXACT_TIME),
-                );
-            }
-        };
-        let found = with_named_test_file(&self.dir, notes, |file, name| {
-            look(file);
+        let ignores_case = with_named_test_file(&self.dir, notes, |file, name| {
+            self.note_new_file(file);
             ignores_case(&self.dir, name)
         });
-        if found.is_none() {
-            with_test_file(&self.dir, notes, look);
+        if ignores_case.is_none() {
+            with_test_file(&self.dir, notes, |file| self.note_new_file(file));
         }
-        found.unwrap_or(false)
+        ignores_case.unwrap_or(false)
+    }
+
+    /// Records the owner and the precision of times that a test file got.
+    fn note_new_file(&self, file: &OwnedFd) {
+        let _ = set_times_fd(file, EXACT_TIME);
+        if let Ok(stat) = stat_fd(file) {
+            let _ = self.new_owner.set((stat.uid, stat.gid));
+            let _ = self.keeps_nanos.set(stat.mtime == EXACT_TIME);
+        }
     }
 }
 

@@ -4,11 +4,8 @@
 //! file is renamed and its directory is synced (rule 34 for `pg_control`). An interrupted restore
 //! leaves a tree without the file.
 
-use super::tree::TargetTree;
-use fullbore_format::{
-    entry::{self, EntryPath},
-    error::Result,
-};
+use super::{layout::UNFINISHED, tree::TargetTree};
+use fullbore_format::{entry, error::Result};
 use fullbore_platform::{
     dir::{open_dir, stat, stat_fd},
     durable, write,
@@ -17,17 +14,6 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
 };
-
-/// Name of the file until it is put in place.
-pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
-
-/// A file that completes the tree, such as `pg_control`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FinalFile {
-    pub path: EntryPath,
-    /// A second path that must exist; otherwise the file is removed.
-    pub only_with: Option<EntryPath>,
-}
 
 /// Result of [`TargetTree::place_final_file`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,16 +63,16 @@ impl TargetTree {
         if !exists(&dir, UNFINISHED).map_err(failed)? {
             return Ok(FinalPlaced::Missing);
         }
-        let may = last
+        let is_wanted = last
             .only_with
             .as_ref()
             .map_or(Ok(true), |path| self.is_there(path))?;
-        if may && !is_whole {
+        if is_wanted && !is_whole {
             return Ok(FinalPlaced::Kept);
         }
         // The directory has its final time already, and the rename would change it.
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
-        if may {
+        if is_wanted {
             write::rename_at(&dir, UNFINISHED, &dir, entry::split(&last.path).1).map_err(failed)?;
         } else {
             // The file that this one belongs to is not there: the final file would make a server
@@ -95,7 +81,7 @@ impl TargetTree {
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;
         durable::sync_dir(&dir).map_err(failed)?;
-        Ok(if may {
+        Ok(if is_wanted {
             FinalPlaced::Done
         } else {
             FinalPlaced::Withheld

@@ -9,10 +9,11 @@
 //! changed file that it cannot finish.
 
 use super::{
-    access::PRIVATE,
-    metadata::{Before, has_only_xattrs},
+    existing::{Before, is_of_kind},
+    modes::PRIVATE,
     replace::NewFile,
-    writer::{TargetWriter, is_of_kind, write_data},
+    writer::{TargetWriter, write_data},
+    xattrs::has_only_xattrs,
 };
 use fullbore_format::{
     entry::{Entry, EntryKind, Xattr},
@@ -327,13 +328,8 @@ impl TargetWriter {
         let owner = self.owner_ids(&entry.owner);
         let (dir, name) = self.enter(&entry.path)?;
         let failed = tree.failed("read", &entry.path);
-        let is_described = |stat: &Stat| {
-            stat.kind == FileKind::File
-                && stat.size == entry.size()
-                && (stat.mode, stat.mtime) == (entry.mode, entry.mtime)
-                && (stat.uid, stat.gid) == owner
-        };
-        let is_described = is_known || dir::stat(dir, name).is_ok_and(|stat| is_described(&stat));
+        let is_described =
+            is_known || dir::stat(dir, name).is_ok_and(|stat| is_described(&stat, entry, owner));
         // Holes would need their map as well; such a file takes the way that compares pieces.
         if !is_described || entry.is_sparse() || tree.is_taken(&entry.path, dir, name) {
             return Ok(None);
@@ -415,4 +411,12 @@ fn needs_new_file(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
     ) || write::is_not_writable_file(error)
+}
+
+/// Returns whether a file has the size and the metadata of an entry whose owner has these numbers.
+fn is_described(stat: &Stat, entry: &Entry, owner: (u32, u32)) -> bool {
+    stat.kind == FileKind::File
+        && stat.size == entry.size()
+        && (stat.mode, stat.mtime) == (entry.mode, entry.mtime)
+        && (stat.uid, stat.gid) == owner
 }

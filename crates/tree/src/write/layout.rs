@@ -5,7 +5,7 @@
 //! a symbolic link to this directory. The link is never followed: each place is an open directory,
 //! and paths are resolved beneath it. Everything is checked before anything is created.
 
-use super::{access::can_add_write_access, final_file::FinalFile};
+use super::modes::can_add_write_access;
 use fullbore_format::{
     entry::EntryPath,
     error::{Error, ErrorKind, Result},
@@ -37,6 +37,17 @@ pub struct TargetLayout {
     pub hint: &'static str,
     /// The file that is put in place when everything else is durable.
     pub last: Option<FinalFile>,
+}
+
+/// Name of the file until it is put in place.
+pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
+
+/// A file that completes the tree, such as `pg_control`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinalFile {
+    pub path: EntryPath,
+    /// A second path that must exist; otherwise the file is removed.
+    pub only_with: Option<EntryPath>,
 }
 
 /// A path whose contents are in another directory.
@@ -206,8 +217,8 @@ pub fn is_vacant(path: &Path) -> Result<bool> {
     is_vacant_except(path, |_| false)
 }
 
-/// As [`is_vacant`], but ignores the names for which `may` is true.
-fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
+/// As [`is_vacant`], but ignores the names for which `is_ignored` is true.
+fn is_vacant_except(path: &Path, is_ignored: impl Fn(&[u8]) -> bool) -> Result<bool> {
     // A directory that may be entered but not listed cannot be synced either.
     let names = std::fs::File::open(path).and_then(|dir| read_dir(dir, &mut Vec::new()));
     match names {
@@ -215,7 +226,7 @@ fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
         Err(e) => Err(Error::io(format!("could not open the target {path:?}"), e)),
         Ok(names) => Ok(names
             .iter()
-            .all(|name| name.bytes == LOST_AND_FOUND || may(&name.bytes))),
+            .all(|name| name.bytes == LOST_AND_FOUND || is_ignored(&name.bytes))),
     }
 }
 
@@ -224,18 +235,19 @@ fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
 fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
     let deepest = deepest_existing(path).map_err(failed)?;
-    let may = if deepest.is_dir() {
+    let permission = if deepest.is_dir() {
         may_write(&deepest)
     } else {
         Err(io::ErrorKind::NotADirectory.into())
     };
-    if can_add_access && is_denied(&may) && real_path(path).is_ok_and(|real| real == deepest) {
+    if can_add_access && is_denied(&permission) && real_path(path).is_ok_and(|real| real == deepest)
+    {
         let stat = open_root(&deepest).and_then(stat_fd).map_err(failed)?;
         if can_add_write_access(&stat) {
             return Ok(());
         }
     }
-    may.map_err(|e| {
+    permission.map_err(|e| {
         Error::io(
             format!("cannot restore to {path:?}: {deepest:?} cannot be written to"),
             e,

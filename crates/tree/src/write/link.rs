@@ -6,13 +6,14 @@
 //! says that the names belong to several files.
 
 use super::{
-    access::{PRIVATE, replaced_error},
-    metadata::Before,
+    existing::{Before, replaced_error},
+    link_copies::{Inode, LinkCopy},
+    modes::PRIVATE,
     tree::TargetTree,
     writer::{TargetWriter, set_length},
 };
 use fullbore_format::{
-    entry::{Entry, EntryKind, EntryPath, Owner},
+    entry::{Entry, EntryKind, Owner},
     error::Result,
 };
 use fullbore_platform::{
@@ -21,25 +22,10 @@ use fullbore_platform::{
     read, write, xattr,
 };
 use std::{
-    collections::HashMap,
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
 };
-
-/// Device and inode number.
-type Inode = (u64, u64);
-
-/// For each file at the limit, the copies that take its further names, the latest last. Keyed by
-/// inode, because a tar can hold another file of the same name later.
-pub(crate) type LinkCopies = HashMap<Inode, Vec<LinkCopy>>;
-
-/// A copy of a file that takes no more names.
-#[derive(Debug, Clone)]
-pub(crate) struct LinkCopy {
-    path: EntryPath,
-    inode: Inode,
-}
 
 fn inode(stat: &Stat) -> Inode {
     (stat.dev, stat.inode)

@@ -6,8 +6,8 @@
 //! place. Dropping an unfinished file removes it.
 
 use super::{
-    access::PRIVATE,
-    metadata::Before,
+    existing::Before,
+    modes::PRIVATE,
     replace::NewFile,
     writer::{TargetWriter, set_length, write_data},
 };

@@ -5,7 +5,7 @@
 //! is taken for one only if it does.
 
 use super::{
-    access::PRIVATE,
+    modes::PRIVATE,
     replace::{NewFile, PendingPlace, ReplaceName},
     writer::TargetWriter,
 };

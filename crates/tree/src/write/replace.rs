@@ -7,7 +7,7 @@
 //! provided that this frees enough space. Otherwise a restore into a full disk would be impossible.
 
 use super::{
-    metadata::Before,
+    existing::Before,
     probe::{check_can_replace, remove_temporary, temporary_name},
     tree::TargetTree,
     writer::{TargetWriter, set_length, write_data},
@@ -207,25 +207,27 @@ impl TargetWriter {
     /// Returns whether `made` replaces an object and has enough room once this object is removed.
     /// This is an estimate: compressed data may need less.
     fn fits_after_removal(&mut self, made: &NewFile, entry: &Entry) -> bool {
-        let mut room = || {
-            let (dir, name) = self.enter(&entry.path).ok()?;
-            let replaced = dir::stat(dir, name)
-                .ok()
-                .filter(|stat| stat.nlink == 1)
-                .map_or(0, allocated_bytes);
-            let taken = dir::stat_fd(&made.file).map_or(0, allocated_bytes);
-            Some(
-                write::usable_bytes(&made.file)
-                    .ok()?
-                    .saturating_add(taken)
-                    .saturating_add(replaced),
-            )
-        };
-        let mut fits = || {
-            write::compresses(&made.file).unwrap_or(true)
-                || room().is_none_or(|room| room >= entry.data_len())
-        };
-        !made.has_final_name() && fits()
+        if made.has_final_name() {
+            return false;
+        }
+        write::compresses(&made.file).unwrap_or(true)
+            || self
+                .room_after_removal(made, entry)
+                .is_none_or(|room| room >= entry.data_len())
+    }
+
+    /// Returns the bytes that `made` may have once the object with its final name is removed, if the
+    /// system says so.
+    fn room_after_removal(&mut self, made: &NewFile, entry: &Entry) -> Option<u64> {
+        let (dir, name) = self.enter(&entry.path).ok()?;
+        // Another name would keep the blocks of the object.
+        let replaced = dir::stat(dir, name)
+            .ok()
+            .filter(|stat| stat.nlink == 1)
+            .map_or(0, allocated_bytes);
+        let taken = dir::stat_fd(&made.file).map_or(0, allocated_bytes);
+        let usable = write::usable_bytes(&made.file).ok()?;
+        Some(usable.saturating_add(taken).saturating_add(replaced))
     }
 
     /// Creates an empty file with this mode.
@@ -281,7 +283,7 @@ impl TargetTree {
                 ReplaceName::Aside(aside),
             ));
         }
-        Ok((write::create_file(dir, name, mode)?, ReplaceName::Own))
+        create_own(dir, name, mode)
     }
 
     fn create_replacement(
@@ -291,12 +293,11 @@ impl TargetTree {
         mode: u32,
     ) -> io::Result<(OwnedFd, ReplaceName)> {
         check_can_replace(dir, &self.notes)?;
-        let in_place = || Ok((write::create_file(dir, name, mode)?, ReplaceName::Own));
         // A file cannot replace a directory by a rename. An empty directory can be removed without
         // loss.
         if dir::stat(dir, name)?.kind == FileKind::Directory {
             write::remove_dir_at(dir, name)?;
-            return in_place();
+            return create_own(dir, name, mode);
         }
         if platform::tricks()
             && let Ok(fd) = write::create_nameless(dir, mode)
@@ -306,7 +307,8 @@ impl TargetTree {
         let aside = temporary_name();
         match write::create_file(dir, &aside, mode) {
             Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                self.remove_existing(dir, name).and_then(|()| in_place())
+                self.remove_existing(dir, name)?;
+                create_own(dir, name, mode)
             }
             made => Ok((made?, ReplaceName::Aside(aside))),
         }
@@ -321,27 +323,36 @@ impl TargetTree {
         name: &[u8],
         create: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<T>,
     ) -> io::Result<T> {
-        let once = || match create(dir, name) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {
-                check_can_replace(dir, &self.notes)?;
-                let aside = temporary_name();
-                let made = match create(dir, &aside) {
-                    // The old object may take the space that is missing.
-                    Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
-                        return self
-                            .remove_existing(dir, name)
-                            .and_then(|()| create(dir, name));
-                    }
-                    other => other?,
-                };
-                let placed = self.rename_over(dir, &aside, name);
-                placed
-                    .inspect_err(|_| self.discard_replacement(dir, &aside))
-                    .map(|()| made)
+        self.unless_name_taken(path, dir, name, || {
+            self.with_write_access(path, dir, || {
+                self.create_or_replace_once(dir, name, &create)
+            })
+        })
+    }
+
+    fn create_or_replace_once<T>(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        create: impl Fn(BorrowedFd<'_>, &[u8]) -> io::Result<T>,
+    ) -> io::Result<T> {
+        match create(dir, name) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.options.overwrite => {}
+            created => return created,
+        }
+        check_can_replace(dir, &self.notes)?;
+        let aside = temporary_name();
+        let made = match create(dir, &aside) {
+            // The old object may take the space that is missing.
+            Err(e) if ErrorKind::of(&e) == ErrorKind::Full => {
+                self.remove_existing(dir, name)?;
+                return create(dir, name);
             }
-            other => other,
+            made => made?,
         };
-        self.unless_name_taken(path, dir, name, || self.with_write_access(path, dir, once))
+        self.rename_over(dir, &aside, name)
+            .inspect_err(|_| self.discard_replacement(dir, &aside))?;
+        Ok(made)
     }
 
     /// Renames `aside` to `name`. Only an empty directory replaces a directory, and a directory
@@ -376,4 +387,9 @@ impl TargetTree {
             other => other,
         }
     }
+}
+
+/// Creates a file with its final name.
+fn create_own(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> io::Result<(OwnedFd, ReplaceName)> {
+    Ok((write::create_file(dir, name, mode)?, ReplaceName::Own))
 }

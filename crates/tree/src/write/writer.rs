@@ -1,14 +1,16 @@
 //! Writes files, links, devices and directories of a tree from one thread, with their metadata.
 
 use super::{
-    access::replaced_error, case_folding::is_name_taken, metadata::Before, tree::TargetTree,
+    case_folding::is_name_taken,
+    existing::{Before, replaced_error},
+    tree::TargetTree,
 };
 use fullbore_format::{
     entry::{Device, Entry, EntryKind, Owner, is_within},
     error::{Error, ErrorKind, Result, reason},
 };
 use fullbore_platform::{
-    dir::{self, FileKind, Stat, open_dir},
+    dir::{self, FileKind, open_dir},
     durable,
     queue::Locked,
     uring::{FileRing, OpenedFiles},
@@ -194,16 +196,10 @@ impl TargetWriter {
             return self.lock_out_others(entry, &place.dir, place.is_new, asked_for);
         }
         let (dir, name) = self.enter(path)?;
-        let create = || match write::create_dir(dir, name, 0o700) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            other => other.map(|()| true),
-        };
-        if tree
-            .unless_name_taken(path, dir, name, || {
-                tree.with_write_access(path, dir.as_fd(), create)
-            })
-            .map_err(|e| tree.error("create", path, e))?
-        {
+        let is_made = tree.unless_name_taken(path, dir, name, || {
+            tree.with_write_access(path, dir.as_fd(), || make_directory(dir, name))
+        });
+        if is_made.map_err(|e| tree.error("create", path, e))? {
             return Ok(true);
         }
         let opened = open_dir(dir, name);
@@ -289,6 +285,14 @@ impl TargetWriter {
     }
 }
 
+/// Creates a directory. Returns false if an object has its name.
+fn make_directory(dir: &OwnedFd, name: &[u8]) -> io::Result<bool> {
+    match write::create_dir(dir, name, 0o700) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => made.map(|()| true),
+    }
+}
+
 fn make_node(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::Result<()> {
     let node = |kind, device| write::mknod_at(dir, name, kind, mode, device);
     match &entry.kind {
@@ -297,19 +301,6 @@ fn make_node(dir: BorrowedFd<'_>, name: &[u8], entry: &Entry, mode: u32) -> io::
         EntryKind::CharDevice(device) => node(FileKind::CharDevice, *device),
         EntryKind::BlockDevice(device) => node(FileKind::BlockDevice, *device),
         _ => Err(io::ErrorKind::InvalidInput.into()),
-    }
-}
-
-/// Returns whether the existing object has the kind of the entry.
-pub(crate) fn is_of_kind(stat: &Stat, kind: &EntryKind) -> bool {
-    match kind {
-        EntryKind::Symlink(_) => stat.kind == FileKind::Symlink,
-        EntryKind::Fifo => stat.kind == FileKind::Fifo,
-        EntryKind::CharDevice(device) => (stat.kind, stat.rdev) == (FileKind::CharDevice, *device),
-        EntryKind::BlockDevice(device) => {
-            (stat.kind, stat.rdev) == (FileKind::BlockDevice, *device)
-        }
-        _ => false,
     }
 }
 

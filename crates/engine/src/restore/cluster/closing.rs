@@ -9,10 +9,7 @@ use fullbore_format::{
 };
 use fullbore_platform::{dir::real_path, owner::OwnerNames};
 use fullbore_postgres::{inventory, restore::plan::ClusterPlan};
-use fullbore_tree::write::{
-    final_file::{FinalPlaced, UNFINISHED},
-    tree::TargetTree,
-};
+use fullbore_tree::write::{final_file::FinalPlaced, layout::UNFINISHED, tree::TargetTree};
 use std::{
     collections::BTreeSet,
     fs::Metadata,

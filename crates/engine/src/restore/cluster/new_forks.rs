@@ -128,7 +128,10 @@ mod tests {
         new_init_forks::CREATE,
         sample_wal::{TEST_SEGMENT, TEST_START, write_wal},
     };
-    use fullbore_tree::write::{final_file::FinalFile, layout::TargetLayout, tree::TargetOptions};
+    use fullbore_tree::write::{
+        layout::{FinalFile, TargetLayout},
+        tree::TargetOptions,
+    };
     use std::fs;
 
     fn removed(to: &Path, cluster: &ClusterInfo, plan: &ClusterPlan) -> Vec<String> {

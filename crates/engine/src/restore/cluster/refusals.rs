@@ -19,7 +19,7 @@ use fullbore_postgres::{
     stopped::{read_small_text, server_process},
 };
 use fullbore_repository::archive::{Archive, Selection};
-use fullbore_tree::write::{final_file::UNFINISHED, layout::TargetMount};
+use fullbore_tree::write::layout::{TargetMount, UNFINISHED};
 use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path};
 
 /// Refuses a target that must not be written to.

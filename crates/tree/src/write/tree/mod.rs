@@ -10,10 +10,10 @@ use super::{
     case_folding::{MadeNames, name_taken_error},
     directories::{NewFileAttrs, TargetDirectories},
     layout::TargetLayout,
-    link::LinkCopies,
-    metadata::is_same_here,
+    link_copies::LinkCopies,
     probe::with_test_file,
     warnings::TargetWarnings,
+    xattrs::is_same_here,
 };
 use fullbore_format::{
     acl::{LocalAcl, is_list, local_list, shown},
@@ -226,20 +226,20 @@ impl TargetTree {
         let ends = (0..parent.len())
             .filter(|slash| parent[*slash] == b'/')
             .chain([parent.len()]);
-        for above in ends
+        for ancestor in ends
             .map(|end| &parent[..end])
-            .filter(|above| !above.is_empty())
+            .filter(|ancestor| !ancestor.is_empty())
         {
-            if made.has(above) || self.places.mount_target(above).is_some() {
+            if made.has(ancestor) || self.places.mount_target(ancestor).is_some() {
                 continue;
             }
-            let stat = dir::stat_fd(self.open_or_make(above)?)?;
+            let stat = dir::stat_fd(self.open_or_make(ancestor)?)?;
             // The file system gave the directory of another name: entries of two directories would
             // be mixed.
-            if made.is_taken(above, &stat) {
+            if made.is_taken(ancestor, &stat) {
                 return Err(name_taken_error());
             }
-            made.note(above, &stat);
+            made.note(ancestor, &stat);
         }
         self.open_or_make(parent)
     }
