@@ -4,12 +4,11 @@
 //! backups begin on the timeline before the switch.
 
 use super::{
+    data_dir::DataDir,
     lsn::{Lsn, segment_name},
     manifest::WalRange,
-    stopped::read_small_text,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
-use std::path::Path;
 
 /// Path of a timeline's history in a data directory.
 pub fn history_path(timeline: u32) -> String {
@@ -38,13 +37,12 @@ impl Timelines {
     /// # Errors
     /// The system's if there is no history of `last`; [`ErrorKind::Unsupported`] if the history
     /// does not lead back to `first`.
-    pub fn read(data: &Path, first: u32, last: u32) -> Result<Self> {
+    pub fn read(data: &dyn DataDir, first: u32, last: u32) -> Result<Self> {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
-        let path = data.join(history_path(last));
-        let text =
-            read_small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        let path = history_path(last);
+        let text = data.read_text(&path)?;
         Self::parse(&text, last)
             .and_then(|all| all.since_timeline(first))
             .ok_or_else(|| {

@@ -182,8 +182,13 @@ fn cluster(cluster: &ClusterInfo) -> String {
     } else {
         ""
     };
+    let by_sql = if cluster.via == "sql" {
+        ", read by SQL"
+    } else {
+        ""
+    };
     format!(
-        "PostgreSQL {version}{standby}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
+        "PostgreSQL {version}{standby}{by_sql}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
     )
 }
 

@@ -11,7 +11,7 @@ use fullbore_format::{
     text::size,
 };
 use fullbore_postgres::{
-    request::Wal,
+    request::{Via, Wal},
     restore::recovery::{Mode, TargetAction},
 };
 use fullbore_repository::{compare::Compare, open::names_backup};
@@ -82,6 +82,17 @@ pub(super) const COMPARES: [Named<Compare>; 4] = [
         Compare::Content,
         "Its content is equal: all files are read",
     ),
+];
+
+/// Ways to the files of a running cluster.
+pub(super) const VIAS: [Named<Via>; 3] = [
+    (
+        "auto",
+        Via::Auto,
+        "From the data directory if it is on this host, else by SQL",
+    ),
+    ("files", Via::Files, "From the data directory on this host"),
+    ("sql", Via::Sql, "Through sessions with the server"),
 ];
 
 /// Places of the WAL that a backup needs.

@@ -160,7 +160,7 @@ fn a_user_who_cannot_read_the_files_is_told_who_can() {
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
         .arg(program);
     let ran: Ran = command
-        .args(["backup", &cluster.url(), "--to", "null:"])
+        .args(["backup", &cluster.url(), "--to", "null:", "--via", "files"])
         .output()
         .unwrap()
         .into();

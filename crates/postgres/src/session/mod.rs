@@ -7,6 +7,7 @@
 mod catalog;
 pub(crate) mod connect;
 mod facts;
+mod files;
 mod keepalive;
 mod pooler;
 mod rows;
@@ -15,6 +16,7 @@ mod wal_space;
 
 pub use catalog::Catalog;
 pub use facts::ServerFacts;
+pub(crate) use files::{FileSession, ServerMark};
 pub use keepalive::HeldSession;
 pub use wal_space::WalSpace;
 

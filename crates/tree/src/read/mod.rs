@@ -215,6 +215,15 @@ impl SourceTree {
         self.0.exclusion_mark_at(path)
     }
 
+    /// Returns the length of the path of the innermost top that has `path`; `None` if `path` is
+    /// beside all tops.
+    pub fn top_bytes(&self, path: &[u8]) -> Option<usize> {
+        let tops = self.0.tops.iter().rev();
+        let mut around = tops.filter(|top| top.role != TopRole::Above);
+        let top = around.find(|top| is_within(path, &top.at))?;
+        Some(top.at.len())
+    }
+
     /// Opens a file for reading.
     ///
     /// # Errors

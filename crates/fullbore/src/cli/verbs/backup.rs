@@ -19,7 +19,7 @@ use crate::{
         report,
         scope_args::{ScopeArgs, looks_twice},
         values::{
-            COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, WALS, any_bytes,
+            COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, VIAS, WALS, any_bytes,
             block_size, destination, distinct_tags, frame_size, interval, one_of, rate, readers,
             segment_size, stream_name, tag, threads,
         },
@@ -43,7 +43,7 @@ use fullbore_platform::{
     metrics::{hardware::RunKind, meter::Meter},
     queue::start,
 };
-use fullbore_postgres::request::Wal;
+use fullbore_postgres::request::{Via, Wal};
 use fullbore_repository::{base::WantedBase, compare::Compare};
 use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
@@ -108,6 +108,18 @@ pub(in crate::cli) struct BackupArgs {
         help_heading = "PostgreSQL"
     )]
     pub(in crate::cli) wal: Option<Wal>,
+    /// How the files of a running cluster are read
+    ///
+    /// By SQL, fullbore needs no access to the server's host. The role needs EXECUTE on three
+    /// functions, which the error names. --readers is the number of sessions then, 4 by default.
+    #[arg(
+        long,
+        value_parser = one_of(&VIAS),
+        default_value = "auto",
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL"
+    )]
+    pub(in crate::cli) via: Via,
     /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream
     ///
     /// The default is zstd:1, or the codec that the ending of DEST names. Negative levels of zstd
