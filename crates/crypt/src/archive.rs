@@ -111,16 +111,15 @@ impl<W: Write> SealingWriter<W> {
             Box::new(Catching { inner, caught }) as Box<dyn age::Recipient>
         });
         let encryptor = encryptor_for(&catching.collect::<Vec<_>>())?;
-        let bug = || Error::new(ErrorKind::Bug, "cannot write the header of an archive");
         let mut prefix = Vec::new();
         // The writer of age is dropped before it seals anything: its payload key is used here alone.
         drop(
             encryptor
                 .wrap_output(&mut prefix)
-                .map_err(|error| bug().because(error))?,
+                .map_err(|error| header_bug().because(error))?,
         );
-        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(bug)?;
-        let file_key = caught.take().ok_or_else(bug)?;
+        let salt = prefix.last_chunk::<SALT_BYTES>().ok_or_else(header_bug)?;
+        let file_key = caught.take().ok_or_else(header_bug)?;
         let sealer = ChunkSealer::with_salt(&file_key, salt, None)?;
         Ok(Self {
             payload: PayloadWriter::new(sealer, &prefix),
@@ -151,6 +150,10 @@ impl<W: Write> SealingWriter<W> {
         self.inner.flush()?;
         Ok(self.inner)
     }
+}
+
+fn header_bug() -> Error {
+    Error::new(ErrorKind::Bug, "cannot write the header of an archive")
 }
 
 /// An error of the system or of the sealer, as a writer returns it.
@@ -228,6 +231,7 @@ impl<S: PositionalBytes> SealedFile<S> {
         name: &str,
     ) -> Result<Self> {
         let mut begin = Vec::new();
+        // The length comes from the storage: a header takes at most this much memory.
         let len = stored_bytes.min(MAX_HEADER_BYTES) as usize;
         stored
             .read_at(0, len, &mut begin)
@@ -235,6 +239,8 @@ impl<S: PositionalBytes> SealedFile<S> {
         let mut rest = &begin[..];
         let (file_key, salt) = open_header(&mut rest, identities, name)?;
         let payload_at = (begin.len() - rest.len()) as u64;
+        // The stored length fixes which chunk is the last one, so a file that was cut off is
+        // noticed here.
         let opener = ChunkOpener::new(&file_key, &salt, stored_bytes - payload_at)?;
         let opener = opener.ok_or_else(|| {
             Error::corrupt(format!("{name} is damaged"))
@@ -258,7 +264,7 @@ impl<S: PositionalBytes> SealedFile<S> {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the file ends before, or if a chunk is not as it was sealed; or the system's.
     pub fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let what = || {
+        let message = || {
             format!(
                 "could not read {len} bytes at byte {offset} of {}",
                 self.name
@@ -266,10 +272,10 @@ impl<S: PositionalBytes> SealedFile<S> {
         };
         let range = self.opener.chunks_of(offset, len as u64);
         let (begin, stored) =
-            range.ok_or_else(|| Error::corrupt(what()).because("it ends too early"))?;
+            range.ok_or_else(|| Error::corrupt(message()).because("it ends too early"))?;
         self.stored
             .read_at(self.payload_at + begin, stored as usize, out)
-            .map_err(|error| Error::io(what(), error))?;
+            .map_err(|error| Error::io(message(), error))?;
         if self.opener.open(out, offset, len) {
             Ok(())
         } else {
@@ -286,6 +292,8 @@ fn open_header(
 ) -> Result<(FileKey, [u8; SALT_BYTES])> {
     protect();
     let caught = CaughtKey::default();
+    // age keeps the file key to itself. Chunks can be read at any offset only with it, so it is
+    // caught on the way from the identity to age.
     let catching: Vec<_> = identities
         .iter()
         .map(|identity| Catching {
@@ -293,6 +301,7 @@ fn open_header(
             caught: caught.clone(),
         })
         .collect();
+    // age reads the salt as the last part of the header: the last bytes it has read are the salt.
     let mut recorded = LastBytes {
         inner: input,
         last: [0; SALT_BYTES],
@@ -389,8 +398,8 @@ impl<R: Read> OpeningReader<R> {
         let is_valid = opened.is_some_and(|len| len > 0 || self.number == 0);
         if !is_valid {
             self.plain.clear();
-            let why = "a chunk of the encrypted stream is damaged, or its end is missing";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            let reason = "a chunk of the encrypted stream is damaged, or its end is missing";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         self.plain.truncate(opened.unwrap_or_default());
         self.number += 1;

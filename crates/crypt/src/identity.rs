@@ -57,11 +57,13 @@ pub fn parse_identities(bytes: &[u8], name: &str, prompt: &Prompt) -> Result<Vec
         let Some(plain) = wrapped::unwrap_secret(bytes, &[identity], name)? else {
             return Err(wrong_passphrase(name));
         };
+        // One layer only: layers in layers would ask for passphrases without end.
         if wrapped::is_for_passphrase(&plain) {
             return Err(no_key(name));
         }
         return parse_identities(&plain, name, prompt);
     }
+    // An armored file for keys cannot be opened without another key.
     if bytes.starts_with(ARMORED) {
         return Err(no_key(name).hint("decrypt the file first: age -d FILE"));
     }

@@ -79,22 +79,35 @@ pub fn plain_object_bytes(stored: u64) -> Option<u64> {
 
 /// The plain bytes of an object of `plain` bytes that depend on its stored bytes from `from` to `to`.
 pub fn plain_object_range((from, to): (u64, u64), plain: u64) -> (u64, u64) {
-    let chunk_at = |stored: u64| stored.saturating_sub(OBJECT_PREFIX_BYTES as u64);
-    let first = chunk_at(from) / SEALED_CHUNK_BYTES as u64;
-    let end = chunk_at(to).div_ceil(SEALED_CHUNK_BYTES as u64);
-    let at = |chunk: u64| chunk.saturating_mul(CHUNK_BYTES as u64).min(plain);
-    (at(first), at(end))
+    let first = bytes_after_prefix(from) / SEALED_CHUNK_BYTES as u64;
+    let end = bytes_after_prefix(to).div_ceil(SEALED_CHUNK_BYTES as u64);
+    (
+        plain_chunk_start(first).min(plain),
+        plain_chunk_start(end).min(plain),
+    )
+}
+
+fn plain_chunk_start(chunk: u64) -> u64 {
+    chunk.saturating_mul(CHUNK_BYTES as u64)
+}
+
+fn bytes_after_prefix(stored: u64) -> u64 {
+    stored.saturating_sub(OBJECT_PREFIX_BYTES as u64)
 }
 
 /// The stored bytes of an object that its plain bytes from `from` to `to` depend on. The end may be behind that of the object, whose last
 /// chunk is shorter.
 pub fn stored_object_range((from, to): (u64, u64)) -> (u64, u64) {
-    let at = |chunk: u64| {
-        let bytes = chunk.saturating_mul(SEALED_CHUNK_BYTES as u64);
-        bytes.saturating_add(OBJECT_PREFIX_BYTES as u64)
-    };
     let chunk_bytes = CHUNK_BYTES as u64;
-    (at(from / chunk_bytes), at(to.div_ceil(chunk_bytes)))
+    (
+        stored_chunk_start(from / chunk_bytes),
+        stored_chunk_start(to.div_ceil(chunk_bytes)),
+    )
+}
+
+fn stored_chunk_start(chunk: u64) -> u64 {
+    let bytes = chunk.saturating_mul(SEALED_CHUNK_BYTES as u64);
+    bytes.saturating_add(OBJECT_PREFIX_BYTES as u64)
 }
 
 /// The header of an object as its lines say it.
@@ -152,6 +165,8 @@ impl ObjectHeader {
             code,
             salt: salt.try_into().ok()?,
         };
+        // Only the bytes that the header itself writes are accepted, so that no bit of it can be
+        // changed unnoticed.
         (header.bytes() == prefix).then_some(header)
     }
 
@@ -227,13 +242,11 @@ impl ObjectHeader {
             args: vec![word(&self.share)],
             body: self.wrapped.to_vec(),
         };
-        let damaged =
-            || Error::corrupt(format!("{name} is damaged")).because("its header does not open");
         let file_key = identity.unwrap_stanza(&stanza).and_then(|key| key.ok());
-        let file_key = file_key.ok_or_else(damaged)?;
+        let file_key = file_key.ok_or_else(|| damaged_header(name))?;
         let code = self.code_for(&file_key);
         aws_lc_rs::constant_time::verify_slices_are_equal(code.as_ref(), &self.code)
-            .map_err(|_| damaged())?;
+            .map_err(|_| damaged_header(name))?;
         Ok(file_key)
     }
 
@@ -254,6 +267,10 @@ impl ObjectHeader {
         let sealed = stored.saturating_sub(OBJECT_PREFIX_BYTES as u64);
         ChunkOpener::new(&file_key, &self.salt, sealed)?.ok_or_else(|| cut(name))
     }
+}
+
+fn damaged_header(name: &str) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because("its header does not open")
 }
 
 fn cut(name: &str) -> Error {
@@ -285,6 +302,7 @@ impl ObjectSealer {
         let (share, wrapped) = words_of(&stanzas)
             .ok_or_else(|| Error::new(ErrorKind::Bug, "cannot write the header of an object"))?;
         let (sealer, salt) = ChunkSealer::new(&file_key, observer)?;
+        // Proof and code cover the rest of the header, so they are set after it is complete.
         let mut header = ObjectHeader {
             generation: generation.number(),
             author: ring.author(),

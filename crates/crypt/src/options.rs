@@ -65,11 +65,11 @@ impl Passphrase {
         if text.chars().count() >= MIN_PASSPHRASE_CHARS && different.len() >= MIN_DIFFERENT_CHARS {
             return Ok(());
         }
-        let why = format!(
+        let reason = format!(
             "it is easily guessed: it needs at least {MIN_PASSPHRASE_CHARS} characters, {MIN_DIFFERENT_CHARS} of them different"
         );
         Err(Error::new(ErrorKind::Usage, "cannot set this passphrase")
-            .because(why)
+            .because(reason)
             .hint("take five random words, or use a key instead: age-keygen, and --encrypt-to or --for"))
     }
 
@@ -169,20 +169,19 @@ impl KeyOptions {
     }
 
     fn ask_twice(&self) -> Result<Passphrase> {
-        let refused = |why| Error::new(ErrorKind::Usage, "cannot set a passphrase").because(why);
         let first = if self.may_ask {
             ask("new passphrase")?
         } else {
             None
         };
         let first = first.ok_or_else(|| {
-            refused("none was given").hint(
+            new_passphrase_error("none was given").hint(
                 "give --passphrase-file FILE or set FULLBORE_PASSPHRASE; with `key add`, --new-passphrase-file FILE",
             )
         })?;
         let second = ask("the same again")?;
         if second.as_ref() != Some(&first) {
-            return Err(refused("the two differ"));
+            return Err(new_passphrase_error("the two differ"));
         }
         Ok(Passphrase::new(&first))
     }
@@ -192,20 +191,26 @@ impl KeyOptions {
             return Ok(self.passphrase.clone());
         };
         let bytes = read_small(path)?;
-        let refused = |why| {
-            Error::new(
-                ErrorKind::Usage,
-                format!("cannot read a passphrase from {}", name_of(path)),
-            )
-            .because(why)
-        };
-        let text = std::str::from_utf8(&bytes).map_err(|_| refused("it is not text"))?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| passphrase_file_error(path, "it is not text"))?;
         let line = text.lines().next().unwrap_or_default();
         if line.is_empty() {
-            return Err(refused("its first line is empty"));
+            return Err(passphrase_file_error(path, "its first line is empty"));
         }
         Ok(Some(Passphrase::new(line)))
     }
+}
+
+fn passphrase_file_error(path: &Path, reason: &'static str) -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        format!("cannot read a passphrase from {}", name_of(path)),
+    )
+    .because(reason)
+}
+
+fn new_passphrase_error(reason: &'static str) -> Error {
+    Error::new(ErrorKind::Usage, "cannot set a passphrase").because(reason)
 }
 
 impl From<Passphrase> for super::UserRecipient {
@@ -220,12 +225,13 @@ fn name_of(path: &Path) -> String {
 
 fn read_small(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     protect();
-    let failed = |error| Error::io(format!("could not read {}", name_of(path)), error);
-    secrecy::read_private(path).map_err(failed)?.ok_or_else(|| {
-        let what = format!("cannot use {}: others can read it", name_of(path));
-        Error::new(ErrorKind::Permission, what)
-            .hint(format!("make it 0600: chmod 600 {}", name_of(path)))
-    })
+    secrecy::read_private(path)
+        .map_err(|error| Error::io(format!("could not read {}", name_of(path)), error))?
+        .ok_or_else(|| {
+            let message = format!("cannot use {}: others can read it", name_of(path));
+            Error::new(ErrorKind::Permission, message)
+                .hint(format!("make it 0600: chmod 600 {}", name_of(path)))
+        })
 }
 
 fn ask(question: &str) -> Result<Option<Zeroizing<String>>> {

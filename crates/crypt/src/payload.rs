@@ -71,8 +71,10 @@ impl PayloadKey {
     /// Opens a chunk in place: its plain bytes stand at its front. `None` if it is not as it was sealed.
     pub(super) fn open(&self, number: u64, is_last: bool, chunk: &mut [u8]) -> Option<usize> {
         let nonce = Nonce::assume_unique_for_key(nonce_of(number, is_last));
-        let open = || self.key.open_in_place(nonce, Aad::empty(), chunk);
-        let plain = timed(&SEALING, open).ok()?;
+        let plain = timed(&SEALING, || {
+            self.key.open_in_place(nonce, Aad::empty(), chunk)
+        })
+        .ok()?;
         Some(plain.len())
     }
 }
@@ -130,22 +132,23 @@ impl ChunkSealer {
     /// # Errors
     /// [`ErrorKind::Bug`] after the last chunk, and for a chunk of a length that it may not have.
     pub(super) fn seal(&mut self, chunk: &mut [u8], is_last: bool) -> Result<[u8; TAG_BYTES]> {
-        let bug = || Error::new(ErrorKind::Bug, format!("cannot seal chunk {}", self.next));
+        // Readers compute the place of a chunk from its number: all chunks but the last have one
+        // length, and an empty last chunk is allowed only in an empty file.
         let has_length = if is_last {
             chunk.len() <= CHUNK_BYTES && (!chunk.is_empty() || self.next == 0)
         } else {
             chunk.len() == CHUNK_BYTES
         };
         if self.has_ended || !has_length {
-            return Err(bug());
+            return Err(chunk_bug(self.next));
         }
         let nonce = nonce_of(self.next, is_last);
-        let seal = || {
+        let tag = timed(&SEALING, || {
             let nonce = Nonce::assume_unique_for_key(nonce);
             let key = &self.key.key;
             key.seal_in_place_separate_tag(nonce, Aad::empty(), chunk)
-        };
-        let tag = timed(&SEALING, seal).map_err(|_| bug())?;
+        })
+        .map_err(|_| chunk_bug(self.next))?;
         let mut bytes = [0; TAG_BYTES];
         bytes.copy_from_slice(tag.as_ref());
         if let Some(observer) = &self.observer {
@@ -155,6 +158,10 @@ impl ChunkSealer {
         self.has_ended = is_last;
         Ok(bytes)
     }
+}
+
+fn chunk_bug(number: u64) -> Error {
+    Error::new(ErrorKind::Bug, format!("cannot seal chunk {}", number))
 }
 
 /// Collects bytes in chunks and seals each chunk as soon as a byte follows it.
@@ -306,15 +313,17 @@ impl ChunkOpener {
         }
         let first = begin / SEALED_CHUNK_BYTES as u64;
         let mut filled = 0;
-        let mut at = 0;
+        let mut position = 0;
         for number in first.. {
-            let end = bytes.len().min(at + SEALED_CHUNK_BYTES);
+            let end = bytes.len().min(position + SEALED_CHUNK_BYTES);
             let is_last = number + 1 == self.chunk_count();
-            let opened = self.key.open(number, is_last, &mut bytes[at..end])?;
-            bytes.copy_within(at..at + opened, filled);
+            let opened = self.key.open(number, is_last, &mut bytes[position..end])?;
+            // The tags between the chunks are squeezed out in place: no second buffer holds plain
+            // bytes.
+            bytes.copy_within(position..position + opened, filled);
             filled += opened;
-            at = end;
-            if at == bytes.len() {
+            position = end;
+            if position == bytes.len() {
                 break;
             }
         }

@@ -46,15 +46,6 @@ impl UserRecipient {
     /// [`ErrorKind::Usage`] for anything else.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
-        let refused = |why: String| {
-            let shown: String = text.chars().take(80).collect();
-            Error::new(ErrorKind::Usage, format!("cannot encrypt to {}", quoted(shown.as_bytes())))
-                .because(why)
-                .hint(match Path::new(text).is_file() {
-                    true => "it is a file: @FILE takes the public keys in one; `age-keygen -y FILE` prints the public key of a key",
-                    false => "recipients are age1… (age-keygen makes one), ssh-ed25519 AAAA…, or @FILE with one on each line",
-                })
-        };
         // An identity in place of a recipient is a secret: it is not repeated in a message.
         if text.to_ascii_uppercase().starts_with("AGE-SECRET-KEY-")
             || text.to_ascii_uppercase().starts_with("AGE-PLUGIN-")
@@ -65,14 +56,16 @@ impl UserRecipient {
             );
         }
         if text.starts_with("ssh-") {
-            return SshRecipient::parse(text).map(Self::Ssh).map_err(refused);
+            return SshRecipient::parse(text)
+                .map(Self::Ssh)
+                .map_err(|value| refused_recipient(text, value));
         }
         if let Ok(recipient) = text.parse() {
             return Ok(Self::Native(recipient));
         }
         text.parse()
             .map(Self::Plugin)
-            .map_err(|_| refused("it is no public key that is known".to_owned()))
+            .map_err(|_| refused_recipient(text, "it is no public key that is known".to_owned()))
     }
 
     /// As `age` takes it.
@@ -91,6 +84,8 @@ impl UserRecipient {
                     name,
                     std::slice::from_ref(recipient),
                     &[],
+                    // No question is put while recipients are read: a plugin that needs an answer
+                    // fails.
                     Prompt::default(),
                 );
                 Box::new(plugin.map_err(|error| {
@@ -104,6 +99,16 @@ impl UserRecipient {
             }
         })
     }
+}
+
+fn refused_recipient(text: &str, reason: String) -> Error {
+    let shown: String = text.chars().take(80).collect();
+    Error::new(ErrorKind::Usage, format!("cannot encrypt to {}", quoted(shown.as_bytes())))
+                .because(reason)
+                .hint(match Path::new(text).is_file() {
+                    true => "it is a file: @FILE takes the public keys in one; `age-keygen -y FILE` prints the public key of a key",
+                    false => "recipients are age1… (age-keygen makes one), ssh-ed25519 AAAA…, or @FILE with one on each line",
+                })
 }
 
 /// Reads a word of the command line: a recipient, or `@FILE` with one on each line.

@@ -283,8 +283,8 @@ impl KeyRing {
             .find(|generation| generation.number == number);
         found.ok_or_else(|| {
             let newest = self.newest().number;
-            let what = format!("cannot check {name}");
-            Error::new(ErrorKind::Permission, what)
+            let message = format!("cannot check {name}");
+            Error::new(ErrorKind::Permission, message)
                 .because(OtherKeys(format!(
                     "it says that generation {number} of the repository's key has sealed it, and the key that was given has \
                      generations up to {newest}"
@@ -364,36 +364,36 @@ impl KeyRing {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is none, [`ErrorKind::Unsupported`] if it has a line of a newer program.
     pub fn parse(text: &str, name: &str) -> Result<Self> {
-        let damaged = || {
-            Error::corrupt(format!("{name} is damaged"))
-                .because("its content is not the key of a repository")
-        };
         if text.len() > MAX_TEXT_BYTES {
-            return Err(damaged());
+            return Err(damaged_ring(name));
         }
         let mut pseudonym_secret = None;
         let mut author = Author::PERSON;
         let mut generations: Vec<Generation> = Vec::new();
         for line in text.lines() {
             if let Some(hex) = line.strip_prefix(PSEUDONYMS) {
-                pseudonym_secret = Some(Secret::from_hex(hex).ok_or_else(damaged)?);
+                pseudonym_secret = Some(Secret::from_hex(hex).ok_or_else(|| damaged_ring(name))?);
             } else if let Some(digits) = line.strip_prefix(PUT_KEY) {
-                author = Author::parse(digits).ok_or_else(damaged)?;
+                author = Author::parse(digits).ok_or_else(|| damaged_ring(name))?;
             } else if let Some(words) = line.strip_prefix(GENERATION) {
-                generations.push(parse_generation(words).ok_or_else(damaged)?);
+                generations.push(parse_generation(words).ok_or_else(|| damaged_ring(name))?);
             } else if line.starts_with(IDENTITY) {
-                let generation = generations.last_mut().ok_or_else(damaged)?;
-                let identity: x25519::Identity = line.parse().map_err(|_| damaged())?;
+                let generation = generations.last_mut().ok_or_else(|| damaged_ring(name))?;
+                let identity: x25519::Identity = line.parse().map_err(|_| damaged_ring(name))?;
+                // A line that was moved to another generation would seal for one key and open with
+                // another.
                 let is_of_it = identity.to_public().to_string() == generation.recipient.to_string();
                 if !is_of_it || generation.identity.is_some() {
-                    return Err(damaged());
+                    return Err(damaged_ring(name));
                 }
                 generation.identity = Some(identity);
             } else if line.starts_with(OURS) {
-                let what = format!("cannot read {name}: it was written by a newer program");
-                return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+                let message = format!("cannot read {name}: it was written by a newer program");
+                return Err(
+                    Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore")
+                );
             } else if !line.starts_with('#') && !line.is_empty() {
-                return Err(damaged());
+                return Err(damaged_ring(name));
             }
         }
         let is_newest_first = generations.is_sorted_by(|a, b| a.number > b.number);
@@ -401,6 +401,8 @@ impl KeyRing {
             .iter()
             .filter(|generation| generation.identity.is_some())
             .count();
+        // People hold all identities, hosts that only add backups hold none: a mixture is a file
+        // that was cut or joined.
         let is_whole = match author.is_person() {
             true => readable == generations.len(),
             false => readable == 0,
@@ -414,9 +416,14 @@ impl KeyRing {
                     may_seal: true,
                 })
             }
-            _ => Err(damaged()),
+            _ => Err(damaged_ring(name)),
         }
     }
+}
+
+fn damaged_ring(name: &str) -> Error {
+    Error::corrupt(format!("{name} is damaged"))
+        .because("its content is not the key of a repository")
 }
 
 /// Reads a fingerprint as [`KeyRing::fingerprint`] writes it; capital letters, and digits without groups, are the same.
@@ -424,7 +431,9 @@ pub fn parse_fingerprint(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|c| !"-: ".contains(*c)).collect();
     let is_whole = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let digits = digits.to_ascii_lowercase();
-    let groups = (0..32).step_by(4).filter_map(|at| digits.get(at..at + 4));
+    let groups = (0..32)
+        .step_by(4)
+        .filter_map(|start| digits.get(start..start + 4));
     is_whole.then(|| groups.collect::<Vec<_>>().join("-"))
 }
 

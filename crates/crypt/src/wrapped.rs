@@ -53,8 +53,7 @@ pub fn unwrap_secret(
     identities: &[UserIdentity],
     name: &str,
 ) -> Result<Option<Zeroizing<Vec<u8>>>> {
-    let damaged = |why: String| Error::corrupt(format!("{name} is damaged")).because(why);
-    let decryptor = Decryptor::new(bytes).map_err(|error| damaged(error.to_string()))?;
+    let decryptor = Decryptor::new(bytes).map_err(|error| damaged_file(name, error.to_string()))?;
     // A file for keys is no work for a passphrase, and the reverse: age tries each identity until one answers.
     let reader = match decryptor.decrypt(identities.iter().map(UserIdentity::as_age)) {
         Ok(reader) => reader,
@@ -64,8 +63,12 @@ pub fn unwrap_secret(
     // With all room from the start: a vector that grows leaves copies behind.
     let mut plain = Zeroizing::new(Vec::with_capacity(bytes.len().min(MAX_BYTES as usize)));
     let read: io::Result<usize> = reader.take(MAX_BYTES).read_to_end(&mut plain);
-    read.map_err(|_| damaged("its content is not as it was sealed".to_owned()))?;
+    read.map_err(|_| damaged_file(name, "its content is not as it was sealed".to_owned()))?;
     Ok(Some(plain))
+}
+
+fn damaged_file(name: &str, reason: String) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because(reason)
 }
 
 /// Is the file for another key than those that were tried? With a passphrase age cannot tell a wrong one from damage.
@@ -79,14 +82,14 @@ pub(super) fn is_another_key(error: &DecryptError) -> bool {
 }
 
 pub(super) fn unwrap_error(error: &DecryptError, name: &str) -> Error {
-    let what = format!("could not open {name}");
+    let message = format!("could not open {name}");
     match error {
         DecryptError::InvalidHeader | DecryptError::InvalidMac => {
             Error::corrupt(format!("{name} is damaged")).because(error.to_string())
         }
         DecryptError::UnknownFormat => {
-            Error::new(ErrorKind::Unsupported, what).because(error.to_string())
+            Error::new(ErrorKind::Unsupported, message).because(error.to_string())
         }
-        error => Error::new(ErrorKind::Permission, what).because(error.to_string()),
+        error => Error::new(ErrorKind::Permission, message).because(error.to_string()),
     }
 }

@@ -107,14 +107,16 @@ pub fn local_list(
     for entry in entries {
         let number = match &entry.who {
             None => NOBODY,
-            Some(who) => {
+            Some(holder) => {
                 let is_user = entry.tag == NAMED_USER;
-                let stated = who.number.filter(|_| is_numeric || who.name.is_empty());
-                let here = || names.number(is_user, &who.name);
-                match stated.or_else(here).or(who.number) {
+                let stated = holder
+                    .number
+                    .filter(|_| is_numeric || holder.name.is_empty());
+                let local_number = || names.number(is_user, &holder.name);
+                match stated.or_else(local_number).or(holder.number) {
                     Some(number) => {
-                        if !is_numeric && !who.name.is_empty() && here().is_none() {
-                            unknown.push(who.name.to_string());
+                        if !is_numeric && !holder.name.is_empty() && local_number().is_none() {
+                            unknown.push(holder.name.to_string());
                         }
                         number
                     }
@@ -139,22 +141,23 @@ pub fn is_same_list(one: &[u8], other: &[u8], is_numeric: bool) -> bool {
     let (Some(one), Some(other)) = (parse(one), parse(other)) else {
         return false;
     };
-    let is_same_who = |a: &Who<'_>, b: &Who<'_>| {
-        let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
-        if by_name {
-            a.name == b.name
-        } else {
-            a.number == b.number
-        }
-    };
     let is_same = |a: &AclEntry<'_>, b: &AclEntry<'_>| {
-        let who = match (&a.who, &b.who) {
-            (Some(a), Some(b)) => is_same_who(a, b),
+        let holder = match (&a.who, &b.who) {
+            (Some(a), Some(b)) => is_same_who(a, b, is_numeric),
             (a, b) => a.is_none() && b.is_none(),
         };
-        (a.tag, a.permissions) == (b.tag, b.permissions) && who
+        (a.tag, a.permissions) == (b.tag, b.permissions) && holder
     };
     one.len() == other.len() && one.iter().all(|a| other.iter().any(|b| is_same(a, b)))
+}
+
+fn is_same_who(a: &Who<'_>, b: &Who<'_>, is_numeric: bool) -> bool {
+    let by_name = !is_numeric && !a.name.is_empty() && !b.name.is_empty();
+    if by_name {
+        a.name == b.name
+    } else {
+        a.number == b.number
+    }
 }
 
 /// Returns the rights of the owning group in a list: 0 to 7. A list that is not one grants none.
@@ -211,7 +214,7 @@ fn text_of(raw: &[u8], names: &dyn AclNames) -> Vec<u8> {
         let Some((tag, number)) = checked(entry) else {
             continue;
         };
-        let who = number.map(|number| Who {
+        let holder = number.map(|number| Who {
             name: Cow::Owned(names.name(tag == NAMED_USER, number).to_string()),
             number: Some(number),
         });
@@ -219,7 +222,7 @@ fn text_of(raw: &[u8], names: &dyn AclNames) -> Vec<u8> {
         let entry = AclEntry {
             tag,
             permissions,
-            who,
+            who: holder,
         };
         write_entry(&entry, true, &mut out);
     }
@@ -234,13 +237,14 @@ fn write_entry(entry: &AclEntry<'_>, has_number: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(word.as_bytes());
     out.push(b':');
     let mut number = None;
-    if let Some(who) = &entry.who {
-        match who.number {
-            Some(number) if who.name.is_empty() => {
+    if let Some(holder) = &entry.who {
+        match holder.number {
+            // Without a name the number stands in its place, as getfacl writes it.
+            Some(number) if holder.name.is_empty() => {
                 let _ = write!(out, "{number}");
             }
             stated => {
-                write_name(&who.name, out);
+                write_name(&holder.name, out);
                 number = stated.filter(|_| has_number);
             }
         }
@@ -263,9 +267,9 @@ fn write_entry(entry: &AclEntry<'_>, has_number: bool, out: &mut Vec<u8>) {
 /// of a name of digits, which would be a number.
 fn write_name(name: &str, out: &mut Vec<u8>) {
     let is_number = name.parse::<u32>().is_ok();
-    for (at, byte) in name.bytes().enumerate() {
+    for (index, byte) in name.bytes().enumerate() {
         let is_plain = byte > b' ' && byte != 0x7f && !b",:\\".contains(&byte);
-        if is_plain && !(is_number && at == 0) {
+        if is_plain && !(is_number && index == 0) {
             out.push(byte);
         } else {
             let _ = write!(out, "\\{byte:03o}");
@@ -309,30 +313,32 @@ fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
     let item = item.strip_prefix("default:").unwrap_or(item);
     let mut fields = item.split(':');
     let word = fields.next().unwrap_or_default();
+    // One more than an entry has: the match below refuses what is longer.
     let rest: Vec<&str> = fields.take(4).collect();
-    let (who, permissions, stated) = match rest[..] {
+    let (holder, permissions, stated) = match rest[..] {
         [permissions] => ("", permissions, None),
-        [who, permissions] => (who, permissions, None),
-        [who, permissions, number] => (who, permissions, Some(number)),
+        [holder, permissions] => (holder, permissions, None),
+        [holder, permissions, number] => (holder, permissions, Some(number)),
         _ => return None,
     };
-    let tag = tag(word, !who.is_empty())?;
+    let tag = tag(word, !holder.is_empty())?;
     let permissions = parse_permissions(permissions)?;
-    let who = match (who, who.parse().ok()) {
+    let holder = match (holder, holder.parse().ok()) {
         ("", _) => None,
+        // A name of digits alone is a number, unless a number follows: then digits are the name.
         (_, Some(number)) if stated.is_none() => Some(Who {
             name: Cow::Borrowed(""),
             number: Some(number),
         }),
         _ => Some(Who {
-            name: Cow::Owned(unescaped(who)?),
+            name: Cow::Owned(unescaped(holder)?),
             number: stated.and_then(|number| number.parse().ok()),
         }),
     };
     Some(AclEntry {
         tag,
         permissions,
-        who,
+        who: holder,
     })
 }
 
@@ -340,32 +346,35 @@ fn parse_entry(item: &str) -> Option<AclEntry<'_>> {
 fn unescaped(name: &str) -> Option<String> {
     let mut rest = name.as_bytes();
     let mut plain = Vec::with_capacity(rest.len());
-    while let Some((first, after)) = rest.split_first() {
-        let (byte, after) = match rest {
+    while let Some((first, tail)) = rest.split_first() {
+        let (byte, tail) = match rest {
             [
                 b'\\',
                 high @ b'0'..=b'3',
                 middle @ b'0'..=b'7',
                 low @ b'0'..=b'7',
-                after @ ..,
+                tail @ ..,
             ] => (
                 (high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'),
-                after,
+                tail,
             ),
-            _ => (*first, after),
+            _ => (*first, tail),
         };
         plain.push(byte);
-        rest = after;
+        rest = tail;
     }
     String::from_utf8(plain).ok()
 }
 
 /// Returns the tag for a word or its first letter.
 fn tag(word: &str, named: bool) -> Option<u16> {
-    let is = |known: &str| known == word || known[..1] == *word;
     TAGS.iter()
-        .find(|(_, known, names)| is(known) && *names == named)
+        .find(|(_, known, names)| is_tag_word(word, known) && *names == named)
         .map(|(tag, ..)| *tag)
+}
+
+fn is_tag_word(word: &str, known: &str) -> bool {
+    known == word || known[..1] == *word
 }
 
 fn parse_permissions(text: &str) -> Option<u16> {

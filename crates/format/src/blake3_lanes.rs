@@ -92,11 +92,13 @@ pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
             .map(|tree| (tree.start, tree.chunk_count()))
             .collect(),
     );
-    let root = |tree: &HashTree<'_>| match tree.chunk_count() {
-        0 | 1 => blake3::hash(tree.data).into(),
-        _ => forest.values[tree.start],
-    };
-    trees.iter().map(root).collect()
+    trees
+        .iter()
+        .map(|tree| match tree.chunk_count() {
+            0 | 1 => blake3::hash(tree.data).into(),
+            _ => forest.values[tree.start],
+        })
+        .collect()
 }
 
 /// Gives each input its place in the forest. Returns the trees and the number of all chunks.
@@ -159,16 +161,18 @@ impl Forest {
         }
     }
 
-    /// Hashes chunk number `at` of each of these trees in one call.
+    /// Hashes chunk number `nth` of each of these trees in one call.
     fn hash_nth_chunks<'a>(
         &mut self,
-        at: usize,
+        nth: usize,
         trees: impl Iterator<Item = &'a HashTree<'a>> + Clone,
     ) {
-        let chunk = |tree: &HashTree<'a>| tree.data.as_chunks().0.get(at);
-        let chunks: Vec<&[u8; INPUT]> = trees.clone().filter_map(chunk).collect();
+        let chunks: Vec<&[u8; INPUT]> = trees
+            .clone()
+            .filter_map(|tree| tree.data.as_chunks().0.get(nth))
+            .collect();
         self.out.resize(chunks.len() * VALUE, 0);
-        let number = at as u64;
+        let number = nth as u64;
         self.platform.hash_many(
             &chunks,
             &IV,
@@ -180,7 +184,7 @@ impl Forest {
             &mut self.out,
         );
         for (tree, value) in trees.zip(self.out.as_chunks().0) {
-            self.values[tree.start + at] = *value;
+            self.values[tree.start + nth] = *value;
         }
     }
 
@@ -205,14 +209,13 @@ impl Forest {
     /// Replaces the values of children with those of their parents, in each tree `(start, count)`.
     /// A value without a sibling moves up unchanged.
     fn merge_pairs(&mut self, level: &[(usize, usize)], flags: u8) {
-        let of =
-            |(start, count): &(usize, usize)| self.values[*start..][..*count].as_chunks::<2>().0;
         let pairs = level
             .iter()
-            .flat_map(of)
+            .flat_map(|(start, count)| self.values[*start..][..*count].as_chunks::<2>().0)
             .filter_map(|pair| pair.as_flattened().first_chunk());
         let pairs: Vec<&[u8; PAIR]> = pairs.collect();
         self.out.resize(pairs.len() * VALUE, 0);
+        // Parents have no counter and no flags for begin and end: only chunks have these.
         self.platform.hash_many(
             &pairs,
             &IV,
@@ -231,6 +234,7 @@ impl Forest {
                 .take(count / 2)
                 .zip(&mut parents)
                 .for_each(|(value, parent)| *value = *parent);
+            // BLAKE3 moves a node without a sibling up as it is.
             if count % 2 == 1 {
                 values[count / 2] = values[count - 1];
             }

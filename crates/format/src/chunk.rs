@@ -53,8 +53,8 @@ pub fn by_content(piece: &[u8]) -> Vec<ContentChunk> {
 pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = ByteRun>) -> Vec<ContentChunk> {
     let mut rest = piece;
     let mut chunk = |place: ByteRun| {
-        let (chunk, behind) = rest.split_at(place.len as usize);
-        rest = behind;
+        let (chunk, tail) = rest.split_at(place.len as usize);
+        rest = tail;
         ContentChunk::of(chunk)
     };
     places(runs).into_iter().map(&mut chunk).collect()
@@ -65,20 +65,20 @@ pub fn by_place(piece: &[u8], runs: impl IntoIterator<Item = ByteRun>) -> Vec<Co
 pub fn places(runs: impl IntoIterator<Item = ByteRun>) -> Vec<ByteRun> {
     let mut places: Vec<ByteRun> = Vec::new();
     for run in runs {
-        let mut at = run.offset;
+        let mut position = run.offset;
         let end = run.offset + run.len;
-        while at < end {
-            let next = end.min((at / PLACE_BYTES + 1) * PLACE_BYTES);
+        while position < end {
+            let next = end.min((position / PLACE_BYTES + 1) * PLACE_BYTES);
             match places.last_mut() {
-                Some(last) if last.offset / PLACE_BYTES == at / PLACE_BYTES => {
-                    last.len += next - at
+                Some(last) if last.offset / PLACE_BYTES == position / PLACE_BYTES => {
+                    last.len += next - position
                 }
                 _ => places.push(ByteRun {
-                    offset: at,
-                    len: next - at,
+                    offset: position,
+                    len: next - position,
                 }),
             }
-            at = next;
+            position = next;
         }
     }
     places

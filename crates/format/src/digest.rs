@@ -105,7 +105,7 @@ fn block_digests(data: &[u8], offset: u64, block: u64) -> Vec<BlockDigest> {
     let rest = data[whole..]
         .chunks(block as usize)
         .zip((offset + whole as u64..).step_by(block as usize));
-    digests.extend(rest.map(|(bytes, at)| block_digest(bytes, at)));
+    digests.extend(rest.map(|(bytes, position)| block_digest(bytes, position)));
     digests
 }
 
@@ -126,15 +126,18 @@ pub fn piece_of_any_bounds(
     offset: u64,
     total: u64,
 ) -> Option<(Piece, u64)> {
-    let aligned = |at: u64| 1 << at.trailing_zeros().min(MAX_BLOCK.trailing_zeros());
     let end = offset + data.len() as u64;
-    let block = aligned(offset).min(if end == total {
+    let block = largest_block_at(offset).min(if end == total {
         MAX_BLOCK
     } else {
-        aligned(end)
+        largest_block_at(end)
     });
     let fits = block >= CHUNK || algorithm != Algorithm::Blake3;
     fits.then(|| (piece(algorithm, data, offset, total, block), block / CHUNK))
+}
+
+fn largest_block_at(place: u64) -> u64 {
+    1 << place.trailing_zeros().min(MAX_BLOCK.trailing_zeros())
 }
 
 /// CRC-32C (Castagnoli), as in PostgreSQL's manifest.
@@ -306,21 +309,21 @@ impl BlockCrcs {
         }
     }
 
-    /// Returns the CRC of content with CRC `before`, followed by blocks with these CRCs. The blocks
+    /// Returns the CRC of content with CRC `previous`, followed by blocks with these CRCs. The blocks
     /// have `len` bytes in total; all but the last are whole.
-    pub fn join(&self, before: Option<u32>, blocks: &[u32], len: u64) -> Option<u32> {
+    pub fn join(&self, previous: Option<u32>, blocks: &[u32], len: u64) -> Option<u32> {
         let last = len - (blocks.len() as u64).saturating_sub(1) * self.block;
         let end = blocks.len().saturating_sub(1);
         blocks
             .iter()
             .enumerate()
-            .fold(before, |before, (at, block)| {
-                Some(match before {
+            .fold(previous, |previous, (index, block)| {
+                Some(match previous {
                     None => *block,
-                    Some(before) if at == end && last != self.block => {
-                        crc32c_join(before, *block, last)
+                    Some(previous) if index == end && last != self.block => {
+                        crc32c_join(previous, *block, last)
                     }
-                    Some(before) => self.shift_by_block(before) ^ block,
+                    Some(previous) => self.shift_by_block(previous) ^ block,
                 })
             })
     }

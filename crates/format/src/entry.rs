@@ -81,11 +81,13 @@ pub struct SparseMap(Arc<(Vec<ByteRun>, Vec<u64>)>);
 
 impl From<Vec<ByteRun>> for SparseMap {
     fn from(runs: Vec<ByteRun>) -> Self {
-        let sum = |sum: &mut u64, run: &ByteRun| {
-            Some(std::mem::replace(sum, sum.saturating_add(run.len)))
-        };
-        let before = runs.iter().scan(0, sum).collect();
-        Self(Arc::new((runs, before)))
+        let preceding = runs
+            .iter()
+            .scan(0u64, |sum, run| {
+                Some(std::mem::replace(sum, sum.saturating_add(run.len)))
+            })
+            .collect();
+        Self(Arc::new((runs, preceding)))
     }
 }
 
@@ -112,16 +114,16 @@ impl SparseMap {
     /// Returns the bytes of all runs.
     fn data_len(&self) -> u64 {
         let last = self.last().zip(self.0.1.last());
-        last.map_or(0, |(run, before)| before.saturating_add(run.len))
+        last.map_or(0, |(run, preceding)| preceding.saturating_add(run.len))
     }
 
     /// Returns the bytes of data before byte `place` of the file; `None` if `place` is in a hole.
     pub fn data_before(&self, place: u64) -> Option<u64> {
-        let at = self
+        let index = self
             .partition_point(|run| run.offset <= place)
             .checked_sub(1)?;
-        let within = place - self[at].offset;
-        (within < self[at].len).then(|| self.0.1[at] + within)
+        let inner = place - self[index].offset;
+        (inner < self[index].len).then(|| self.0.1[index] + inner)
     }
 
     /// Returns the runs from the one that holds byte `offset` of the data, with the bytes of data
@@ -130,7 +132,7 @@ impl SparseMap {
         let first = self
             .0
             .1
-            .partition_point(|before| *before <= offset)
+            .partition_point(|preceding| *preceding <= offset)
             .saturating_sub(1);
         self.0.1[first..]
             .iter()
@@ -217,6 +219,7 @@ impl Entry {
             EntryKind::File { map: Some(map), .. } => Some(map.placed(offset)),
             _ => None,
         };
+        // A file without a map is one run without end, so both kinds take one way below.
         let whole = map.is_none().then_some((
             0,
             ByteRun {
@@ -227,13 +230,13 @@ impl Entry {
         let placed = map.into_iter().flatten().chain(whole);
         let end = offset + len;
         placed
-            .take_while(move |(before, _)| *before < end)
-            .filter_map(move |(before, run)| {
-                let from = offset.max(before);
-                let to = end.min(before + run.len);
-                (from < to).then(|| ByteRun {
-                    offset: run.offset + from - before,
-                    len: to - from,
+            .take_while(move |(preceding, _)| *preceding < end)
+            .filter_map(move |(preceding, run)| {
+                let start = offset.max(preceding);
+                let stop = end.min(preceding + run.len);
+                (start < stop).then(|| ByteRun {
+                    offset: run.offset + start - preceding,
+                    len: stop - start,
                 })
             })
     }
@@ -251,8 +254,13 @@ impl Entry {
 ///
 /// This is byte order with `/` less than every other byte, so `a`, `a/b`, `a.txt` is ascending.
 pub fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    let key = |c: &u8| if *c == b'/' { 0 } else { *c };
-    a.iter().map(key).cmp(b.iter().map(key))
+    a.iter()
+        .map(path_byte_rank)
+        .cmp(b.iter().map(path_byte_rank))
+}
+
+fn path_byte_rank(c: &u8) -> u8 {
+    if *c == b'/' { 0 } else { *c }
 }
 
 /// Returns whether `path` is `top` or below it. Every path is below the empty path.
@@ -266,7 +274,7 @@ pub fn is_within(path: &[u8], top: &[u8]) -> bool {
 /// Splits a path into directory and name; both are empty for the root.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|c| *c == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),
     }
 }
@@ -304,12 +312,13 @@ pub fn xattr_bytes(xattrs: &[Xattr]) -> usize {
 /// Returns whether both lists hold the same attributes. The order depends on the file system and
 /// does not count.
 pub fn same_xattrs(a: &[Xattr], b: &[Xattr]) -> bool {
-    let sorted = |list: &[Xattr]| {
-        let mut list = list.to_vec();
-        list.sort_unstable();
-        list
-    };
     a == b || a.len() == b.len() && sorted(a) == sorted(b)
+}
+
+fn sorted(list: &[Xattr]) -> Vec<Xattr> {
+    let mut list = list.to_vec();
+    list.sort_unstable();
+    list
 }
 
 /// Returns whether an archive may hold this path, by the rules of [`EntryPath`]. Every path that is

@@ -29,14 +29,17 @@ pub struct EntryDifference {
 
 /// Compares two entries.
 pub fn difference(a: &Entry, b: &Entry) -> EntryDifference {
-    let is_link = |entry: &Entry| matches!(entry.kind, EntryKind::Symlink(_));
     EntryDifference {
-        mode: a.mode != b.mode && !(is_link(a) && is_link(b)),
+        mode: a.mode != b.mode && !(is_symlink(a) && is_symlink(b)),
         owner: a.owner != b.owner,
         mtime: a.mtime != b.mtime,
         attributes: !same_xattrs(&a.xattrs, &b.xattrs),
         ..kind_difference(&a.kind, &b.kind)
     }
+}
+
+fn is_symlink(entry: &Entry) -> bool {
+    matches!(entry.kind, EntryKind::Symlink(_))
 }
 
 /// Compares two kinds and their properties; all other properties are the same.

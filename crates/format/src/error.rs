@@ -117,10 +117,10 @@ impl ErrorKind {
 
 impl Error {
     /// Creates an error without cause and hint.
-    pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
-            what: what.into(),
+            what: message.into(),
             detail: Vec::new(),
             hint: None,
             source: None,
@@ -129,7 +129,7 @@ impl Error {
 
     /// Creates an error from a system error and the operation: `Error::io("could not read \"a\"",
     /// err)`.
-    pub fn io(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+    pub fn io(message: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let kind = ErrorKind::of(&error);
         let hint = match error.kind() {
@@ -141,13 +141,13 @@ impl Error {
         Self {
             source: Some(Box::new(Reason(error))),
             hint,
-            ..Self::new(kind, what)
+            ..Self::new(kind, message)
         }
     }
 
     /// Creates an error for damage: bytes differ from the recorded ones.
-    pub fn corrupt(what: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Corrupt, what)
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
     }
 
     /// Adds a hint.

@@ -161,18 +161,26 @@ pub fn is_of_future(id: &str, now: Timestamp) -> bool {
 /// Two letters encode the milliseconds, so that names sort by time within a second. `last` are the
 /// other four letters.
 pub fn backup_id(time: &str, millis: u32, last: &str) -> String {
-    let digit = |value: u32| char::from_digit(value % 36, 36).unwrap_or('0');
-    format!("{time}-{}{}{last}", digit(millis / 36), digit(millis))
+    format!(
+        "{time}-{}{}{last}",
+        base36_digit(millis / 36),
+        base36_digit(millis)
+    )
+}
+
+fn base36_digit(value: u32) -> char {
+    char::from_digit(value % 36, 36).unwrap_or('0')
 }
 
 /// Returns `count` lower-case letters and digits that are derived from `seed`.
 pub fn letters(mut seed: u64, count: usize) -> String {
-    let letter = |_| {
-        let digit = (seed % 36) as u32;
-        seed /= 36;
-        char::from_digit(digit, 36).unwrap_or('0')
-    };
-    (0..count).map(letter).collect()
+    (0..count)
+        .map(|_| {
+            let digit = (seed % 36) as u32;
+            seed /= 36;
+            char::from_digit(digit, 36).unwrap_or('0')
+        })
+        .collect()
 }
 
 #[cfg(test)]

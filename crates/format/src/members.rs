@@ -39,16 +39,16 @@ mod marks_as_text {
 
     pub(super) fn serialize<S: Serializer>(
         marks: &BTreeSet<RootMark>,
-        to: S,
+        serializer: S,
     ) -> Result<S::Ok, S::Error> {
         let bytes: Vec<u8> = marks.iter().flatten().copied().collect();
-        to.serialize_str(&BASE64_STANDARD.encode(bytes))
+        serializer.serialize_str(&BASE64_STANDARD.encode(bytes))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
+        deserializer: D,
     ) -> Result<BTreeSet<RootMark>, D::Error> {
-        let text = String::deserialize(from)?;
+        let text = String::deserialize(deserializer)?;
         let bytes = BASE64_STANDARD.decode(text).map_err(D::Error::custom)?;
         let (marks, rest) = bytes.as_chunks();
         if !rest.is_empty() {

@@ -68,6 +68,7 @@ impl RootParts {
     pub fn cut(root: &[u8]) -> Option<Self> {
         let mut all: Map<String, Value> = open_sealed(root, "").ok()?;
         all.remove(DIGEST);
+        // A root that is sealed already, or that is no root, would not come back from `join`.
         if all.contains_key(SEALED) || !all.contains_key("id") {
             return None;
         }
@@ -85,6 +86,8 @@ impl RootParts {
             }
         }
         let parts = Self { head: all, body };
+        // The parts are used only if they give the same bytes again: digests of roots must not
+        // change.
         let is_same = parts.join().is_ok_and(|joined| joined == root);
         is_same.then_some(parts)
     }

@@ -20,8 +20,7 @@ pub const MAX_BYTES: u64 = 256 << 20;
 /// [`ErrorKind::Unsupported`] if the document is longer than [`MAX_BYTES`]; [`ErrorKind::Bug`] if
 /// `value` is not a JSON object.
 pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
-    let bug = |e: serde_json::Error| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
-    let map = match serde_json::to_value(value).map_err(bug)? {
+    let map = match serde_json::to_value(value).map_err(json_bug)? {
         serde_json::Value::Object(map) => map,
         _ => {
             return Err(Error::new(
@@ -32,21 +31,30 @@ pub fn seal(value: &impl Serialize) -> Result<Vec<u8>> {
     };
     let mut text = String::from("{");
     for (key, value) in &map {
-        text.push_str(&format!("\n{}: ", serde_json::to_string(key).map_err(bug)?));
-        lines(value, &mut text).map_err(bug)?;
+        text.push_str(&format!(
+            "\n{}: ",
+            serde_json::to_string(key).map_err(json_bug)?
+        ));
+        lines(value, &mut text).map_err(json_bug)?;
         text.push(',');
     }
     let digest = blake3::hash(text.as_bytes());
     text.push_str(&format!("{SEAL}{}\"\n}}\n", digest.to_hex()));
+    // Readers refuse a longer document, so it must fail here, while the backup can still be
+    // repeated.
     if text.len() as u64 > MAX_BYTES {
-        let what = format!(
+        let message = format!(
             "cannot write {} bytes of JSON: the limit for reading is {MAX_BYTES} bytes",
             text.len()
         );
-        return Err(Error::new(ErrorKind::Unsupported, what)
+        return Err(Error::new(ErrorKind::Unsupported, message)
             .hint("use a larger --segment-size, which makes the root smaller"));
     }
     Ok(text.into_bytes())
+}
+
+fn json_bug(e: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Bug, "cannot write JSON").because(e)
 }
 
 /// Writes a list of objects one a line, and any other value on one line.
@@ -78,14 +86,17 @@ pub fn open_sealed<T: DeserializeOwned>(bytes: &[u8], name: &str) -> Result<T> {
 /// # Errors
 /// As [`open_sealed`].
 pub fn open_counted<T: DeserializeOwned>(bytes: &[u8], name: &str, elements: usize) -> Result<T> {
-    let damaged = |why: &str| Error::corrupt(format!("{name} is damaged")).because(why.to_owned());
-    let text = std::str::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| damaged(name, "it is not text"))?;
     let (body, tail) = text
         .rsplit_once(SEAL)
-        .ok_or_else(|| damaged("its last line is missing"))?;
+        .ok_or_else(|| damaged(name, "its last line is missing"))?;
     let digest = blake3::hash(body.as_bytes()).to_hex();
     if tail != format!("{digest}\"\n}}\n") {
-        return Err(damaged("its digest does not match its contents"));
+        return Err(damaged(name, "its digest does not match its contents"));
     }
-    parse_counted(bytes, elements).map_err(|why| damaged(&why))
+    parse_counted(bytes, elements).map_err(|reason| damaged(name, &reason))
+}
+
+fn damaged(name: &str, reason: &str) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because(reason.to_owned())
 }

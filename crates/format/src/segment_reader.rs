@@ -118,17 +118,17 @@ where
     /// # Errors
     /// Those of reading.
     pub fn begins_with_label(&self) -> Result<bool> {
-        let mut at = if self.header(0)?.starts_with(&EMPTY_ZSTD) {
+        let mut offset = if self.header(0)?.starts_with(&EMPTY_ZSTD) {
             EMPTY_ZSTD.len() as u64
         } else {
             self.lz4_frame(0)?.map_or(0, |(stored, _)| stored)
         };
-        let mut header = self.header(at)?;
+        let mut header = self.header(offset)?;
         if Service::parse(&header).is_none()
             && let Some(filler_bytes) = skippable_len(&header)
         {
-            at += filler_bytes;
-            header = self.header(at)?;
+            offset += filler_bytes;
+            header = self.header(offset)?;
         }
         Ok(matches!(Service::parse(&header), Some((Service::Label, _))))
     }
@@ -146,19 +146,19 @@ where
         let flags = header[4];
         let block_sum_bytes = if flags & 0b1_0000 != 0 { 4 } else { 0 };
         let content_sum_bytes = if flags & 0b100 != 0 { 4 } else { 0 };
-        let mut at = start + LZ4_HEADER_BYTES;
+        let mut offset = start + LZ4_HEADER_BYTES;
         for _ in 0..MAX_LZ4_BLOCKS {
-            if !self.has(at, 4) {
+            if !self.has(offset, 4) {
                 break;
             }
-            let [a, b, c, d, ..] = self.header(at)?;
+            let [a, b, c, d, ..] = self.header(offset)?;
             // The highest bit says that the block is stored as it is.
             let block_bytes = u32::from_le_bytes([a, b, c, d]) & 0x7fff_ffff;
-            at += 4;
+            offset += 4;
             if block_bytes == 0 {
-                return Ok(Some((at + content_sum_bytes - start, plain_bytes)));
+                return Ok(Some((offset + content_sum_bytes - start, plain_bytes)));
             }
-            at += u64::from(block_bytes) + block_sum_bytes;
+            offset += u64::from(block_bytes) + block_sum_bytes;
         }
         Ok(None)
     }

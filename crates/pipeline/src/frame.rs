@@ -207,10 +207,10 @@ impl Scanned {
 
 impl LargeFile {
     /// Creates a file with this number of bytes of data, in this number of pieces.
-    pub fn new(of: Scanned, data_len: u64, pieces: u64) -> Arc<Self> {
+    pub fn new(scanned: Scanned, data_len: u64, pieces: u64) -> Arc<Self> {
         let Scanned {
             entry, born, known, ..
-        } = of;
+        } = scanned;
         Arc::new(Self {
             entry,
             known,

@@ -126,15 +126,14 @@ impl BaseEntry {
     /// Limits the possible changes of a file of `size` bytes to these ascending runs. Runs to be
     /// stored again are added to them.
     pub fn limit_changes(&mut self, runs: Vec<ByteRun>, size: u64) {
-        let clipped = |run: &ByteRun| ByteRun {
-            offset: run.offset,
-            len: run.len.min(size - run.offset),
-        };
         let again = self
             .again
             .iter()
             .filter(|run| run.offset < size)
-            .map(clipped);
+            .map(|run| ByteRun {
+                offset: run.offset,
+                len: run.len.min(size - run.offset),
+            });
         let mut all: Vec<ByteRun> = runs.into_iter().chain(again).collect();
         all.sort_unstable_by_key(|run| run.offset);
         all.dedup_by(|next, run| {
@@ -147,28 +146,30 @@ impl BaseEntry {
         self.changed = Some(all.into());
     }
 
-    /// Returns whether any of the `len` bytes from byte `at` of the earlier data is to be stored
+    /// Returns whether any of the `len` bytes from byte `offset` of the earlier data is to be stored
     /// again.
-    pub fn is_stored_again(&self, at: u64, len: u64) -> bool {
-        let next = self.again.partition_point(|run| run.offset + run.len <= at);
+    pub fn is_stored_again(&self, offset: u64, len: u64) -> bool {
+        let next = self
+            .again
+            .partition_point(|run| run.offset + run.len <= offset);
         self.again
             .get(next)
-            .is_some_and(|run| run.offset < at + len)
+            .is_some_and(|run| run.offset < offset + len)
     }
 
     /// Returns the start of the chunk with this digest and length.
     pub fn chunk(&self, chunk: &ContentChunk) -> Option<u64> {
         let places = self.chunks.get_or_init(|| {
             let mut places = HashMap::new();
-            for (at, chunk) in self.parts.iter().flat_map(chunk_starts) {
-                places.entry(chunk.digest).or_insert((at, chunk.len));
+            for (start, chunk) in self.parts.iter().flat_map(chunk_starts) {
+                places.entry(chunk.digest).or_insert((start, chunk.len));
             }
             places
         });
         places
             .get(&chunk.digest)
             .filter(|(_, len)| *len == chunk.len)
-            .map(|(at, _)| *at)
+            .map(|(start, _)| *start)
     }
 
     /// Returns, for each chunk of a sparse file, its start in the earlier data if the same chunk
@@ -187,17 +188,20 @@ impl BaseEntry {
             .parts
             .partition_point(|part| part.from <= first)
             .saturating_sub(1);
-        let there = self.parts[from..].iter().flat_map(chunk_starts);
-        let mut there = there.peekable();
-        let find = |(wanted, chunk): (Option<u64>, &ContentChunk)| {
-            let wanted = wanted?;
-            while there.next_if(|(at, _)| *at < wanted).is_some() {}
-            there
-                .peek()
-                .filter(|(at, found)| *at == wanted && *found == chunk)
-                .map(|(at, _)| *at)
-        };
-        wanted.into_iter().zip(chunks).map(find).collect()
+        let starts = self.parts[from..].iter().flat_map(chunk_starts);
+        let mut starts = starts.peekable();
+        wanted
+            .into_iter()
+            .zip(chunks)
+            .map(|(wanted, chunk)| {
+                let wanted = wanted?;
+                while starts.next_if(|(start, _)| *start < wanted).is_some() {}
+                starts
+                    .peek()
+                    .filter(|(start, found)| *start == wanted && *found == chunk)
+                    .map(|(start, _)| *start)
+            })
+            .collect()
     }
 
     /// Returns whether the record has chunks.
@@ -215,28 +219,28 @@ impl BaseEntry {
         &self.parts[self.parts.len() - 1]
     }
 
-    /// Returns the digest of the block of `block` bytes that starts `at` bytes into the data;
+    /// Returns the digest of the block of `block` bytes that starts `offset` bytes into the data;
     /// `None` if no block starts there or its digest is unknown.
-    pub fn block(&self, at: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
-        let (part, index) = self.place(at, block)?;
+    pub fn block(&self, offset: u64, block: u64) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
+        let (part, index) = self.place(offset, block)?;
         part.block(index)
     }
 
     /// Returns the CRC-32C of that block.
-    pub fn crc(&self, at: u64, block: u64) -> Option<u32> {
-        let (part, index) = self.place(at, block)?;
+    pub fn crc(&self, offset: u64, block: u64) -> Option<u32> {
+        let (part, index) = self.place(offset, block)?;
         part.crcs.get(index).copied()
     }
 
-    fn place(&self, at: u64, block: u64) -> Option<(&Record, usize)> {
+    fn place(&self, offset: u64, block: u64) -> Option<(&Record, usize)> {
         let part = &self.parts[self
             .parts
-            .partition_point(|part| part.from <= at)
+            .partition_point(|part| part.from <= offset)
             .checked_sub(1)?];
-        let within = at - part.from;
-        within
+        let inner = offset - part.from;
+        inner
             .is_multiple_of(block)
-            .then_some((&**part, usize::try_from(within / block).ok()?))
+            .then_some((&**part, usize::try_from(inner / block).ok()?))
     }
 
     /// Splits `len` bytes of the file at `offset` into unchanged and changed runs. The changed runs
@@ -244,34 +248,35 @@ impl BaseEntry {
     /// changes are unknown.
     pub fn split_by_changes(&self, offset: u64, len: u64) -> Option<Vec<StoredRun>> {
         let mut runs = Vec::new();
-        let mut at = offset;
+        let mut position = offset;
         let mut inner = 0;
         let end = offset + len;
         let changed = self.changed.as_ref()?;
+        // The runs are ascending, so those before the piece are skipped without reading them.
         let first = changed.partition_point(|run| run.offset + run.len <= offset);
         for run in &changed[first..] {
-            let from = run.offset.clamp(at, end);
-            let to = (run.offset + run.len).min(end);
+            let start = run.offset.clamp(position, end);
+            let stop = (run.offset + run.len).min(end);
             if run.offset >= end {
                 break;
             }
-            if from > at {
+            if start > position {
                 runs.push(StoredRun::Kept {
-                    at,
-                    len: (from - at) as u32,
+                    at: position,
+                    len: (start - position) as u32,
                 });
             }
             runs.push(StoredRun::Here {
                 inner,
-                len: (to - from) as u32,
+                len: (stop - start) as u32,
             });
-            inner += (to - from) as u32;
-            at = to;
+            inner += (stop - start) as u32;
+            position = stop;
         }
-        if at < end {
+        if position < end {
             runs.push(StoredRun::Kept {
-                at,
-                len: (end - at) as u32,
+                at: position,
+                len: (end - position) as u32,
             });
         }
         Some(runs)
@@ -298,17 +303,17 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Calls `each` with the extents of `len` bytes of data from `at` on, and the part of the
+    /// Calls `each` with the extents of `len` bytes of data from `offset` on, and the part of the
     /// record that holds each extent.
     pub fn find(
         &mut self,
         known: &BaseEntry,
-        at: u64,
+        offset: u64,
         len: u64,
         mut each: impl FnMut(&PageItem, Extent),
     ) {
-        let end = at + len;
-        if at < self.before {
+        let end = offset + len;
+        if offset < self.before {
             *self = Self::default();
         }
         while let Some(item) = known.parts.get(self.part) {
@@ -318,16 +323,16 @@ impl Finder {
                 continue;
             };
             let extent_end = self.before + u64::from(extent.len);
-            let from = at.max(self.before);
-            let to = end.min(extent_end);
-            if from < to {
-                let inner = extent.inner + (from - self.before) as u32;
+            let start = offset.max(self.before);
+            let stop = end.min(extent_end);
+            if start < stop {
+                let inner = extent.inner + (start - self.before) as u32;
                 each(
                     item,
                     Extent {
                         frame: extent.frame,
                         inner,
-                        len: (to - from) as u32,
+                        len: (stop - start) as u32,
                     },
                 );
             }

@@ -263,7 +263,7 @@ impl StreamWriter {
             crc32,
             ..
         } = frame;
-        let at = FrameAt {
+        let frame_at = FrameAt {
             segment: 0,
             offset: self.filling.offset,
             stored_len: data.len() as u32,
@@ -272,11 +272,15 @@ impl StreamWriter {
         self.meter
             .bytes
             .fetch_add(parts.iter().map(|part| u64::from(part.len)).sum(), Relaxed);
-        parts.into_iter().for_each(|part| self.pages.add(at, part));
+        parts
+            .into_iter()
+            .for_each(|part| self.pages.add(frame_at, part));
         let BackupTotals { entries, files, .. } = self.pages.totals;
-        let before = std::mem::replace(&mut self.told, (entries, files));
-        self.meter.entries.fetch_add(entries - before.0, Relaxed);
-        self.meter.files.fetch_add(files - before.1, Relaxed);
+        // The meter is shared by all streams: only the difference since the last frame is added.
+        let previous = std::mem::replace(&mut self.told, (entries, files));
+        self.meter.entries.fetch_add(entries - previous.0, Relaxed);
+        self.meter.files.fetch_add(files - previous.1, Relaxed);
+        // A frame of unchanged files has records and no bytes: only the pages have changed.
         if data.is_empty() {
             return Ok(());
         }
@@ -287,8 +291,8 @@ impl StreamWriter {
     /// Keeps the header of a stream until its length is known. Its content begins in segment 2.
     fn hold_header(&mut self, frame: Frame) -> Result<()> {
         if self.filling.number() > 0 {
-            let what = "cannot store a stream of unknown length behind other entries";
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = "cannot store a stream of unknown length behind other entries";
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         self.filling = SegmentInProgress::new(self.stream, 1);
         self.filling.close();
@@ -392,6 +396,8 @@ impl StreamWriter {
         if let Some(root) = root {
             self.laid.segments.push(self.filling.description());
             self.update_totals();
+            // The root describes its own segment as it is before the root. The segment is described
+            // again when it ends.
             let root = root(&self.laid)?;
             self.laid.segments.pop();
             let offset = self.write_service(&Service::Root.frame(&root), true)?;
@@ -456,6 +462,8 @@ impl StreamWriter {
         let stored = page.encode()?;
         let bytes = stored.len() as u64;
         let offset = self.write_service(&Service::Page.frame(&stored), true)?;
+        // In a repository the manifest has a copy of the page: if one is damaged, the other is
+        // read.
         let manifest_offset = self.meter.sink.work(|| self.sink.put_page(&stored))?;
         if manifest_offset.is_some() {
             self.meter.stored_bytes.fetch_add(bytes, Relaxed);
@@ -533,8 +541,8 @@ fn note_checksums(laid: &mut StreamOutcome, stored: Vec<StoredSegment>) -> Resul
             .find(|segment| segment.number == stored.number && segment.bytes == stored.bytes);
         let Some(segment) = described else {
             let number = stored.number;
-            let what = format!("segment {number} was not stored as it was laid");
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = format!("segment {number} was not stored as it was laid");
+            return Err(Error::new(ErrorKind::Bug, message));
         };
         segment.parts = part_digits(&stored.parts);
     }

@@ -101,16 +101,18 @@ impl References {
 
     /// Returns the counts of all segments, with as much of their length as is known here.
     pub fn all(&self) -> Vec<Live> {
-        let live = |count: &LiveCount| Live {
-            backup: count.id.backup.clone(),
-            stream: count.id.stream,
-            number: count.id.number,
-            frames: count.frames,
-            bytes: count.bytes,
-            of_bytes: count.end,
-            data_bytes: 0,
-        };
-        self.counts.iter().map(live).collect()
+        self.counts
+            .iter()
+            .map(|count| Live {
+                backup: count.id.backup.clone(),
+                stream: count.id.stream,
+                number: count.id.number,
+                frames: count.frames,
+                bytes: count.bytes,
+                of_bytes: count.end,
+                data_bytes: 0,
+            })
+            .collect()
     }
 }
 
@@ -122,19 +124,23 @@ impl LiveCount {
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);
-        let before = last.unwrap_or(LiveFrame {
+        let previous = last.unwrap_or(LiveFrame {
             offset,
             used: 0,
             at: 0,
         });
         let inner = u64::from(extent.inner);
         let len = u64::from(extent.len);
-        let from = inner.saturating_sub(header).max(before.at);
-        let at = (inner + len + padding(len) as u64).min(plain).max(from);
-        let used = before.used + (at - from);
+        let start = inner.saturating_sub(header).max(previous.at);
+        let live_end = (inner + len + padding(len) as u64).min(plain).max(start);
+        let used = previous.used + (live_end - start);
         let share = |used: u64| stored * used / plain.max(1);
-        sizes::add(&mut self.bytes, share(used) - share(before.used));
-        self.last = Some(LiveFrame { offset, used, at });
+        sizes::add(&mut self.bytes, share(used) - share(previous.used));
+        self.last = Some(LiveFrame {
+            offset,
+            used,
+            at: live_end,
+        });
     }
 }
 

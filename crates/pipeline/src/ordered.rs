@@ -118,9 +118,9 @@ impl<O> FrameLine<O> {
 
     fn fill_place(&self, number: u64, result: Result<O>) {
         let mut places = self.lock();
-        let at = (number - places.first) as usize;
-        places.line[at] = Some(result);
-        let wake = at == 0 && places.taker_sleeps;
+        let index = (number - places.first) as usize;
+        places.line[index] = Some(result);
+        let wake = index == 0 && places.taker_sleeps;
         drop(places);
         if wake {
             self.filled.notify_one();
@@ -170,9 +170,12 @@ struct LineTicket<O> {
 
 impl<O> Drop for LineTicket<O> {
     fn drop(&mut self) {
-        let lost = || Err(Error::new(ErrorKind::Bug, "a pipeline worker stopped"));
-        self.line
-            .fill_place(self.number, self.result.take().unwrap_or_else(lost));
+        self.line.fill_place(
+            self.number,
+            self.result
+                .take()
+                .unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "a pipeline worker stopped"))),
+        );
     }
 }
 
@@ -346,8 +349,10 @@ struct OrderedEnd<O>(Arc<FrameLine<O>>);
 
 impl<O> Drop for OrderedEnd<O> {
     fn drop(&mut self) {
-        let lost = || Error::new(ErrorKind::Bug, "a thread that scans the source panicked");
-        self.0.end(thread::panicking().then(lost));
+        self.0.end(
+            thread::panicking()
+                .then(|| Error::new(ErrorKind::Bug, "a thread that scans the source panicked")),
+        );
     }
 }
 

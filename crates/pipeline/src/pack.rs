@@ -112,6 +112,8 @@ impl Pack {
         } else {
             0
         };
+        // A large file gets frames of its own, after the small ones before it: the order of the
+        // archive stays.
         if len > self.most_bytes {
             let pieces = len.div_ceil(self.frame_bytes);
             let large = LargeFile::new(scanned, len, pieces);
@@ -128,6 +130,7 @@ impl Pack {
         } else {
             scanned.entry.path.len() + base_xattr_bytes(&scanned)
         } as u64;
+        // Entries that are not read add no bytes to the frame, but their names take memory.
         let full = (self.bytes + bytes).max(self.kept_text + text) > self.frame_bytes
             || self.small.len() >= MAX_MEMBERS;
         let slice = if full { self.take_members(None) } else { None };

@@ -147,6 +147,8 @@ where
         let mut file_bytes: u64 = 0;
         let mut text_bytes = 0;
         while window.len() < self.next_entries
+            // Four bounds: entries, names, files and their bytes each take memory or cache of their
+            // own.
             && text_bytes < MAX_TEXT_BYTES
             && small.len() < MAX_FILES
             && file_bytes < limits.file_bytes
@@ -166,6 +168,7 @@ where
             }
             window.push(item);
         }
+        // The first window is small, so that the workers get their first frame early.
         self.next_entries = (4 * self.next_entries).min(limits.entries);
         if small.len() >= MIN_FILES
             && let Err(error) = self.read_small(&mut window, small)
@@ -195,8 +198,8 @@ where
             window[file.at].as_ref().map_or(0, |item| files.inode(item))
         });
         let opened = self.open(window, small.iter())?;
-        for at in opened.cold()? {
-            if let Ok(item) = &mut window[at] {
+        for index in opened.cold()? {
+            if let Ok(item) = &mut window[index] {
                 self.files.note_read_ahead(item);
             }
         }
@@ -272,7 +275,7 @@ impl OpenedFiles {
     fn cold(&self) -> io::Result<Vec<usize>> {
         let cached = self.batch.cached_ends()?;
         let cold = self.places.iter().zip(cached).filter(|(_, cached)| !cached);
-        Ok(cold.map(|(at, _)| *at).collect())
+        Ok(cold.map(|(index, _)| *index).collect())
     }
 }
 

@@ -136,12 +136,15 @@ impl SegmentInProgress {
             return Ok(None);
         };
         let (plain, mut bytes, filler) = gap_header(&gap.entry, codec, size)?;
+        // The header is at the front of a stream whose length was unknown when its content was
+        // written.
         self.seek.set(gap.index, bytes.len(), plain.len());
         self.seek.set(gap.index + 1, filler.len(), 0);
         bytes.extend(filler);
         if let Some(parts) = &mut self.parts {
             parts.amend(gap.offset, &bytes);
         }
+        // The header precedes everything that was counted so far, so its CRC is joined in front.
         self.crc32 = crc32_join(crc32(&plain), self.crc32, self.facts.plain_bytes);
         self.facts.plain_bytes += plain.len() as u64;
         self.facts.frames += 1;
@@ -161,12 +164,6 @@ impl SegmentInProgress {
 /// Returns the header of a stream of this size: plain, as stored, and the filler for the rest of
 /// the gap.
 fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let too_long = || {
-        Error::new(
-            ErrorKind::Usage,
-            "cannot store a stream under this name: it is too long",
-        )
-    };
     let entry = Entry {
         kind: EntryKind::File { size, map: None },
         ..entry.clone()
@@ -179,12 +176,19 @@ fn gap_header(entry: &Entry, codec: Codec, size: u64) -> Result<(Vec<u8>, Vec<u8
         .compress(&plain, &mut bytes)?;
     let filling = match gap_bytes(codec)?
         .checked_sub(bytes.len())
-        .ok_or_else(too_long)?
+        .ok_or_else(long_name_error)?
     {
         0 => Vec::new(),
-        rest => filler(rest).ok_or_else(too_long)?,
+        rest => filler(rest).ok_or_else(long_name_error)?,
     };
     Ok((plain, bytes, filling))
+}
+
+fn long_name_error() -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        "cannot store a stream under this name: it is too long",
+    )
 }
 
 /// Returns the checksums of parts as a root has them.

@@ -155,8 +155,8 @@ pub fn place_of(path: &std::path::Path) -> Option<Place> {
 /// Returns whether `path`, which need not exist, is one of these places or below one.
 pub fn is_in(path: &std::path::Path, places: &[Place]) -> bool {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let there = whole.ancestors().find_map(|dir| real_path(dir).ok());
-    there.is_some_and(|dir| {
+    let existing = whole.ancestors().find_map(|dir| real_path(dir).ok());
+    existing.is_some_and(|dir| {
         { dir.ancestors() }
             .filter_map(place_of)
             .any(|place| places.contains(&place))

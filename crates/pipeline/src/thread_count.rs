@@ -67,17 +67,17 @@ impl ThreadTuner {
             self.wait -= 1;
             return threads;
         }
-        let since = std::mem::replace(&mut self.since, now);
-        let speed = now.work_since(&since);
-        if let Some((before, fewer)) = self.before.take()
-            && speed < before * GAIN
+        let start = std::mem::replace(&mut self.since, now);
+        let speed = now.work_since(&start);
+        if let Some((previous, fewer)) = self.before.take()
+            && speed < previous * GAIN
         {
             self.wait = REST;
             return fewer;
         }
         if threads >= max_threads
-            || !now.had_idle_processors(&since, self.workers)
-            || !waits(&since, &now)
+            || !now.had_idle_processors(&start, self.workers)
+            || !waits(&start, &now)
         {
             return threads;
         }

@@ -95,13 +95,14 @@ pub fn work<J: Send, W>(
         // Closes the queue at the end of the scope, so that the workers end.
         let jobs = End(pool.jobs.clone());
         pool.start(scope, limit, first);
-        let (done, over) = mpsc::channel::<()>();
+        let (done, ended) = mpsc::channel::<()>();
         if let Some((most, meter)) = limit.tuner {
             let pool = &pool;
             meter.share_threads(first);
-            let adjust = move || pool.adjust(scope, &over, (limit, most), meter);
             // Without a thread to adjust it, the number of workers stays the same.
-            let _ = start_in(scope, adjust);
+            let _ = start_in(scope, move || {
+                pool.adjust(scope, &ended, (limit, most), meter)
+            });
         }
         if let Err(error) = plan(&mut |job| pool.send(job)) {
             pool.failure.note(error);
@@ -156,12 +157,13 @@ where
     fn adjust<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-        over: &mpsc::Receiver<()>,
+        ended: &mpsc::Receiver<()>,
         (limit, most): (&WorkerLimit<'_>, usize),
         meter: &Meter,
     ) {
         let mut tuner = ThreadTuner::new(meter, limit.workers);
-        while over.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(Duration::from_millis(50)) == Err(mpsc::RecvTimeoutError::Timeout)
+        {
             let now = limit.now.load(Relaxed);
             let has_jobs = || self.jobs.has_items();
             let wanted = tuner.wanted_threads(meter.sample(), now, most, |_, _| has_jobs());
@@ -189,7 +191,7 @@ where
     /// Does jobs until the queue is closed or there are too many workers.
     fn work_loop(&self) {
         let _watch = PanicGuard(&self.jobs);
-        let mut with = (self.make)();
+        let mut worker = (self.make)();
         while !self.workers.try_leave()
             && let Some(job) = self.jobs.pop()
         {
@@ -198,7 +200,7 @@ where
             }
             let done = memory::check()
                 .map_err(|e| Error::io("could not continue", e))
-                .and_then(|()| (self.each)(&mut with, job));
+                .and_then(|()| (self.each)(&mut worker, job));
             if let Err(error) = done {
                 self.failure.note(error);
             }
@@ -216,7 +218,9 @@ struct Workers {
 impl Workers {
     /// Adds one worker if there are less than `size`. Returns whether it did.
     fn try_join(&self, size: usize) -> bool {
-        change(&self.here, |here| (here < size).then_some(here + 1))
+        change(&self.here, |present| {
+            (present < size).then_some(present + 1)
+        })
     }
 
     fn present(&self) -> usize {
@@ -230,7 +234,9 @@ impl Workers {
     /// Removes one worker if there are more than wanted. Returns whether it did.
     fn try_leave(&self) -> bool {
         let wanted = self.wanted.load(Relaxed);
-        change(&self.here, |here| (here > wanted).then(|| here - 1))
+        change(&self.here, |present| {
+            (present > wanted).then(|| present - 1)
+        })
     }
 }
 

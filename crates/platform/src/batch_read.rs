@@ -66,8 +66,8 @@ impl FileBatch {
         // SAFETY: the range lies within the mapping that is ours, and nothing refers to what it
         // replaces there.
         let mapped = unsafe {
-            let at = self.start.byte_add(self.used);
-            libc::mmap(at, bytes, libc::PROT_NONE, kind, fd, 0)
+            let address = self.start.byte_add(self.used);
+            libc::mmap(address, bytes, libc::PROT_NONE, kind, fd, 0)
         };
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -89,8 +89,11 @@ impl FileBatch {
         if told != 0 {
             return Err(io::Error::last_os_error());
         }
-        let is_cached = |page: &usize| pages[*page] & 1 == 1;
-        Ok(self.last_pages.iter().map(is_cached).collect())
+        Ok(self
+            .last_pages
+            .iter()
+            .map(|page| pages[*page] & 1 == 1)
+            .collect())
     }
 
     /// Requests all files from the disk. Does not wait until they are read.

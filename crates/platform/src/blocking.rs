@@ -33,13 +33,13 @@ impl<F: AsFd> BlockedCalls<F> {
 
 impl<F: AsFd + Read> Read for BlockedCalls<F> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.until(PollFlags::IN, |of| of.read(bytes))
+        self.until(PollFlags::IN, |stream| stream.read(bytes))
     }
 }
 
 impl<F: AsFd + Write> Write for BlockedCalls<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.until(PollFlags::OUT, |to| to.write(bytes))
+        self.until(PollFlags::OUT, |stream| stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {

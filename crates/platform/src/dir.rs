@@ -249,8 +249,9 @@ pub(super) fn through_proc(fd: impl AsFd) -> io::Result<String> {
     use std::os::fd::AsRawFd;
     static THERE: OnceLock<bool> = OnceLock::new();
     if !*THERE.get_or_init(|| access("/proc/self/fd", Access::EXISTS).is_ok()) {
-        let why = "it is reached through /proc, which is not mounted (`mount -t proc proc /proc`)";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        let reason =
+            "it is reached through /proc, which is not mounted (`mount -t proc proc /proc`)";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
     }
     Ok(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
@@ -320,17 +321,17 @@ fn descend(
     piece: usize,
     step: Step,
 ) -> io::Result<OwnedFd> {
-    let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let step_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut held: Option<OwnedFd> = None;
     let mut rest = rel;
     loop {
-        let at = held.as_ref().map_or(root, AsFd::as_fd);
+        let dir = held.as_ref().map_or(root, AsFd::as_fd);
         let (first, tail) = cut(rest, piece);
         let Some(tail) = tail else {
             let last: &[u8] = if first.is_empty() { b"." } else { first };
-            return Ok(step(at, last, flags)?);
+            return Ok(step(dir, last, flags)?);
         };
-        held = Some(step(at, first, through)?);
+        held = Some(step(dir, first, step_flags)?);
         rest = tail;
     }
 }
@@ -342,11 +343,13 @@ fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
         return (path, None);
     }
     let is_slash = |c: &u8| *c == b'/';
-    let near = path[..=piece]
+    let window = path[..=piece]
         .iter()
         .rposition(is_slash)
         .or_else(|| path.iter().position(is_slash));
-    near.map_or((path, None), |at| (&path[..at], Some(&path[at + 1..])))
+    window.map_or((path, None), |slash| {
+        (&path[..slash], Some(&path[slash + 1..]))
+    })
 }
 
 /// No path leaves its directory, not even by a symbolic link.
@@ -354,15 +357,15 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);
 
-fn open_piece(at: BorrowedFd<'_>, piece: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    openat2(at, piece, flags, Mode::empty(), BENEATH)
+fn open_piece(dir: BorrowedFd<'_>, piece: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    openat2(dir, piece, flags, Mode::empty(), BENEATH)
 }
 
-fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn open_component(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     if name.is_empty() || name == b".." || name.contains(&b'/') {
         return Err(Errno::XDEV);
     }
-    openat(at, name, flags, Mode::empty())
+    openat(dir, name, flags, Mode::empty())
 }
 
 /// Returns whether `openat2` works. Older kernels do not have it (`ENOSYS`), older container
@@ -454,10 +457,6 @@ pub fn read_link(dir: impl AsFd, name: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn stat_of_statx(statx: &Statx) -> Stat {
-    let time = |time: rustix::fs::StatxTimestamp| Time {
-        seconds: time.tv_sec,
-        nanos: time.tv_nsec,
-    };
     Stat {
         kind: kind_of(FileType::from_raw_mode(statx.stx_mode.into())),
         mode: u32::from(statx.stx_mode) & 0o7777,
@@ -465,11 +464,11 @@ fn stat_of_statx(statx: &Statx) -> Stat {
         gid: statx.stx_gid,
         size: statx.stx_size,
         blocks512: statx.stx_blocks,
-        mtime: time(statx.stx_mtime),
-        ctime: time(statx.stx_ctime),
+        mtime: time_of_statx(statx.stx_mtime),
+        ctime: time_of_statx(statx.stx_ctime),
         born: StatxFlags::from_bits_retain(statx.stx_mask)
             .contains(StatxFlags::BTIME)
-            .then(|| time(statx.stx_btime)),
+            .then(|| time_of_statx(statx.stx_btime)),
         inode: statx.stx_ino,
         dev: rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor),
         rdev: Device {
@@ -479,6 +478,13 @@ fn stat_of_statx(statx: &Statx) -> Stat {
         nlink: statx.stx_nlink,
         is_mount: statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         is_append_only: statx.stx_attributes.contains(StatxAttributes::APPEND),
+    }
+}
+
+fn time_of_statx(time: rustix::fs::StatxTimestamp) -> Time {
+    Time {
+        seconds: time.tv_sec,
+        nanos: time.tv_nsec,
     }
 }
 

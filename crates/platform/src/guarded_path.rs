@@ -75,8 +75,8 @@ impl GuardedPath {
         let Some(link) = &self.foreign_link else {
             return Ok(self);
         };
-        let why = format!("another user could have made the link {link:?}");
-        Err(io::Error::new(ErrorKind::PermissionDenied, why))
+        let reason = format!("another user could have made the link {link:?}");
+        Err(io::Error::new(ErrorKind::PermissionDenied, reason))
     }
 
     /// Opens the file that was reached for reading.
@@ -85,8 +85,8 @@ impl GuardedPath {
     /// `InvalidData` if it is not a regular file; or the system's.
     pub fn open(&self) -> io::Result<File> {
         if self.stat.kind != FileKind::File {
-            let why = "it is not a regular file";
-            return Err(io::Error::new(ErrorKind::InvalidData, why));
+            let reason = "it is not a regular file";
+            return Err(io::Error::new(ErrorKind::InvalidData, reason));
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         Ok(openat(CWD, through_proc(&self.fd)?, flags, Mode::empty())?.into())
@@ -103,8 +103,8 @@ pub fn own_dir(path: &Path) -> io::Result<()> {
     if is_trusted(stat.uid) {
         return Ok(());
     }
-    let why = format!("it belongs to user {}", stat.uid);
-    Err(io::Error::new(ErrorKind::PermissionDenied, why))
+    let reason = format!("it belongs to user {}", stat.uid);
+    Err(io::Error::new(ErrorKind::PermissionDenied, reason))
 }
 
 fn made_dir(path: &Path) -> io::Result<GuardedPath> {
@@ -224,12 +224,13 @@ fn is_read_only(fd: impl AsFd) -> bool {
 }
 
 fn names_of(path: &Path) -> VecDeque<OsString> {
-    let name = |part: Component<'_>| match part {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some("..".into()),
-        _ => None,
-    };
-    path.components().filter_map(name).collect()
+    path.components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Opens a name as it is, a link too, without any rights.

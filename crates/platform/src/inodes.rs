@@ -33,8 +33,8 @@ pub fn creation_error_at(error: io::Error, path: &Path) -> io::Error {
         )
     };
     // The parent directory may be missing too, so look at all ancestors.
-    let there = path.ancestors().skip(1).find_map(|dir| open(dir).ok());
-    match (Errno::from_io_error(&error), there) {
+    let existing = path.ancestors().skip(1).find_map(|dir| open(dir).ok());
+    match (Errno::from_io_error(&error), existing) {
         (Some(errno), Some(dir)) => creation_error(errno, dir),
         _ => error,
     }

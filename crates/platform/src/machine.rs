@@ -78,9 +78,9 @@ pub fn is_shortage(error: &io::Error) -> bool {
 
 /// Returns whether the medium failed to deliver the data, or the file system found itself damaged.
 pub fn is_media_error(error: &io::Error) -> bool {
-    let of = Errno::from_io_error(error);
+    let errno = Errno::from_io_error(error);
     matches!(
-        of,
+        errno,
         Some(
             Errno::IO
                 | Errno::BADMSG
@@ -245,26 +245,26 @@ pub fn process_is_alive(pid: i32) -> bool {
 /// Returns a process named `name` with working directory `directory`. Misses processes that this
 /// one may not inspect.
 pub fn process_in(directory: &Path, name: &str) -> Option<u32> {
-    let is_there = |pid: &u32| {
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
-        comm.is_ok_and(|comm| comm.trim() == name) && works_in(*pid, directory)
-    };
     let names = fs::read_dir("/proc")
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| name.parse().ok()).find(is_there)
+    names.filter_map(|name| name.parse().ok()).find(|pid| {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == name) && works_in(*pid, directory)
+    })
 }
 
 /// Returns whether `directory` is the working directory of process `pid`; false if this process may
 /// not inspect it.
 pub fn works_in(pid: u32, directory: &Path) -> bool {
-    let place = |path: &Path| {
-        fs::metadata(path)
-            .map(|found| (found.dev(), found.ino()))
-            .ok()
-    };
-    let found = place(Path::new(&format!("/proc/{pid}/cwd")));
-    found.is_some() && found == place(directory)
+    let found = object_at(Path::new(&format!("/proc/{pid}/cwd")));
+    found.is_some() && found == object_at(directory)
+}
+
+fn object_at(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path)
+        .map(|found| (found.dev(), found.ino()))
+        .ok()
 }
 
 /// Returns whether this process sees all processes of the machine, so it is outside of all

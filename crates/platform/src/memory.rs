@@ -60,48 +60,48 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let outer = outer_layout(layout);
         // SAFETY: the caller guarantees for `layout` the conditions of the system's allocator.
-        let at = allocate_or_release(outer.size(), || unsafe { System.alloc(outer) });
+        let block = allocate_or_release(outer.size(), || unsafe { System.alloc(outer) });
         // SAFETY: `at` is a block of `outer`.
-        unsafe { inner_block(at, layout) }
+        unsafe { inner_block(block, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let outer = outer_layout(layout);
         // SAFETY: as in `alloc`.
-        let at = allocate_or_release(outer.size(), || unsafe { System.alloc_zeroed(outer) });
+        let block = allocate_or_release(outer.size(), || unsafe { System.alloc_zeroed(outer) });
         // SAFETY: as in `alloc`.
-        unsafe { inner_block(at, layout) }
+        unsafe { inner_block(block, layout) }
     }
 
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller guarantees that `size` is valid for this alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if is_large(layout) && is_large(new) {
             // SAFETY: as for the whole.
-            return unsafe { resize_large(at, layout, new) };
+            return unsafe { resize_large(block, layout, new) };
         }
         if is_large(layout) || is_large(new) {
             // SAFETY: both blocks have the bytes that are copied; the old one is freed once.
             return unsafe {
                 let moved = self.alloc(new);
-                ptr::copy_nonoverlapping(at, moved, size.min(layout.size()));
-                self.dealloc(at, layout);
+                ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
+                self.dealloc(block, layout);
                 moved
             };
         }
         // SAFETY: the caller guarantees for `at`, `layout` and `size` the conditions of the
         // system's allocator. A failed call leaves `at` unchanged.
-        allocate_or_release(size, || unsafe { System.realloc(at, layout, size) })
+        allocate_or_release(size, || unsafe { System.realloc(block, layout, size) })
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller guarantees that `at` was allocated here with `layout`; a large block
         // has the address of its outer block in front.
         unsafe {
             let outer = if is_large(layout) {
-                at.cast::<*mut u8>().sub(1).read()
+                block.cast::<*mut u8>().sub(1).read()
             } else {
-                at
+                block
             };
             System.dealloc(outer, outer_layout(layout));
         }
@@ -112,18 +112,20 @@ unsafe impl GlobalAlloc for Allocator {
 /// mostly lies as before within its outer block.
 ///
 /// # Safety
-/// `at` was allocated here with `old`; `new` has the same alignment.
-unsafe fn resize_large(at: *mut u8, old: Layout, new: Layout) -> *mut u8 {
+/// `block` was allocated here with `old`; `new` has the same alignment.
+unsafe fn resize_large(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
     let kept = old.size().min(new.size());
-    let (from, to) = (outer_layout(old), outer_layout(new));
+    let (old_outer, new_outer) = (outer_layout(old), outer_layout(new));
     // SAFETY: a large block has the address of its outer block in front, and `from` is its layout.
     unsafe {
-        let outer = at.cast::<*mut u8>().sub(1).read();
-        let before = at.addr() - outer.addr();
-        let moved = allocate_or_release(to.size(), || System.realloc(outer, from, to.size()));
+        let outer = block.cast::<*mut u8>().sub(1).read();
+        let offset = block.addr() - outer.addr();
+        let moved = allocate_or_release(new_outer.size(), || {
+            System.realloc(outer, old_outer, new_outer.size())
+        });
         let now = PAGE_BYTES - moved.addr() % PAGE_BYTES;
-        if now != before {
-            ptr::copy(moved.add(before), moved.add(now), kept);
+        if now != offset {
+            ptr::copy(moved.add(offset), moved.add(now), kept);
         }
         inner_block(moved, new)
     }
@@ -159,22 +161,26 @@ unsafe fn inner_block(outer: *mut u8, layout: Layout) -> *mut u8 {
     let offset = PAGE_BYTES - outer.addr() % PAGE_BYTES;
     // SAFETY: the offset is at most the page that `outer` has more.
     unsafe {
-        let at = outer.add(offset);
-        at.cast::<*mut u8>().sub(1).write(outer);
-        at
+        let block = outer.add(offset);
+        block.cast::<*mut u8>().sub(1).write(outer);
+        block
     }
 }
 
 fn allocate_or_release(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
-    let at = allocate();
-    if !at.is_null() {
-        return at;
+    let block = allocate();
+    if !block.is_null() {
+        return block;
     }
     IS_SHORT.store(true, Release);
     release_reserve();
     // Another thread may have released the reserve just before, so try again in any case.
-    let at = allocate();
-    if at.is_null() { end_process(size) } else { at }
+    let block = allocate();
+    if block.is_null() {
+        end_process(size)
+    } else {
+        block
+    }
 }
 
 /// Writes that memory ran out, and ends the process. Allocates no memory and takes no lock.
@@ -204,19 +210,19 @@ fn map(bytes: usize) -> Option<*mut libc::c_void> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping, at an address that the system chooses.
-    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
-    (at != libc::MAP_FAILED).then_some(at)
+    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
+    (address != libc::MAP_FAILED).then_some(address)
 }
 
-fn unmap(at: *mut libc::c_void, bytes: usize) {
+fn unmap(address: *mut libc::c_void, bytes: usize) {
     // SAFETY: `at` is a mapping of this length without references to it.
-    unsafe { libc::munmap(at, bytes) };
+    unsafe { libc::munmap(address, bytes) };
 }
 
 fn release_reserve() {
-    let at = RESERVE.swap(ptr::null_mut(), AcqRel);
-    if !at.is_null() {
-        unmap(at, RESERVE_BYTES);
+    let address = RESERVE.swap(ptr::null_mut(), AcqRel);
+    if !address.is_null() {
+        unmap(address, RESERVE_BYTES);
     }
 }
 
@@ -227,7 +233,7 @@ pub fn shortage() -> io::Error {
 
 /// Returns whether this number of bytes can be mapped now.
 fn has_room(bytes: usize) -> bool {
-    map(bytes).map(|at| unmap(at, bytes)).is_some()
+    map(bytes).map(|address| unmap(address, bytes)).is_some()
 }
 
 /// Sets up the reserve and grows the stack of the main thread. The main thread calls this once,

@@ -176,27 +176,26 @@ fn octal(digits: &[u8]) -> Option<u8> {
 }
 
 fn visible(lines: &[MountLine]) -> Vec<FileSystemMount> {
-    let reached = |line: &&MountLine| !lines.iter().any(|other| hides(other, line, lines));
     lines
         .iter()
-        .filter(reached)
+        .filter(|line| !lines.iter().any(|other| hides(other, line, lines)))
         .map(|line| line.mount.clone())
         .collect()
 }
 
-/// Returns whether mount `over` covers `line`, or a mount or directory on the path to `line`.
-fn hides(over: &MountLine, line: &MountLine, lines: &[MountLine]) -> bool {
+/// Returns whether mount `upper` covers `line`, or a mount or directory on the path to `line`.
+fn hides(upper: &MountLine, line: &MountLine, lines: &[MountLine]) -> bool {
     let mut below = line;
     // A table has no cycle, but a file that is read while it changes may: take at most as many
     // steps as lines.
     for _ in 0..lines.len() {
-        if over.id == below.id {
+        if upper.id == below.id {
             return false;
         }
-        if over.parent == below.id && over.mount.path == below.mount.path {
+        if upper.parent == below.id && upper.mount.path == below.mount.path {
             return true;
         }
-        if over.parent == below.parent && is_below(&below.mount.path, &over.mount.path) {
+        if upper.parent == below.parent && is_below(&below.mount.path, &upper.mount.path) {
             return true;
         }
         match lines

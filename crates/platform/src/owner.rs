@@ -101,7 +101,7 @@ pub fn home_of(uid: u32) -> Option<PathBuf> {
 }
 
 /// Returns one of the texts in the system's record of a user.
-fn user_text(uid: u32, which: impl Fn(&libc::passwd) -> *mut c_char) -> Option<Arc<str>> {
+fn user_text(uid: u32, field: impl Fn(&libc::passwd) -> *mut c_char) -> Option<Arc<str>> {
     let call = |entry: *mut libc::passwd, text: *mut c_char, len, found: *mut *mut libc::passwd| {
         // SAFETY: `ask` passes space for an entry, `len` bytes for its text, and a place for the
         // answer.
@@ -109,7 +109,7 @@ fn user_text(uid: u32, which: impl Fn(&libc::passwd) -> *mut c_char) -> Option<A
     };
     // SAFETY: the system filled the entry, and its texts are strings in `text`, which outlives this
     // call.
-    ask(call, |entry| unsafe { text_of(which(entry)) })?
+    ask(call, |entry| unsafe { text_of(field(entry)) })?
 }
 
 fn group_name(gid: u32) -> Option<Arc<str>> {

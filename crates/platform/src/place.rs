@@ -17,12 +17,12 @@ pub fn check_parent_exists(path: &Path) -> Result<()> {
     let parent = dir_of(path);
     match fs::metadata(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let what = format!(
+            let message = format!(
                 "could not create {}: the directory {} does not exist",
                 quoted_path(path),
                 quoted_path(parent)
             );
-            Err(Error::new(ErrorKind::NotFound, what)
+            Err(Error::new(ErrorKind::NotFound, message)
                 .hint("create it first, or check that its disk is mounted"))
         }
         _ => Ok(()), // other errors show when the file is created

@@ -67,9 +67,9 @@ pub fn run_both<A: Send, B>(
         return (first(), second());
     }
     std::thread::scope(|scope| {
-        let beside = start_in(scope, &first);
+        let first_run = start_in(scope, &first);
         let second = second();
-        let first = match beside {
+        let first = match first_run {
             Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
             Err(_) => first(),
         };
@@ -86,14 +86,19 @@ pub fn run_each<I: Sync, R: Send>(
     if let [one] = items {
         return vec![work(one)];
     }
-    let stopped = |_| Err(Error::new(ErrorKind::Bug, "a thread stopped"));
     let work = &work;
     std::thread::scope(|scope| {
-        let begin = |item| start_in(scope, move || work(item));
-        let threads: Vec<_> = items.iter().map(begin).collect();
+        let threads: Vec<_> = items
+            .iter()
+            .map(|item| start_in(scope, move || work(item)))
+            .collect();
         let threads = threads.into_iter();
         threads
-            .map(|thread| thread?.join().unwrap_or_else(stopped))
+            .map(|thread| {
+                thread?
+                    .join()
+                    .unwrap_or_else(|_| Err(Error::new(ErrorKind::Bug, "a thread stopped")))
+            })
             .collect()
     })
 }

@@ -221,18 +221,18 @@ fn advise(fd: impl AsFd, offset: u64, len: u64, advice: Advice) {
 /// The system's.
 pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<ByteRun>>> {
     let mut map = MappedFile::default();
-    let mut at = 0;
-    while at < size {
-        let data = match find(&fd, SeekFrom::Data(at)) {
+    let mut offset = 0;
+    while offset < size {
+        let data = match find(&fd, SeekFrom::Data(offset)) {
             // EINVAL: the file system cannot tell. ENXIO: there is no data after `at`.
             Err(Errno::INVAL) => return Ok(None),
             Err(Errno::NXIO) => break,
-            other => other?.max(at),
+            other => other?.max(offset),
         };
         let hole = find(&fd, SeekFrom::Hole(data)).unwrap_or(size);
         // The file changed between the calls if a hole ends before it starts.
-        at = if hole > data { hole } else { size };
-        map.push(data.min(size), at.min(size));
+        offset = if hole > data { hole } else { size };
+        map.push(data.min(size), offset.min(size));
     }
     Ok(if map.is_everything(size) {
         None
@@ -247,10 +247,10 @@ pub fn data_map(fd: impl AsFd, size: u64) -> io::Result<Option<Vec<ByteRun>>> {
 /// # Errors
 /// The system's.
 pub fn data_outside(fd: impl AsFd, size: u64, runs: &[ByteRun]) -> io::Result<Vec<ByteRun>> {
-    let there = data_map(fd, size)?;
+    let current = data_map(fd, size)?;
     Ok(gaps(
         runs,
-        there.as_deref().unwrap_or(&[ByteRun {
+        current.as_deref().unwrap_or(&[ByteRun {
             offset: 0,
             len: size,
         }]),
@@ -261,25 +261,25 @@ pub fn data_outside(fd: impl AsFd, size: u64, runs: &[ByteRun]) -> io::Result<Ve
 fn gaps(backup: &[ByteRun], disk: &[ByteRun]) -> Vec<ByteRun> {
     let mut gaps = Vec::new();
     for run in disk {
-        let mut at = run.offset;
+        let mut position = run.offset;
         let end = run.offset + run.len;
-        let first = backup.partition_point(|known| known.offset + known.len <= at);
+        let first = backup.partition_point(|known| known.offset + known.len <= position);
         for known in backup[first..]
             .iter()
             .take_while(|known| known.offset < end)
         {
-            if known.offset > at {
+            if known.offset > position {
                 gaps.push(ByteRun {
-                    offset: at,
-                    len: known.offset - at,
+                    offset: position,
+                    len: known.offset - position,
                 });
             }
-            at = known.offset + known.len;
+            position = known.offset + known.len;
         }
-        if at < end {
+        if position < end {
             gaps.push(ByteRun {
-                offset: at,
-                len: end - at,
+                offset: position,
+                len: end - position,
             });
         }
     }
@@ -298,12 +298,12 @@ pub fn each_piece(
     mut take: impl FnMut(&[u8]),
 ) -> io::Result<()> {
     for run in runs {
-        let mut at = 0;
-        while at < run.len {
-            let len = buffer.len().min((run.len - at) as usize);
-            file.read_exact_at(&mut buffer[..len], run.offset + at)?;
+        let mut offset = 0;
+        while offset < run.len {
+            let len = buffer.len().min((run.len - offset) as usize);
+            file.read_exact_at(&mut buffer[..len], run.offset + offset)?;
             take(&buffer[..len]);
-            at += len as u64;
+            offset += len as u64;
         }
     }
     Ok(())
@@ -315,16 +315,16 @@ pub fn each_piece(
 /// `UnexpectedEof` if one file ends too early, or the system's.
 pub fn have_same_content(one: &File, other: &File, len: u64) -> io::Result<bool> {
     let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
-    let mut at = 0;
-    while at < len {
-        let piece = (1 << 20).min(len - at) as usize;
+    let mut offset = 0;
+    while offset < len {
+        let piece = (1 << 20).min(len - offset) as usize;
         let [first, second] = &mut buffers;
-        one.read_exact_at(&mut first[..piece], at)?;
-        other.read_exact_at(&mut second[..piece], at)?;
+        one.read_exact_at(&mut first[..piece], offset)?;
+        other.read_exact_at(&mut second[..piece], offset)?;
         if first[..piece] != second[..piece] {
             return Ok(false);
         }
-        at += piece as u64;
+        offset += piece as u64;
     }
     Ok(true)
 }
@@ -394,8 +394,8 @@ impl MappedFile {
     }
 }
 
-fn gap(before: &ByteRun, after: &ByteRun) -> u64 {
-    after.offset - (before.offset + before.len)
+fn gap(earlier: &ByteRun, later: &ByteRun) -> u64 {
+    later.offset - (earlier.offset + earlier.len)
 }
 
 fn is_filled(gap: u64, threshold: u64, equal: &mut usize) -> bool {

@@ -86,7 +86,7 @@ pub fn symlink_target(path: &Path) -> Option<PathBuf> {
 pub fn dangling_symlink_target(path: &Path) -> Option<PathBuf> {
     path.read_link()
         .ok()
-        .filter(|_| path.try_exists().is_ok_and(|there| !there))
+        .filter(|_| path.try_exists().is_ok_and(|exists| !exists))
 }
 
 fn open_as(dir: impl AsFd, path: &Path, flags: OFlags) -> io::Result<File> {

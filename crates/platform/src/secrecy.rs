@@ -122,11 +122,14 @@ struct Silence<'a> {
 
 impl<'a> Silence<'a> {
     fn begin(terminal: &'a File) -> io::Result<Self> {
-        let before = tcgetattr(terminal)?;
-        let mut silent = before.clone();
+        let attributes = tcgetattr(terminal)?;
+        let mut silent = attributes.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         tcsetattr(terminal, OptionalActions::Flush, &silent)?;
-        Ok(Self { terminal, before })
+        Ok(Self {
+            terminal,
+            before: attributes,
+        })
     }
 }
 

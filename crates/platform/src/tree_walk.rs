@@ -76,6 +76,8 @@ pub fn descend<V: Visit>(
                 Some(below) => levels.push(below),
                 None => path.truncate(len),
             }
+            // A deep tree would take a descriptor for each level. Those far above are closed and
+            // opened again on the way back.
             close_far_level(&mut levels);
         } else if let Some(left) = levels.pop() {
             let above = levels.last_mut();

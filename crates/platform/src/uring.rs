@@ -55,8 +55,8 @@ impl OpenedFiles {
 
     /// Returns the file of this path if it is open. Files before it are no longer needed.
     pub fn take(&mut self, path: &[u8]) -> Option<OwnedFd> {
-        let at = self.0.iter().position(|(opened, _)| opened == path)?;
-        self.0.drain(..=at).next_back().map(|(_, fd)| fd)
+        let index = self.0.iter().position(|(opened, _)| opened == path)?;
+        self.0.drain(..=index).next_back().map(|(_, fd)| fd)
     }
 }
 
@@ -88,8 +88,7 @@ impl FileRing {
     /// Creates a ring. It uses no system resources before the first 64 files.
     pub fn new() -> Self {
         static IS_ALLOWED: OnceLock<bool> = OnceLock::new();
-        let is_allowed = || tricks() && open_files_limit() >= ENOUGH_FILES;
-        let ring = match IS_ALLOWED.get_or_init(is_allowed) {
+        let ring = match IS_ALLOWED.get_or_init(|| tricks() && open_files_limit() >= ENOUGH_FILES) {
             true => Ring::Later,
             false => Ring::Never,
         };
@@ -228,22 +227,22 @@ fn open_each(
     opened: &mut [Option<OwnedFd>],
 ) -> io::Result<()> {
     let (flags, resolve) = dir::at_once_flags();
-    let how = types::OpenHow::new()
+    let open_how = types::OpenHow::new()
         .flags(flags.bits().into())
         .resolve(resolve.bits());
     let names: Vec<CString> = names
         .iter()
         .map(|name| CString::new(*name))
         .collect::<Result<_, _>>()?;
-    for (at, name) in names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         let dir = types::Fd(dir.as_raw_fd());
-        let entry = opcode::OpenAt2::new(dir, name.as_ptr(), &how).build();
-        push(ring, entry.user_data(at as u64))?;
+        let entry = opcode::OpenAt2::new(dir, name.as_ptr(), &open_how).build();
+        push(ring, entry.user_data(index as u64))?;
     }
-    wait_for_all(ring, names.len(), |at, result| {
+    wait_for_all(ring, names.len(), |index, result| {
         if result >= 0 {
             // SAFETY: the kernel has just opened it, and nothing else knows of it.
-            opened[at as usize] = Some(unsafe { OwnedFd::from_raw_fd(result) });
+            opened[index as usize] = Some(unsafe { OwnedFd::from_raw_fd(result) });
         }
     })
 }

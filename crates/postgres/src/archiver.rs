@@ -52,9 +52,9 @@ pub fn is_archived_to(
 /// # Errors
 /// The storage's.
 pub fn arrives(archive: &dyn SegmentArchive, system: &str, segment: &str) -> Result<bool> {
-    let since = Instant::now();
+    let start = Instant::now();
     while !archive.has(system, segment)? {
-        if since.elapsed() >= ARRIVAL {
+        if start.elapsed() >= ARRIVAL {
             return Ok(false);
         }
         thread::sleep(Duration::from_millis(200));
@@ -81,20 +81,20 @@ pub fn check_archiving(
 ) -> Result<()> {
     let wanted = if facts.standby { "always" } else { "on" };
     if facts.archive_mode != "always" && facts.archive_mode != wanted {
-        let what = format!(
+        let message = format!(
             "cannot leave the WAL to the archive: archive_mode is {:?}",
             facts.archive_mode
         );
         let hint = format!("set archive_mode = {wanted} on the server, or use --wal included");
-        return Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
+        return Err(Error::new(ErrorKind::Unsupported, message).hint(hint));
     }
     if facts.standby {
         return Ok(());
     }
     let segment = session.switch_wal()?;
-    let before = session.archived_wal(&segment)?.count;
+    let previous = session.archived_wal(&segment)?.count;
     poll_until(session, &segment, patience, |archived| {
-        archived.done || archived.count > before
+        archived.done || archived.count > previous
     })
 }
 
@@ -145,7 +145,7 @@ fn poll_until(
     patience: Duration,
     is_enough: impl Fn(&ArchivedWal) -> bool,
 ) -> Result<()> {
-    let mut since = Instant::now();
+    let mut start = Instant::now();
     let mut count = None;
     loop {
         let archived = session.archived_wal(segment)?;
@@ -153,9 +153,9 @@ fn poll_until(
             return Ok(());
         }
         if count.replace(archived.count) != Some(archived.count) {
-            since = Instant::now();
+            start = Instant::now();
         }
-        if since.elapsed() >= patience {
+        if start.elapsed() >= patience {
             return Err(timeout_error(session, segment, patience, archived));
         }
         thread::sleep(Duration::from_millis(200));
@@ -170,7 +170,7 @@ fn timeout_error(
     archived: ArchivedWal,
 ) -> Error {
     let seconds = patience.as_secs();
-    let what = format!(
+    let message = format!(
         "could not find WAL segment {segment:?}: no file came into the archive within {seconds} s"
     );
     let last = archived.last.unwrap_or_else(|| "nothing".to_owned());
@@ -186,7 +186,7 @@ fn timeout_error(
     } else {
         "the server's log says why; --wal included needs no archive"
     };
-    Error::new(ErrorKind::System, what)
+    Error::new(ErrorKind::System, message)
         .because(format!("the last file it archived is {last}{failing}"))
         .hint(hint)
 }

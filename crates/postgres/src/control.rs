@@ -87,6 +87,8 @@ impl Control {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let crc_at = crc_at(bytes)?;
         let intact = read_u32(bytes, crc_at)? == crc32c(bytes.get(..crc_at)?);
+        // The server writes this number so that a file of another byte order or float format is
+        // recognized.
         let same_floats = f64::from_ne_bytes(read_array(bytes, FLOAT)?) == 1_234_567.0;
         if !intact || !same_floats {
             return None;
@@ -173,19 +175,20 @@ fn read_until_whole(
     name: &str,
     mut read: impl FnMut() -> Result<Vec<u8>>,
 ) -> Result<(Vec<u8>, Control)> {
-    let mut before = Vec::new();
+    let mut previous = Vec::new();
     for _ in 0..READS {
         let bytes = read()?;
         if let Some(control) = Control::parse(&bytes) {
             return Ok((bytes, control));
         }
-        if bytes == before {
+        if bytes == previous {
             break;
         }
-        before = bytes;
+        previous = bytes;
         sleep(Duration::from_millis(10));
     }
-    let error = Error::corrupt(format!("cannot understand {name}")).because(parse_failure(&before));
+    let error =
+        Error::corrupt(format!("cannot understand {name}")).because(parse_failure(&previous));
     Err(error.hint(
         "fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged",
     ))
@@ -229,16 +232,16 @@ fn crc_at(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
-    read_array(bytes, at).map(u32::from_ne_bytes)
+fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
+    read_array(bytes, offset).map(u32::from_ne_bytes)
 }
 
-fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
-    read_array(bytes, at).map(u64::from_ne_bytes)
+fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
+    read_array(bytes, offset).map(u64::from_ne_bytes)
 }
 
-fn read_array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..)?.first_chunk().copied()
+fn read_array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..)?.first_chunk().copied()
 }
 
 #[cfg(test)]

@@ -70,7 +70,11 @@ impl Copies {
 
 /// Parses the data of a copy record.
 fn parse_copy(data: &[u8]) -> Option<FileCopies> {
-    let number = |at: usize| Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?));
+    let number = |offset: usize| {
+        Some(u32::from_le_bytes(
+            data.get(offset..offset + 4)?.try_into().ok()?,
+        ))
+    };
     Some(FileCopies {
         database: number(0)?,
         from: number(8)?,

@@ -129,6 +129,8 @@ impl InventoryState {
                     mtime_seconds: record.entry.mtime.seconds,
                     crc32c,
                 };
+                // The server's manifest has no links: a further name is listed with size and
+                // checksum of the first.
                 if let Some(first) = self.firsts.get_mut(path) {
                     *first = Some(facts);
                 }

@@ -59,12 +59,12 @@ impl LateFiles {
         if !self.layout.is_server_data(&entry.path) {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "cannot back up the cluster: {} is a link to {}",
             quoted(&entry.path),
             quoted(target)
         );
-        let error = Error::new(ErrorKind::Unsupported, what)
+        let error = Error::new(ErrorKind::Unsupported, message)
             .because("the server makes no links there".to_owned());
         Err(error.hint(
             "stop the server, and replace the link with its target, or move the target \
@@ -82,11 +82,13 @@ impl LateFiles {
         path: &[u8],
         file: Arc<File>,
     ) -> Result<Scanned> {
-        let failed = |e| Error::io("could not read the size of a temporary file", e);
-        let size = file.metadata().map_err(failed)?.len();
+        let size = file
+            .metadata()
+            .map_err(|e| Error::io("could not read the size of a temporary file", e))?
+            .len();
         self.set_content(path, file);
         // Take owner and mode from a file that every cluster has.
-        let like = tree.look(b"PG_VERSION").entry;
+        let model = tree.look(b"PG_VERSION").entry;
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -99,7 +101,7 @@ impl LateFiles {
             kind: EntryKind::File { size, map: None },
             mtime,
             ctime: mtime,
-            ..like
+            ..model
         };
         Ok(Scanned::new(entry, EntryState::Whole))
     }

@@ -131,6 +131,8 @@ impl ClusterLayout {
             ClusterPlace::Wal => names.retain(|name| !self.online || self.keeps_of_wal(name)),
             ClusterPlace::WalPart => names.retain(|_| !self.online),
             ClusterPlace::Emptied => names.clear(),
+            // Transactions that were prepared after the start are in the WAL: the server writes
+            // their files again.
             ClusterPlace::Other if self.online && dir == PREPARED => {
                 names.retain(|name| self.prepared.contains(&name.bytes))
             }
@@ -185,6 +187,8 @@ impl ClusterLayout {
             [name] if EMPTIED.contains(&name) => ClusterPlace::Emptied,
             [b"base", oid] if relation::number(oid).is_some() => ClusterPlace::Database,
             [b"pg_tblspc", _] => ClusterPlace::Tablespace,
+            // A tablespace holds a directory for each version that uses it. Those of other servers
+            // are not ours.
             [b"pg_tblspc", _, version] if version == self.version => ClusterPlace::Databases,
             [b"pg_tblspc", _, version, oid]
                 if version == self.version && relation::number(oid).is_some() =>

@@ -82,7 +82,7 @@ impl Manifest {
         mtime_seconds: i64,
         crc32c: Option<u32>,
     ) -> Result<()> {
-        let between = std::mem::replace(&mut self.between, ",\n");
+        let separator = std::mem::replace(&mut self.between, ",\n");
         let path = path_member(path);
         let time = gmt(mtime_seconds);
         // The server prints the four bytes in the order of its memory.
@@ -91,7 +91,7 @@ impl Manifest {
             crc.map(|crc| format!(", \"Checksum-Algorithm\": \"CRC32C\", \"Checksum\": \"{crc}\""));
         let crc = crc.unwrap_or_default();
         self.put(&format!(
-            "{between}{{ {path}, \"Size\": {size}, \"Last-Modified\": \"{time}\"{crc} }}"
+            "{separator}{{ {path}, \"Size\": {size}, \"Last-Modified\": \"{time}\"{crc} }}"
         ))
     }
 

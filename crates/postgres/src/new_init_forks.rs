@@ -78,7 +78,11 @@ pub fn new_init_forks(
 
 /// Parses `xl_smgr_create`: tablespace, database, file number and fork, 4 bytes each.
 fn parse(data: &[u8]) -> Option<NewInitFork> {
-    let number = |at: usize| Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?));
+    let number = |offset: usize| {
+        Some(u32::from_le_bytes(
+            data.get(offset..offset + 4)?.try_into().ok()?,
+        ))
+    };
     (number(12)? == INIT_FORK).then_some(NewInitFork {
         tablespace: number(0)?,
         database: number(4)?,

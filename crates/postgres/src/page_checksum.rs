@@ -105,7 +105,7 @@ pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
     let Some((header, _)) = page.split_first_chunk::<24>() else {
         return PageVerdict::Bad;
     };
-    let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+    let half = |offset: usize| u16::from_ne_bytes([header[offset], header[offset + 1]]);
     // `pd_upper`, the end of the free space, is 0 only in a page never written.
     if half(14) == 0 {
         return if page.iter().all(|&byte| byte == 0) {

@@ -74,8 +74,8 @@ fn file_part(part: &FrameEntry) -> Option<(&[u8], u64)> {
 }
 
 /// Records bad page numbers with the file.
-fn record_bad_pages(what: &mut FrameContent, bad: Vec<u32>) {
-    match what {
+fn record_bad_pages(content: &mut FrameContent, bad: Vec<u32>) {
+    match content {
         FrameContent::Whole(_, state) => *state = EntryState::bad_pages(bad),
         FrameContent::Piece { file, .. } => file.bad_pages.locked().extend(bad),
         FrameContent::Head(..) => {}
@@ -117,12 +117,12 @@ impl PageCheck {
         let pages = content
             .chunks_exact(self.sizes.page_bytes as usize)
             .zip(offset / bytes..);
-        let wrong = pages.filter(|(page, at)| {
-            let block = first + *at as u32;
+        let wrong = pages.filter(|(page, position)| {
+            let block = first + *position as u32;
             check(page, block, self.start_lsn) == PageVerdict::Bad
-                && self.is_still_bad(path, at * bytes, page, block)
+                && self.is_still_bad(path, position * bytes, page, block)
         });
-        wrong.map(|(_, at)| first + at as u32).collect()
+        wrong.map(|(_, position)| first + position as u32).collect()
     }
 
     /// Reads the page again; returns whether it is still wrong and unchanged. A page that cannot be

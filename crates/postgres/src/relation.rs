@@ -135,14 +135,14 @@ fn relation_place(path: &[u8]) -> Option<(Option<u32>, &[u8])> {
     }
 }
 
-/// Returns the text before the first `at`, and the text after it if there is an `at`.
-fn split_optional(text: &[u8], at: u8) -> (&[u8], Option<&[u8]>) {
-    split_once(text, at).map_or((text, None), |(before, after)| (before, Some(after)))
+/// Returns the text before the first `separator`, and the text after it if there is an `separator`.
+fn split_optional(text: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
+    split_once(text, separator).map_or((text, None), |(head, tail)| (head, Some(tail)))
 }
 
-/// Splits at the first `at`.
-fn split_once(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
-    let place = text.iter().position(|&byte| byte == at)?;
+/// Splits at the first `separator`.
+fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let place = text.iter().position(|&byte| byte == separator)?;
     Some((&text[..place], &text[place + 1..]))
 }
 

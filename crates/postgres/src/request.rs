@@ -260,6 +260,8 @@ impl ClusterRequest {
 /// Opens the sources of a stopped cluster that was shut down cleanly.
 fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
     let data = real_path(data).map_err(|e| Error::io(format!("could not open {data:?}"), e))?;
+    // The control file first: it says whether the cluster was shut down cleanly, without which
+    // nothing else counts.
     let (bytes, control) = stopped::read_clean_control(&data)?;
     let (version, major) = stopped::read_version(&data)?;
     let tablespaces = trees::linked_tablespaces(&data)?;

@@ -40,14 +40,16 @@ pub(super) fn find_data_directory(facts: &ServerFacts) -> Result<(PathBuf, Vec<u
             format!("run fullbore on the server's host, as a user who may read {data:?}: root or the server's user");
         Error { what: format!("cannot read the data directory {data:?} of the server"), ..error }.hint(hint)
     })?;
+    // Host names and paths can be the same in a container: only this number tells the clusters
+    // apart.
     if control.system_identifier != facts.system_identifier {
-        let what =
+        let message =
             format!("cannot back up the cluster: the files in {data:?} belong to another cluster");
-        let here = control.system_identifier;
-        let there = facts.system_identifier;
-        return Err(Error::new(ErrorKind::Usage, what)
+        let found = control.system_identifier;
+        let expected = facts.system_identifier;
+        return Err(Error::new(ErrorKind::Usage, message)
             .because(format!(
-                "system identifier {here} here, {there} at the server"
+                "system identifier {found} here, {expected} at the server"
             ))
             .hint("run fullbore on the host of that server"));
     }
@@ -59,18 +61,18 @@ pub(super) fn find_data_directory(facts: &ServerFacts) -> Result<(PathBuf, Vec<u
 /// # Errors
 /// [`ErrorKind::System`] if the checkpoint does not appear within [`ARRIVAL_LIMIT`].
 pub(super) fn await_checkpoint(data: &dyn DataDir, start: Option<Lsn>) -> Result<Control> {
-    let until = Instant::now() + ARRIVAL_LIMIT;
+    let deadline = Instant::now() + ARRIVAL_LIMIT;
     loop {
         let (_, control) = control::read_in(data)?;
         match start {
-            Some(start) if control.redo_lsn < start.0 && Instant::now() < until => {
+            Some(start) if control.redo_lsn < start.0 && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(50))
             }
             Some(start) if control.redo_lsn < start.0 => {
-                let what = format!(
+                let message = format!(
                     "cannot back up the cluster: the checkpoint at {start} is not in its files"
                 );
-                return Err(Error::new(ErrorKind::System, what)
+                return Err(Error::new(ErrorKind::System, message)
                     .hint("is the data directory on shared storage that shows changes late?"));
             }
             _ => return Ok(control),
@@ -97,7 +99,7 @@ pub(super) fn check_same_server(
     if is_for_this && session.hold_wal().is_err() {
         session.check_alive()?; // all slots are in use, or the server allows no slots
     }
-    let why = match session
+    let reason = match session
         .slot()
         .map(|name| data.join("pg_replslot").join(name))
     {
@@ -116,19 +118,21 @@ pub(super) fn check_same_server(
             is_other.then_some("one of the two is a standby, the other a primary")
         }
     };
-    let Some(why) = why else { return Ok(()) };
-    let what = format!(
+    let Some(reason) = reason else { return Ok(()) };
+    let message = format!(
         "cannot back up the cluster: the files in {data:?} do not belong to the server that answers"
     );
     let hint = "run fullbore on the host of that server, or name the server of this host";
-    Err(Error::new(ErrorKind::Usage, what).because(why).hint(hint))
+    Err(Error::new(ErrorKind::Usage, message)
+        .because(reason)
+        .hint(hint))
 }
 
 /// Waits for `path` to appear; returns whether it did.
 fn await_path(path: &Path) -> bool {
-    let until = Instant::now() + ARRIVAL_LIMIT;
+    let deadline = Instant::now() + ARRIVAL_LIMIT;
     while path.symlink_metadata().is_err() {
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return false;
         }
         thread::sleep(Duration::from_millis(50));

@@ -15,22 +15,22 @@ pub const TEST_START: Lsn = Lsn(TEST_SEGMENT + LONG_PAGE_HEADER);
 /// are named by numbers from 0. Returns the end.
 pub fn write_wal(directory: &Path, records: &[(RecordKind, Vec<u8>)]) -> Lsn {
     let mut wal = Vec::new();
-    let mut at = TEST_SEGMENT;
-    let mut put = |bytes: &[u8], at: &mut u64| {
+    let mut index = TEST_SEGMENT;
+    let mut put = |bytes: &[u8], index: &mut u64| {
         for byte in bytes {
-            if at.is_multiple_of(PAGE) {
-                let header = if at.is_multiple_of(TEST_SEGMENT) {
+            if index.is_multiple_of(PAGE) {
+                let header = if index.is_multiple_of(TEST_SEGMENT) {
                     LONG_PAGE_HEADER
                 } else {
                     PAGE_HEADER
                 };
                 let mut page = vec![0; header as usize];
-                page[8..16].copy_from_slice(&at.to_le_bytes());
+                page[8..16].copy_from_slice(&index.to_le_bytes());
                 wal.extend(page);
-                *at += header;
+                *index += header;
             }
             wal.push(*byte);
-            *at += 1;
+            *index += 1;
         }
     };
     for (kind, body) in records {
@@ -38,13 +38,13 @@ pub fn write_wal(directory: &Path, records: &[(RecordKind, Vec<u8>)]) -> Lsn {
         record[..4].copy_from_slice(&((RECORD_HEADER + body.len()) as u32).to_le_bytes());
         (record[16], record[17]) = (kind.operation, kind.manager);
         record.extend(body);
-        put(&record, &mut at);
-        let padding = at.next_multiple_of(8) - at;
-        put(&vec![0; padding as usize], &mut at);
+        put(&record, &mut index);
+        let padding = index.next_multiple_of(8) - index;
+        put(&vec![0; padding as usize], &mut index);
     }
     wal.resize(wal.len().next_multiple_of(TEST_SEGMENT as usize), 0);
     for (number, bytes) in wal.chunks(TEST_SEGMENT as usize).enumerate() {
         std::fs::write(directory.join(number.to_string()), bytes).unwrap();
     }
-    Lsn(at)
+    Lsn(index)
 }

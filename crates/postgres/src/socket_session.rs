@@ -51,8 +51,8 @@ impl SocketSession {
         database: &str,
         major: u32,
     ) -> Result<(Self, &'a str)> {
-        let what = format!("could not connect to database {database:?}");
-        let mut missing = Error::new(ErrorKind::NotFound, &*what);
+        let message = format!("could not connect to database {database:?}");
+        let mut missing = Error::new(ErrorKind::NotFound, &*message);
         for role in roles {
             let mut config = Config::new();
             config
@@ -66,7 +66,9 @@ impl SocketSession {
                 Err(error) => {
                     let is_missing =
                         error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
-                    missing = server_error(&what, &error);
+                    // Only a role that does not exist lets the next be tried: another failure would
+                    // be the same for all.
+                    missing = server_error(&message, &error);
                     if !is_missing {
                         return Err(missing);
                     }
@@ -81,13 +83,13 @@ impl SocketSession {
     /// # Errors
     /// The server's.
     pub fn value(&mut self, sql: &str) -> Result<String> {
-        let what = || format!("could not run {sql:?}");
+        let message = || format!("could not run {sql:?}");
         let row = self
             .0
             .query_typed_one(sql, &[])
-            .map_err(|error| server_error(&what(), &error))?;
+            .map_err(|error| server_error(&message(), &error))?;
         row.try_get(0)
-            .map_err(|error| server_error(&what(), &error))
+            .map_err(|error| server_error(&message(), &error))
     }
 
     /// Runs a query, and counts its rows.
@@ -95,15 +97,16 @@ impl SocketSession {
     /// # Errors
     /// The server's; of a statement that gives no rows too.
     pub fn query(&mut self, sql: &str) -> Result<QueryAnswer> {
-        let what = "the query failed";
+        let message = "the query failed";
         let sql = sql.trim().trim_end_matches(';');
         // The end of a comment in the query is a line end.
         let copy = format!("COPY ({sql}\n) TO STDOUT");
         let mut reader = self
             .0
             .copy_out(&copy)
-            .map_err(|error| server_error(what, &error))?;
-        read_rows(&mut reader).map_err(|error| Error::new(ErrorKind::System, what).because(error))
+            .map_err(|error| server_error(message, &error))?;
+        read_rows(&mut reader)
+            .map_err(|error| Error::new(ErrorKind::System, message).because(error))
     }
 }
 
@@ -118,6 +121,8 @@ fn read_rows(reader: &mut dyn BufRead) -> std::io::Result<QueryAnswer> {
         }
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let part = &bytes[..end.unwrap_or(bytes.len())];
+        // An answer may have any size: of each line only the begin is kept, and all lines are
+        // counted.
         let room = KEPT_BYTES.saturating_sub(line.len());
         line.extend_from_slice(&part[..part.len().min(room)]);
         let used = part.len() + usize::from(end.is_some());

@@ -98,26 +98,32 @@ impl ClusterSource {
     /// WAL.
     pub(super) fn sources(self, split: bool) -> (Arc<Self>, Sources) {
         let cluster = Arc::new(self);
-        let (unread, over) = channel();
-        let part = |(at, tree): (usize, &Arc<dyn DataTree>)| {
-            let unread = Mutex::new(Some(unread.clone()));
-            Arc::new(ClusterPart {
-                cluster: cluster.clone(),
-                tree: tree.clone(),
-                is_first: at == 0,
-                unread,
-            }) as Arc<dyn Source>
-        };
-        let mut sources: Sources = cluster.trees.iter().enumerate().map(part).collect();
+        let (unread, ended) = channel();
+        let mut sources: Sources = cluster
+            .trees
+            .iter()
+            .enumerate()
+            .map(|(index, tree)| {
+                let unread = Mutex::new(Some(unread.clone()));
+                Arc::new(ClusterPart {
+                    cluster: cluster.clone(),
+                    tree: tree.clone(),
+                    is_first: index == 0,
+                    unread,
+                }) as Arc<dyn Source>
+            })
+            .collect();
         match cluster.follow_start() {
+            // WAL is not stored, but copies of template files must be found in it while it is still
+            // there.
             Some(start) if cluster.wal != Wal::Included => {
                 let watched = cluster.clone();
-                if let Err(error) = queue::start(move || watched.watch_copies(start, &over)) {
+                if let Err(error) = queue::start(move || watched.watch_copies(start, &ended)) {
                     platform::debug(|| error.line());
                 }
             }
             Some(start) if split => {
-                sources.push(Arc::new(WalFollower::new(cluster.clone(), start, over)))
+                sources.push(Arc::new(WalFollower::new(cluster.clone(), start, ended)))
             }
             _ => {}
         }
@@ -190,6 +196,7 @@ impl ClusterSource {
             let file = Arc::new(finished.file);
             scanned.push(self.late.insert_file(tree, b"backup_manifest", file)?);
         }
+        // Records of a page are in archive order, also those of late files.
         scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
         let paths = scanned.iter().map(|late| late.entry.path.clone());
         self.awaited.locked().extend(paths);
@@ -282,11 +289,11 @@ impl ClusterSource {
     fn check_catalog(&self, session: &HeldSession) -> Result<Catalog> {
         let now = session.with(|session| session.catalog())?;
         if let Some(name) = self.catalog.moved_database(&now) {
-            let what = format!(
+            let message = format!(
                 "cannot complete the backup: database {} was moved meanwhile",
                 quoted(&name.0)
             );
-            return Err(Error::new(ErrorKind::System, what)
+            return Err(Error::new(ErrorKind::System, message)
                 .because("recovery cannot move it to its new tablespace".to_owned())
                 .hint("run the same command again"));
         }
@@ -307,7 +314,7 @@ impl ClusterSource {
             return Ok(());
         }
         let mut followed = self.followed.locked();
-        let (spoiled, why) = match followed.copies(segments, stop) {
+        let (spoiled, reason) = match followed.copies(segments, stop) {
             Some(copies) => (
                 self.catalog.spoiled_copy(now, copies.found()),
                 "recovery would copy it again, from a database that has changed since",
@@ -318,12 +325,12 @@ impl ClusterSource {
             ),
         };
         spoiled.map_or(Ok(()), |name| {
-            let what = format!(
+            let message = format!(
                 "cannot complete the backup: database {} was copied or moved meanwhile",
                 quoted(&name.0)
             );
-            Err(Error::new(ErrorKind::System, what)
-                .because(why.to_owned())
+            Err(Error::new(ErrorKind::System, message)
+                .because(reason.to_owned())
                 .hint("run the same command again"))
         })
     }
@@ -332,12 +339,12 @@ impl ClusterSource {
     fn check_timeline(&self, stopped: &Stopped) -> Result<()> {
         let mut facts = self.facts.locked();
         if facts.timeline != stopped.timeline {
-            let from = facts.timeline;
-            let to = stopped.timeline;
-            let what = format!(
-                "cannot complete the backup: the server went from timeline {from} to {to} meanwhile"
+            let begun_on = facts.timeline;
+            let ended_on = stopped.timeline;
+            let message = format!(
+                "cannot complete the backup: the server went from timeline {begun_on} to {ended_on} meanwhile"
             );
-            return Err(Error::new(ErrorKind::System, what).hint("run the same command again"));
+            return Err(Error::new(ErrorKind::System, message).hint("run the same command again"));
         }
         facts.stop_lsn = stopped.lsn.to_string();
         facts.stopped = stopped.time.clone();
@@ -373,12 +380,13 @@ impl ClusterSource {
 
     /// Waits until the archive has the segment `last`.
     pub(super) fn await_archive(&self, session: &HeldSession, last: &str) -> Result<()> {
-        let wait = || {
-            session.with(|session| {
-                archiver::await_segment(session, &*self.data, last, archiver::PATIENCE)
+        self.waits
+            .record(archiver::AWAITED, || {
+                session.with(|session| {
+                    archiver::await_segment(session, &*self.data, last, archiver::PATIENCE)
+                })
             })
-        };
-        self.waits.record(archiver::AWAITED, wait).map(drop)
+            .map(drop)
     }
 
     /// The tree of the data directory.
@@ -398,7 +406,7 @@ impl ClusterSource {
                 FrameContent::Piece { file, .. } => file
                     .failed
                     .get()
-                    .map_or(Ok(()), |why| unreadable_error(&file.entry.path, why))?,
+                    .map_or(Ok(()), |reason| unreadable_error(&file.entry.path, reason))?,
                 FrameContent::Head(..) => {}
             }
         }
@@ -415,12 +423,12 @@ fn check_readable(path: &[u8], state: &EntryState) -> Result<()> {
     }
 }
 
-fn unreadable_error(path: &[u8], why: &str) -> Result<()> {
-    let what = format!(
+fn unreadable_error(path: &[u8], reason: &str) -> Result<()> {
+    let message = format!(
         "cannot back up the cluster: {} cannot be read",
         quoted(path)
     );
-    Err(Error::new(ErrorKind::System, what).because(why.to_owned()).hint(
+    Err(Error::new(ErrorKind::System, message).because(reason.to_owned()).hint(
         "run fullbore as root or as the server's user, and move files that do not belong to the \
             server out of its directory",
     ))

@@ -26,10 +26,10 @@ const MOST_BYTES: u64 = 1 << 20;
 /// [`ErrorKind::Usage`] if the cluster runs or was not shut down.
 pub fn read_clean_control(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
-    let cannot = |why: &str| {
+    let cannot = |reason: &str| {
         Error::new(
             ErrorKind::Usage,
-            format!("cannot back up the cluster at {data:?}: {why}"),
+            format!("cannot back up the cluster at {data:?}: {reason}"),
         )
     };
     if is_running(data) {
@@ -70,11 +70,11 @@ const ENDING_TIME: Duration = Duration::from_secs(5);
 /// Returns the process of the server that runs in `data`. A server without `postmaster.pid` may be ending, because `pg_ctl
 /// stop` returns once that file is gone: it has 5 seconds.
 pub fn server_process(data: &Path) -> Option<u32> {
-    let until = Instant::now() + ENDING_TIME;
+    let deadline = Instant::now() + ENDING_TIME;
     loop {
         let process = platform::process_in(data, "postgres")?;
         let may_end = data.join("postmaster.pid").symlink_metadata().is_err();
-        if !may_end || Instant::now() >= until {
+        if !may_end || Instant::now() >= deadline {
             return Some(process);
         }
         thread::sleep(Duration::from_millis(20));
@@ -116,13 +116,13 @@ fn postmaster_pid(data: &Path) -> Option<u32> {
 pub fn live_server_reason(dir: BorrowedFd<'_>, path: &[u8]) -> Option<String> {
     let is_control = path
         .strip_suffix(b"global/pg_control")
-        .is_some_and(|at| at.is_empty() || at.ends_with(b"/"));
+        .is_some_and(|place| place.is_empty() || place.ends_with(b"/"));
     let data =
         is_control.then(|| PathBuf::from(format!("/proc/self/fd/{}/..", dir.as_raw_fd())))?;
     let runs = server_process(&data).is_some() || is_hidden_server(&data);
-    let why = "a PostgreSQL server runs on it: a copy of its files is not a backup; use \
+    let reason = "a PostgreSQL server runs on it: a copy of its files is not a backup; use \
         postgres://… as the source";
-    runs.then(|| why.to_owned())
+    runs.then(|| reason.to_owned())
 }
 
 /// Returns whether `postmaster.pid` names a server whose working directory this process may not

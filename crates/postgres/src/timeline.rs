@@ -87,15 +87,15 @@ impl Timelines {
     /// Returns whether this history continues from `place` on `timeline`: it did not leave that
     /// timeline earlier.
     pub fn continues_from(&self, timeline: u32, place: Lsn) -> bool {
-        let at = self.0.iter().position(|(other, _)| *other == timeline);
-        at.is_some_and(|at| at == 0 || place.0 <= self.0[at - 1].1.0)
+        let index = self.0.iter().position(|(other, _)| *other == timeline);
+        index.is_some_and(|index| index == 0 || place.0 <= self.0[index - 1].1.0)
     }
 
     /// Returns the timeline with which this history left `timeline`, and where; `None` if it never
     /// left it.
     pub fn departure_from(&self, timeline: u32) -> Option<(u32, Lsn)> {
-        let at = self.0.iter().position(|(other, _)| *other == timeline)?;
-        at.checked_sub(1).map(|next| self.0[next])
+        let index = self.0.iter().position(|(other, _)| *other == timeline)?;
+        index.checked_sub(1).map(|next| self.0[next])
     }
 
     /// Returns the names of the segments, each of `bytes` bytes, that hold the WAL from `start` to
@@ -106,12 +106,14 @@ impl Timelines {
         let numbers = start.0 / bytes..=(end.0 - 1) / bytes;
         let names = |number: u64| {
             let mut ends = u64::MAX;
-            let of = |(timeline, begins): &(u32, Lsn)| {
-                let ends = std::mem::replace(&mut ends, begins.0);
-                let is_there = number * bytes < ends && begins.0 < (number + 1) * bytes;
-                is_there.then(|| segment_name(*timeline, Lsn(number * bytes), bytes))
-            };
-            self.0.iter().filter_map(of).collect()
+            self.0
+                .iter()
+                .filter_map(|(timeline, begins)| {
+                    let ends = std::mem::replace(&mut ends, begins.0);
+                    let is_there = number * bytes < ends && begins.0 < (number + 1) * bytes;
+                    is_there.then(|| segment_name(*timeline, Lsn(number * bytes), bytes))
+                })
+                .collect()
         };
         numbers.map(names).collect()
     }
@@ -124,19 +126,21 @@ impl Timelines {
     /// first, as the server lists them.
     pub fn ranges(&self, start: Lsn, end: Lsn) -> Vec<WalRange> {
         let mut end_lsn = end.0;
-        let range = |&(timeline, begins): &(u32, Lsn)| {
-            let start_lsn = if timeline == self.earliest().0 {
-                start.0
-            } else {
-                begins.0
-            };
-            WalRange {
-                timeline,
-                start_lsn,
-                end_lsn: std::mem::replace(&mut end_lsn, begins.0),
-            }
-        };
-        self.0.iter().map(range).collect()
+        self.0
+            .iter()
+            .map(|&(timeline, begins)| {
+                let start_lsn = if timeline == self.earliest().0 {
+                    start.0
+                } else {
+                    begins.0
+                };
+                WalRange {
+                    timeline,
+                    start_lsn,
+                    end_lsn: std::mem::replace(&mut end_lsn, begins.0),
+                }
+            })
+            .collect()
     }
 }
 

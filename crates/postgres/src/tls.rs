@@ -75,6 +75,7 @@ pub(crate) fn client_config(tls: &Tls) -> Result<ClientConfig> {
             .with_client_auth_cert(read_certificates(cert)?, read_private_key(key)?)
             .map_err(|error| client_certificate_error(cert, key, error))?,
     };
+    // Servers since 17 demand this protocol with direct TLS; others ignore it.
     config.alpn_protocols = vec![b"postgresql".to_vec()];
     Ok(config)
 }
@@ -151,8 +152,9 @@ fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 /// Reads a private key. As in libpq, only this user may be able to read it; root's key may be readable by a
 /// group.
 fn read_private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
-    let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
-    let Some(text) = read_private(file).map_err(failed)? else {
+    let Some(text) = read_private(file)
+        .map_err(|error| Error::io(format!("could not read the private key {file:?}"), error))?
+    else {
         return Err(Error::new(
             ErrorKind::Permission,
             format!("the private key {file:?} can be read by others"),
@@ -183,9 +185,14 @@ fn client_certificate_error(cert: &Path, key: &Path, error: rustls::Error) -> Er
         ErrorKind::Usage,
         format!("cannot use {cert:?} with {key:?}"),
     );
-    let is_version_1 = |der: &CertificateDer<'_>| key_of_version_1(der).is_some();
     match read_certificates(cert) {
-        Ok(all) if all.first().is_some_and(is_version_1) => cannot.because(CLIENT_VERSION_1),
+        Ok(all)
+            if all
+                .first()
+                .is_some_and(|der| key_of_version_1(der).is_some()) =>
+        {
+            cannot.because(CLIENT_VERSION_1)
+        }
         _ => cannot.because(error),
     }
 }

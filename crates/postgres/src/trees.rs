@@ -63,8 +63,11 @@ impl TreeOpener<'_> {
         let other_tops = devices.iter().skip(1).flat_map(|(_, tops)| tops);
         let mut elsewhere: HashSet<EntryPath> = other_tops.map(|top| top.at.clone()).collect();
         // A tablespace inside the data directory is stored where its link is (rule 14).
-        let inside = |space| self.path_in_data_directory(space);
-        elsewhere.extend(spaces.iter().filter_map(inside));
+        elsewhere.extend(
+            spaces
+                .iter()
+                .filter_map(|space| self.path_in_data_directory(space)),
+        );
         let mut trees = Vec::new();
         for (_, mut tops) in devices {
             tops.sort_by(|a, b| order(&a.at, &b.at));
@@ -101,29 +104,17 @@ impl TreeOpener<'_> {
     /// Opens the directories where walks begin, grouped by device. The data directory comes first,
     /// with the directories that its links lead to.
     fn open_tops(&self, spaces: &[Tablespace], split: bool) -> Result<Vec<(u64, Vec<Top>)>> {
-        let top = |at: EntryPath, dir, role| Top {
-            at,
-            dir,
-            name: None,
-            role,
-        };
-        let open = |at: EntryPath, path: &FilePath, role| {
-            let failed = |e| Error::io(format!("could not open {path:?}"), e);
-            let dir = dir::open_root(path).map_err(failed)?;
-            let stat = dir::stat_fd(&dir).map_err(failed)?;
-            Ok((stat, top(at, dir, role)))
-        };
-        let device = |stat: &Stat| if split { stat.dev } else { 0 };
-        let (stat, data) = open(EntryPath::new(), self.data, TopRole::Named)?;
-        let mut devices = vec![(device(&stat), vec![data])];
+        let (stat, data) = open_top(EntryPath::new(), self.data, TopRole::Named)?;
+        let mut devices = vec![(tree_device(split, &stat), vec![data])];
         for (name, dir) in linked_directories(self.data, &stat)? {
             devices[0]
                 .1
-                .push(top(name.into_vec(), dir, TopRole::Mounted));
+                .push(named_top(name.into_vec(), dir, TopRole::Mounted));
         }
         for space in spaces {
-            let (stat, top) = open(space.path(), location_path(space), TopRole::Mounted)?;
-            let device = device(&stat);
+            let (stat, top) = open_top(space.path(), location_path(space), TopRole::Mounted)?;
+            // One stream for each device: two walks on one disk would disturb each other.
+            let device = tree_device(split, &stat);
             match devices.iter_mut().find(|(known, _)| *known == device) {
                 Some((_, tops)) => tops.push(top),
                 None => devices.push((device, vec![top])),
@@ -131,6 +122,26 @@ impl TreeOpener<'_> {
         }
         Ok(devices)
     }
+}
+
+fn open_top(place: EntryPath, path: &FilePath, role: TopRole) -> Result<(Stat, Top)> {
+    let failed = |e| Error::io(format!("could not open {path:?}"), e);
+    let dir = dir::open_root(path).map_err(failed)?;
+    let stat = dir::stat_fd(&dir).map_err(failed)?;
+    Ok((stat, named_top(place, dir, role)))
+}
+
+fn named_top(place: EntryPath, dir: OwnedFd, role: TopRole) -> Top {
+    Top {
+        at: place,
+        dir,
+        name: None,
+        role,
+    }
+}
+
+fn tree_device(split: bool, stat: &Stat) -> u64 {
+    if split { stat.dev } else { 0 }
 }
 
 /// Returns the rules to walk a cluster: the overlay decides which files there are.
@@ -181,9 +192,9 @@ fn open_server_directory(link: &FilePath, server: &Stat) -> Result<Option<OwnedF
         }
         opened => opened.map_err(failed)?,
     };
-    let there = dir::stat_fd(&dir).map_err(failed)?;
-    let is_for_group = there.gid == server.gid && there.mode & 0o020 != 0;
-    Ok((there.uid == server.uid || is_for_group).then_some(dir))
+    let stat = dir::stat_fd(&dir).map_err(failed)?;
+    let is_for_group = stat.gid == server.gid && stat.mode & 0o020 != 0;
+    Ok((stat.uid == server.uid || is_for_group).then_some(dir))
 }
 
 /// Returns the tablespaces, sorted by OID, from the links in `pg_tblspc`. A relative link is
@@ -230,16 +241,20 @@ pub(super) fn add_names(
     links: Vec<Tablespace>,
     names: &[(u32, EntryName)],
 ) -> Vec<Tablespace> {
-    let named = |link: Tablespace| match names.iter().find(|(oid, _)| *oid == link.oid) {
-        Some((_, name)) => Some(Tablespace {
-            name: name.clone(),
-            ..link
-        }),
-        None => data
-            .contains(&format!("pg_tblspc/{}", link.oid))
-            .then_some(link),
-    };
-    links.into_iter().filter_map(named).collect()
+    links
+        .into_iter()
+        .filter_map(
+            |link| match names.iter().find(|(oid, _)| *oid == link.oid) {
+                Some((_, name)) => Some(Tablespace {
+                    name: name.clone(),
+                    ..link
+                }),
+                None => data
+                    .contains(&format!("pg_tblspc/{}", link.oid))
+                    .then_some(link),
+            },
+        )
+        .collect()
 }
 
 /// Returns the server's configuration files outside the data directory: those in `reported`, and

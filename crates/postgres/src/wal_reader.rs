@@ -118,12 +118,12 @@ fn main_data(mut record: &[u8]) -> Option<&[u8]> {
 const BEYOND: io::ErrorKind = io::ErrorKind::WouldBlock;
 
 impl<'a> WalReader<'a> {
-    /// Begins at the record at `at`, and returns those that end at `end` or before. The first of the
+    /// Begins at the record at `position`, and returns those that end at `end` or before. The first of the
     /// `segments` is that with `start`.
     pub(crate) fn new(
         segments: &'a WalSegments<'a>,
         start: Lsn,
-        at: Lsn,
+        position: Lsn,
         end: Lsn,
         wanted: RecordKind,
     ) -> Self {
@@ -131,7 +131,7 @@ impl<'a> WalReader<'a> {
             segments,
             wanted,
             first: start.0 / segments.bytes,
-            at: at.0,
+            at: position.0,
             end: end.0,
             record: Vec::new(),
             window: Vec::new(),
@@ -199,9 +199,9 @@ impl<'a> WalReader<'a> {
         let mut out = std::mem::take(&mut self.record);
         out.clear();
         while len > 0 {
-            let there = self.rest_of_page()?;
-            let count = there.len().min(len);
-            out.extend(&there[..count]);
+            let available = self.rest_of_page()?;
+            let count = available.len().min(len);
+            out.extend(&available[..count]);
             self.at += count as u64;
             len -= count;
         }
@@ -248,6 +248,7 @@ impl<'a> WalReader<'a> {
             self.load_window(begin)?;
         }
         let header = &self.window[(begin - self.window_at) as usize..];
+        // A recycled file has old pages behind the end: their address is not this one.
         let says: [u8; 8] = std::array::from_fn(|i| header[8 + i]);
         if u64::from_le_bytes(says) != begin {
             return Err(io::ErrorKind::InvalidData.into());

@@ -117,12 +117,12 @@ pub(super) struct WalFollower {
 }
 
 impl WalFollower {
-    /// Follows the WAL from `start` until every sender of `over` is dropped.
-    pub(super) fn new(cluster: Arc<ClusterSource>, start: Lsn, over: Receiver<()>) -> Self {
+    /// Follows the WAL from `start` until every sender of `ended` is dropped.
+    pub(super) fn new(cluster: Arc<ClusterSource>, start: Lsn, ended: Receiver<()>) -> Self {
         Self {
             cluster,
             start,
-            over: Mutex::new(Some(over)),
+            over: Mutex::new(Some(ended)),
         }
     }
 }
@@ -130,18 +130,20 @@ impl WalFollower {
 impl Source for WalFollower {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let facts = self.cluster.facts();
-        let follow = |over| CompletedSegments {
-            cluster: self.cluster.clone(),
-            over,
-            start: self.start,
-            timeline: facts.timeline,
-            bytes: facts.wal_segment_bytes,
-            end: Lsn(0),
-            kept: self.start,
-        };
-        let over = self.over.locked().take();
+        let ended = self.over.locked().take();
         Ok(Box::new(
-            over.map(follow).into_iter().flat_map(Iterator::fuse),
+            ended
+                .map(|ended| CompletedSegments {
+                    cluster: self.cluster.clone(),
+                    over: ended,
+                    start: self.start,
+                    timeline: facts.timeline,
+                    bytes: facts.wal_segment_bytes,
+                    end: Lsn(0),
+                    kept: self.start,
+                })
+                .into_iter()
+                .flat_map(Iterator::fuse),
         ))
     }
 
@@ -253,15 +255,15 @@ impl CompletedSegments {
 }
 
 impl ClusterSource {
-    /// Searches the WAL for database copies as it is written, until every sender of `over` is
+    /// Searches the WAL for database copies as it is written, until every sender of `ended` is
     /// dropped.
     ///
     /// Used without a slot: by the end of the backup the server may have removed that WAL.
-    pub(super) fn watch_copies(&self, start: Lsn, over: &Receiver<()>) {
+    pub(super) fn watch_copies(&self, start: Lsn, ended: &Receiver<()>) {
         let Some(session) = &self.session else { return };
         let facts = self.facts();
         let bytes = facts.wal_segment_bytes;
-        while over.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             // Other calls report a lost session.
             let Ok(Some(end)) = self.wal_end(session) else {
                 continue;
@@ -348,10 +350,10 @@ impl ClusterSource {
         let system = self.facts().system_identifier;
         for name in names.iter().map(|same| &same[0]) {
             if !arrives(&**archive, &system, name)? {
-                let what = format!(
+                let message = format!(
                     "cannot complete the backup: the archive in its repository has no WAL segment {name}"
                 );
-                return Err(Error::new(ErrorKind::System, what)
+                return Err(Error::new(ErrorKind::System, message)
                     .because("the server says that it is archived")
                     .hint("`fullbore wal list` shows what is there; --wal included stores the WAL in the backup"));
             }
@@ -375,13 +377,13 @@ impl ClusterSource {
             followed.named.iter().flatten().cloned().collect()
         };
         for same in names {
-            for (at, name) in same.iter().enumerate() {
+            for (index, name) in same.iter().enumerate() {
                 if stored.contains(name) {
                     continue;
                 }
                 match scan_segment(self.tree(), name, bytes) {
                     Ok(found) => files.push(found),
-                    Err(_) if at == 0 => return Err(self.loss_of(&segment_path(name))),
+                    Err(_) if index == 0 => return Err(self.loss_of(&segment_path(name))),
                     Err(_) => continue, // only tools read the earlier timeline's copy
                 }
                 stored.insert(name.clone());
@@ -436,7 +438,7 @@ fn segment_path(name: &str) -> Vec<u8> {
 }
 
 fn missing_error(path: &[u8]) -> Error {
-    let what = format!("cannot complete the backup: {} is not there", quoted(path));
-    Error::new(ErrorKind::System, what)
+    let message = format!("cannot complete the backup: {} is not there", quoted(path));
+    Error::new(ErrorKind::System, message)
         .hint("did someone remove it? The server keeps it for the backup")
 }

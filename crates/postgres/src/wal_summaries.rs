@@ -80,7 +80,7 @@ impl BlockChanges {
         now: &root::ClusterInfo,
         sizes: Sizes,
     ) -> Result<Option<Self>> {
-        let Some((from, to)) = comparable_starts(base, now) else {
+        let Some((start, end)) = comparable_starts(base, now) else {
             return Ok(None);
         };
         if !summary_anchor::still_exists(session, data, base)? {
@@ -91,13 +91,13 @@ impl BlockChanges {
         }
         // With equal starts there is no need to wait: the WAL of the new backup has all later
         // changes.
-        if from != to && !session.await_summaries(to, PATIENCE)? {
-            platform::debug(|| format!("the server has not summarized its WAL up to {to}"));
+        if start != end && !session.await_summaries(end, PATIENCE)? {
+            platform::debug(|| format!("the server has not summarized its WAL up to {end}"));
             return Ok(None);
         }
-        let Some(spans) = gapless_chain(session.summaries(now.timeline)?, from, to) else {
+        let Some(spans) = gapless_chain(session.summaries(now.timeline)?, start, end) else {
             platform::debug(|| {
-                format!("the server's summaries of its WAL do not reach from {from} to {to}")
+                format!("the server's summaries of its WAL do not reach from {start} to {end}")
             });
             return Ok(None);
         };
@@ -169,34 +169,34 @@ impl BlockChanges {
         else {
             return;
         };
-        let before = known.parts[0].entry.size();
+        let old_size = known.parts[0].entry.size();
         let whole = known
             .parts
             .iter()
             .all(|part| part.state == EntryState::Whole);
         let size = scanned.entry.size();
         if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
-            && let Some(runs) = self.changed_runs((space, database), file, size, before)
+            && let Some(runs) = self.changed_runs((space, database), file, size, old_size)
         {
             known.limit_changes(runs, size);
         }
     }
 
-    /// Returns the places where a file, now of `size` bytes and formerly of `before` bytes, can
+    /// Returns the places where a file, now of `size` bytes and formerly of `old_size` bytes, can
     /// have changed; `None` for everywhere.
     fn changed_runs(
         &self,
         (space, database): (u32, u32),
         file: RelationFile,
         size: u64,
-        before: u64,
+        old_size: u64,
     ) -> Option<Vec<ByteRun>> {
         let page = u64::from(self.sizes.page_bytes);
         let is_map = matches!(
             file.fork,
             RelationFork::FreeSpace | RelationFork::Visibility
         );
-        if is_map || !size.is_multiple_of(page) || !before.is_multiple_of(page) {
+        if is_map || !size.is_multiple_of(page) || !old_size.is_multiple_of(page) {
             return None;
         }
         // File number 0 means that the files of a whole database were copied, or the database was
@@ -213,34 +213,34 @@ impl BlockChanges {
             .forks
             .get(&(space, database, file.number, file.fork))
             .unwrap_or(&none);
-        Some(blocks.runs(first, page, size / page, before / page))
+        Some(blocks.runs(first, page, size / page, old_size / page))
     }
 }
 
 impl Blocks {
     /// Returns the changed places of a segment file that begins with block `first` and has `count`
-    /// pages, formerly `before` pages, of `page` bytes each.
-    fn runs(&self, first: u32, page: u64, count: u64, before: u64) -> Vec<ByteRun> {
+    /// pages, formerly `old_size` pages, of `page` bytes each.
+    fn runs(&self, first: u32, page: u64, count: u64, old_size: u64) -> Vec<ByteRun> {
         // New blocks at the end, and blocks truncated meanwhile, have changed.
-        let mut end = count.min(before);
+        let mut end = count.min(old_size);
         if let Some(limit) = self.limit {
             end = end.min(limit.saturating_sub(first).into());
         }
         let mut runs: Vec<ByteRun> = Vec::new();
-        let mut push = |at: u64, count: u64| match runs.last_mut() {
-            Some(last) if last.offset + last.len == at * page => last.len += count * page,
+        let mut push = |position: u64, count: u64| match runs.last_mut() {
+            Some(last) if last.offset + last.len == position * page => last.len += count * page,
             _ => runs.push(ByteRun {
-                offset: at * page,
+                offset: position * page,
                 len: count * page,
             }),
         };
-        let from = self.changed.partition_point(|block| *block < first);
-        for block in &self.changed[from..] {
-            let at = u64::from(block - first);
-            if at >= end {
+        let start = self.changed.partition_point(|block| *block < first);
+        for block in &self.changed[start..] {
+            let position = u64::from(block - first);
+            if position >= end {
                 break;
             }
-            push(at, 1);
+            push(position, 1);
         }
         if end < count {
             push(end, count - end);
@@ -251,29 +251,29 @@ impl Blocks {
 
 /// Returns the starts of both backups, if the summaries between them can tell all changes.
 fn comparable_starts(base: &root::ClusterInfo, now: &root::ClusterInfo) -> Option<(Lsn, Lsn)> {
-    let from: Lsn = base.start_lsn.parse().ok()?;
-    let to: Lsn = now.start_lsn.parse().ok()?;
+    let start: Lsn = base.start_lsn.parse().ok()?;
+    let end: Lsn = now.start_lsn.parse().ok()?;
     let is_same_kind = base.timeline == now.timeline && base.checksums == now.checksums;
     let both_online = base.online && now.online;
-    let is_known = now.major >= 17 && is_same_kind && both_online && from <= to;
-    is_known.then_some((from, to))
+    let is_known = now.major >= 17 && is_same_kind && both_online && start <= end;
+    is_known.then_some((start, end))
 }
 
-/// Returns the spans that lead from `from` to `to` without a gap; `None` if there is a gap.
-fn gapless_chain(mut spans: Vec<Span>, from: Lsn, to: Lsn) -> Option<Vec<Span>> {
+/// Returns the spans that lead from `begin` to `stop` without a gap; `None` if there is a gap.
+fn gapless_chain(mut spans: Vec<Span>, begin: Lsn, stop: Lsn) -> Option<Vec<Span>> {
     spans.sort_unstable();
-    let mut at = from;
+    let mut reached = begin;
     let mut chain = Vec::new();
     for (start, end) in spans {
-        if at >= to || start > at {
+        if reached >= stop || start > reached {
             break;
         }
-        if end > at {
+        if end > reached {
             chain.push((start, end));
-            at = end;
+            reached = end;
         }
     }
-    (at >= to).then_some(chain)
+    (reached >= stop).then_some(chain)
 }
 
 #[cfg(test)]
@@ -301,12 +301,17 @@ mod tests {
         changes
     }
 
-    fn runs(changes: &BlockChanges, name: &[u8], pages: u64, before: u64) -> Option<Vec<ByteRun>> {
+    fn runs(
+        changes: &BlockChanges,
+        name: &[u8],
+        pages: u64,
+        old_size: u64,
+    ) -> Option<Vec<ByteRun>> {
         changes.changed_runs(
             (1663, 5),
             relation::parse(name).unwrap(),
             pages * 8192,
-            before * 8192,
+            old_size * 8192,
         )
     }
 

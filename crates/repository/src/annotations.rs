@@ -109,11 +109,11 @@ impl StoredNotes {
         };
         let notes: Self = open_sealed(&bytes, &format!("{key:?}"))?;
         if notes.format > FORMAT {
-            let what = format!(
+            let message = format!(
                 "cannot read {key:?}: it has format {}, this program knows {FORMAT}",
                 notes.format
             );
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
         }
         let name = format!("{key:?}");
         if let (Some(proven), Some(ring)) = (&notes.proven, reading_ring(objects)) {
@@ -151,8 +151,12 @@ impl StoredNotes {
 
     /// Says nothing, neither with a key nor without.
     fn is_empty(&self) -> bool {
-        let is_proven_empty = |proven: &ProvenNotes| proven.tags.is_none() && !proven.pinned;
-        self.tags.is_none() && !self.pinned && self.proven.as_ref().is_none_or(is_proven_empty)
+        self.tags.is_none()
+            && !self.pinned
+            && self
+                .proven
+                .as_ref()
+                .is_none_or(|proven| proven.tags.is_none() && !proven.pinned)
     }
 
     /// Notes that say nothing are deleted, so that a backup can be unpinned, and then forgotten, on a full disk.
@@ -205,19 +209,18 @@ impl Annotations {
     /// [`ErrorKind::NotFound`] if the backup is not listed, or was forgotten meanwhile; [`ErrorKind::Permission`] if a person pinned it, and
     /// it would be unpinned without a key; or an error of the system.
     pub fn write(&self, objects: &dyn Objects, id: &str) -> Result<()> {
-        let is_listed = || objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some());
-        if is_listed()? {
+        if is_listed(objects, id)? {
             let is_keyless = objects.as_sealed().is_some() && reading_ring(objects).is_none();
-            let before = match is_keyless.then(|| StoredNotes::read(objects, id)) {
+            let previous = match is_keyless.then(|| StoredNotes::read(objects, id)) {
                 None => StoredNotes::default(),
                 // Nothing is left of damaged ones, and repair pins the backup.
                 Some(Err(error)) if error.kind == ErrorKind::Corrupt => StoredNotes::default(),
                 Some(notes) => notes?.unwrap_or_default(),
             };
-            let notes = before.with(self, objects, id)?;
+            let notes = previous.with(self, objects, id)?;
             notes.store(objects, &key(id, NOTES))?;
         }
-        match is_listed()? {
+        match is_listed(objects, id)? {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::NotFound,
@@ -247,4 +250,8 @@ impl Annotations {
             words.join(", ")
         ))
     }
+}
+
+fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
+    objects.stat(&key(id, ROOT)).map(|bytes| bytes.is_some())
 }

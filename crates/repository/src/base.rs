@@ -20,7 +20,7 @@ use fullbore_format::{
     entry::{ByteRun, EntryKind},
     error::{Error, ErrorKind, Result},
     layout::{MANIFEST, segment},
-    page::{FrameAt, PageItem, SegmentId, describe_whole_file},
+    page::{PageItem, SegmentId, describe_whole_file},
     root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
     segment::SERVICE_HEADER_BYTES,
     sizes,
@@ -106,7 +106,7 @@ impl Base {
     pub fn find(
         objects: &Arc<dyn Objects>,
         wanted: &WantedBase,
-        like: &NewBackup<'_>,
+        new_backup: &NewBackup<'_>,
         mut chosen: ChosenBases,
         mut refer: impl FnMut(&[String]) -> Result<Referred>,
     ) -> Result<FoundBase> {
@@ -116,13 +116,17 @@ impl Base {
                 .iter()
                 .map(|archive| archive.root.id.clone())
                 .collect();
+            // Where each call takes long, pages are read while the intent is announced.
             let is_far = objects.answers_late();
-            let read_first = || {
-                if is_far {
-                    archives.iter().for_each(Archive::read_ahead);
-                }
-            };
-            let ((), referred) = run_both(is_far, read_first, || refer(&ids));
+            let ((), referred) = run_both(
+                is_far,
+                || {
+                    if is_far {
+                        archives.iter().for_each(Archive::read_ahead);
+                    }
+                },
+                || refer(&ids),
+            );
             let referred = referred?;
             if referred.gone.is_empty() {
                 let ChosenBases {
@@ -135,9 +139,10 @@ impl Base {
                 let base = (!archives.is_empty()).then(|| {
                     let memory = DamagedPlaces::read(&**objects, &referred);
                     let sealing = archives[0].store().sealing();
-                    let base = Self::new(archives, wanted, like, referred, &mut damage);
-                    let bytes = |id: &SegmentId| base.sizes.get(id).map(|size| size.bytes);
-                    let damaged = DamagedPlaces::of(&memory, sealing, bytes);
+                    let base = Self::new(archives, wanted, new_backup, referred, &mut damage);
+                    let damaged = DamagedPlaces::of(&memory, sealing, |id| {
+                        base.sizes.get(id).map(|size| size.bytes)
+                    });
                     Self { damaged, ..base }
                 });
                 return Ok(FoundBase {
@@ -147,24 +152,26 @@ impl Base {
                     is_new_source,
                 });
             }
+            // A prune removed a base between choice and announcement: choose again without it. Each
+            // round removes at least one, so this ends.
             chosen.gone.extend(referred.gone);
             let files = backup_files(&**objects)?;
-            chosen.choose(objects, &files, wanted, like)?;
+            chosen.choose(objects, &files, wanted, new_backup)?;
         }
     }
 
     fn new(
         archives: Vec<Archive>,
         wanted: &WantedBase,
-        like: &NewBackup<'_>,
+        new_backup: &NewBackup<'_>,
         referred: Referred,
         damage: &mut BTreeSet<String>,
     ) -> Self {
-        let digests = like.options.digest == Algorithm::Blake3;
+        let digests = new_backup.options.digest == Algorithm::Blake3;
         let rules = CompareRules {
             compare: wanted.compare,
             digests,
-            unfinished: digests && like.cluster.is_none(),
+            unfinished: digests && new_backup.cluster.is_none(),
         };
         let mut segments = BaseSegments {
             lost: referred.tombstones,
@@ -182,10 +189,13 @@ impl Base {
         let refers_to_pages = referred.manifests.is_empty();
         let found: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let archives = archives.into_iter().map(|archive| {
-            let (trusted, found) = (is_trusted(&archive.root, like), found.clone());
-            let warn = move |damage: Error| _ = found.locked().insert(damage.line());
+            let (trusted, found) = (is_trusted(&archive.root, new_backup), found.clone());
             (
-                Arc::new(archive.as_base(refers_to_pages).warn_with(warn)),
+                Arc::new(
+                    archive
+                        .as_base(refers_to_pages)
+                        .warn_with(move |damage| _ = found.locked().insert(damage.line())),
+                ),
                 trusted,
             )
         });
@@ -196,8 +206,8 @@ impl Base {
             lost: segments.lost,
             worn: fragmentation::chosen(segments.live),
             damaged: DamagedPlaces::default(),
-            frame_bytes: like.options.frame_bytes,
-            block_bytes: like.options.block_bytes,
+            frame_bytes: new_backup.options.frame_bytes,
+            block_bytes: new_backup.options.block_bytes,
             moved: Mutex::default(),
             damage: found,
         }
@@ -271,10 +281,10 @@ impl Base {
             return None;
         }
         let is_damaged = self.note_damage(&known);
-        let is_given_up = |segment: &SegmentId, frame: &FrameAt| {
+        let fragmented: Vec<ByteRun> = runs_in(&known, |segment, frame| {
             self.worn.contains(segment) || self.damaged.touch(segment, frame)
-        };
-        let fragmented: Vec<ByteRun> = runs_in(&known, is_given_up).collect();
+        })
+        .collect();
         let again = sizes::sum(fragmented.iter().map(|run| run.len));
         if again == 0 {
             return Some(known);
@@ -363,10 +373,10 @@ impl BaseSegments {
 }
 
 /// Returns whether the times and inodes in a base can be trusted now (rule 22).
-fn is_trusted(base: &Root, like: &NewBackup<'_>) -> bool {
+fn is_trusted(base: &Root, new_backup: &NewBackup<'_>) -> bool {
     let begun = base.time.parse::<jiff::Timestamp>();
     let past = begun.is_ok_and(|begun| begun <= jiff::Timestamp::now());
-    let alike = match (&base.postgres, like.cluster) {
+    let alike = match (&base.postgres, new_backup.cluster) {
         (Some(then), Some(now)) => {
             then.timeline == now.timeline
                 && then.online == now.online
@@ -405,15 +415,15 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
         );
     }
     let size = |live: &Live| {
-        let at = (live.stream, live.number);
+        let position = (live.stream, live.number);
         match root
             .segments
             .iter()
-            .find(|own| live.backup.is_empty() && (own.stream, own.number) == at)
+            .find(|own| live.backup.is_empty() && (own.stream, own.number) == position)
         {
             // A rebuilt root does not say how many bytes are live.
             Some(own) if live.data_bytes == 0 => {
-                let copies = copies.get(&at).copied().unwrap_or(0);
+                let copies = copies.get(&position).copied().unwrap_or(0);
                 SegmentSize {
                     bytes: own.bytes,
                     data: own.bytes.saturating_sub(copies),

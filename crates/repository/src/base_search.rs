@@ -61,10 +61,10 @@ impl ChosenBases {
         objects: &Arc<dyn Objects>,
         files: &BTreeMap<String, BackupFiles>,
         wanted: &WantedBase,
-        like: &NewBackup<'_>,
+        new_backup: &NewBackup<'_>,
     ) -> Result<Self> {
         let mut chosen = Self::default();
-        chosen.choose(objects, files, wanted, like)?;
+        chosen.choose(objects, files, wanted, new_backup)?;
         Ok(chosen)
     }
 
@@ -74,12 +74,12 @@ impl ChosenBases {
         objects: &Arc<dyn Objects>,
         files: &BTreeMap<String, BackupFiles>,
         wanted: &WantedBase,
-        like: &NewBackup<'_>,
+        new_backup: &NewBackup<'_>,
     ) -> Result<()> {
         if wanted.full {
             return Ok(());
         }
-        let mut search = BaseSearch::new(objects, like);
+        let mut search = BaseSearch::new(objects, new_backup);
         self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
         let is_any = !ids_of(files, BackupState::Listed).is_empty();
         self.is_new_source = is_any
@@ -109,16 +109,16 @@ struct BaseSearch<'a> {
 }
 
 impl<'a> BaseSearch<'a> {
-    fn new(objects: &'a Arc<dyn Objects>, like: &'a NewBackup<'a>) -> Self {
-        let mark = match like.cluster {
+    fn new(objects: &'a Arc<dyn Objects>, new_backup: &'a NewBackup<'a>) -> Self {
+        let mark = match new_backup.cluster {
             Some(cluster) => SourceMark::Cluster(&cluster.system_identifier),
-            None => SourceMark::Files(like.origin),
+            None => SourceMark::Files(new_backup.origin),
         };
         Self {
             objects,
-            like,
+            like: new_backup,
             letters: mark.letters(&**objects),
-            pseudonym: pseudonym(&**objects, like.origin),
+            pseudonym: pseudonym(&**objects, new_backup.origin),
             unlike: None,
             damage: BTreeSet::new(),
             sealed_otherwise: None,
@@ -217,8 +217,11 @@ impl<'a> BaseSearch<'a> {
             None if self.is_of_other_key(&id) => {}
             None => return Some(archive),
             Some(OTHER_SOURCE) => {}
-            Some(why) => {
-                self.unlike.get_or_insert(Unlike { backup: id, why });
+            Some(reason) => {
+                self.unlike.get_or_insert(Unlike {
+                    backup: id,
+                    why: reason,
+                });
             }
         }
         None
@@ -241,11 +244,11 @@ impl<'a> BaseSearch<'a> {
         match self.difference(&archive.root) {
             // Whoever names the backup trusts its host.
             None | Some(OTHER_HOST) => Ok(archive),
-            Some(why) => Err(Error::new(
+            Some(reason) => Err(Error::new(
                 ErrorKind::Usage,
                 format!("cannot take backup {id:?} as the base"),
             )
-            .because(why)),
+            .because(reason)),
         }
     }
 
@@ -262,11 +265,11 @@ impl<'a> BaseSearch<'a> {
                 return Ok(id);
             }
         }
-        let what = format!(
+        let message = format!(
             "could not find a backup in {} that could be the base",
             self.objects.describe("")
         );
-        Err(Error::new(ErrorKind::NotFound, what).because("it has no backup of this source"))
+        Err(Error::new(ErrorKind::NotFound, message).because("it has no backup of this source"))
     }
 
     fn is_of_source(&self, root: &Root) -> bool {
@@ -298,8 +301,13 @@ fn divide(ids: Vec<String>, letters: &str) -> (Vec<String>, Vec<String>) {
         .rev()
         .partition(|id| source_letters(id) == letters);
     let mut met = HashSet::new();
-    let is_newest = |id: &String| met.insert(source_letters(id).to_owned());
-    (likely, others.into_iter().filter(is_newest).collect())
+    (
+        likely,
+        others
+            .into_iter()
+            .filter(|id| met.insert(source_letters(id).to_owned()))
+            .collect(),
+    )
 }
 
 /// Returns whether the options choose single names of the source.
@@ -328,19 +336,20 @@ const OTHER_SOURCE: &str = "it is of another source";
 /// then be taken from it.
 const OTHER_HOST: &str = "it is of the same cluster on another host: --host NAME takes the name of that host, --base ID this one backup";
 
-fn differs(base: &Root, like: &NewBackup<'_>) -> Option<&'static str> {
-    let (then, now) = (&base.options, like.options);
-    let same_source = match (&base.postgres, like.cluster) {
-        (Some(then), Some(now)) => then.system_identifier == now.system_identifier,
-        (None, None) => base.source == *like.origin,
+fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
+    let (earlier, now) = (&base.options, new_backup.options);
+    let same_source = match (&base.postgres, new_backup.cluster) {
+        (Some(earlier), Some(now)) => earlier.system_identifier == now.system_identifier,
+        (None, None) => base.source == *new_backup.origin,
         _ => false,
     };
     match () {
+        // The strongest reason first: it is the one that is shown.
         () if !same_source => Some(OTHER_SOURCE),
-        () if base.source.host != like.origin.host => Some(OTHER_HOST),
-        () if then.codec != now.codec => Some("it is compressed by another codec"),
-        () if then.digest != now.digest => Some("its files are digested in another way"),
-        () if then.block_bytes != now.block_bytes => Some("its blocks have another size"),
+        () if base.source.host != new_backup.origin.host => Some(OTHER_HOST),
+        () if earlier.codec != now.codec => Some("it is compressed by another codec"),
+        () if earlier.digest != now.digest => Some("its files are digested in another way"),
+        () if earlier.block_bytes != now.block_bytes => Some("its blocks have another size"),
         () => None,
     }
 }

@@ -67,13 +67,13 @@ impl BaseCursor {
             .parse::<jiff::Timestamp>()
             .map_or(i64::MIN, jiff::Timestamp::as_second);
         let crashed = !archive.root.boot.is_empty() && archive.root.boot != platform::boot_id();
-        let before = if crashed {
+        let earlier = if crashed {
             WRITEBACK_SECONDS
         } else {
             TICK_SECONDS
         };
         let seconds = if trusted {
-            begun.saturating_sub(before)
+            begun.saturating_sub(earlier)
         } else {
             i64::MIN
         };
@@ -189,13 +189,14 @@ impl CompareRules {
         if !record.state.is_stored() || !record.entry.is_file() {
             return None;
         }
-        let then = &record.entry;
-        let found = difference(then, entry);
+        let earlier = &record.entry;
+        let found = difference(earlier, entry);
         let mtime = !found.size && !found.mtime;
         // A source that knows neither, such as a server that is asked by SQL, proves nothing: its
         // clock, from which the times of content come, is another one than that of `begun`.
         let is_known = entry.inode != 0 || entry.ctime != Time::default();
-        let is_same_inode = is_known && then.ctime == entry.ctime && then.inode == entry.inode;
+        let is_same_inode =
+            is_known && earlier.ctime == entry.ctime && earlier.inode == entry.inode;
         let proven = mtime && is_same_inode && entry.mtime.max(entry.ctime) < begun;
         let unchanged = match self.compare {
             Compare::Inode => proven,
@@ -224,13 +225,14 @@ impl CompareRules {
         record: &Record,
         begun: Time,
     ) -> Option<Trust> {
-        let (then, entry) = (&record.entry, &scanned.entry);
-        let same =
-            then.kind == entry.kind && then.mtime == entry.mtime && then.inode == entry.inode;
+        let (earlier, entry) = (&record.entry, &scanned.entry);
+        let same = earlier.kind == entry.kind
+            && earlier.mtime == entry.mtime
+            && earlier.inode == entry.inode;
         if self.compare != Compare::Inode || !same || record.state != EntryState::Whole {
             return None;
         }
-        let sure = then.ctime == entry.ctime && entry.mtime.max(entry.ctime) < begun;
+        let sure = earlier.ctime == entry.ctime && entry.mtime.max(entry.ctime) < begun;
         if sure {
             Some(Trust::Content)
         } else {

@@ -48,17 +48,15 @@ pub(super) fn counted_lost_roots(objects: &Arc<dyn Objects>) -> Result<Vec<Strin
 /// Adds the backups that do not count to the error of a backup that was not found.
 pub(super) fn with_later_backups(objects: &Arc<dyn Objects>, error: Error) -> Error {
     let now = Timestamp::now();
-    let is_later = |id: &String| is_of_future(id, now);
     let mut later = backup_ids(&**objects).unwrap_or_default();
-    later.retain(is_later);
+    later.retain(|id| is_of_future(id, now));
     if error.kind != ErrorKind::NotFound || later.is_empty() {
         return error;
     }
-    let line = |id: &String| format!("{id:?} is more than a day in the future and does not count");
     let error = later
         .iter()
         .take(LISTED)
-        .map(line)
+        .map(|id| format!("{id:?} is more than a day in the future and does not count"))
         .fold(error, Error::detail);
     error.hint("check the clock of this host, or name a backup by its id")
 }

@@ -54,8 +54,13 @@ pub fn forgettable(
             return found.ok_or_else(|| no_moment(word));
         }
     }
-    let is_left = |state| !matches!(state, Some(BackupState::Forgotten | BackupState::Void));
-    one_of(&ids_where(objects, is_left)?, word, &**objects)
+    one_of(
+        &ids_where(objects, |state| {
+            !matches!(state, Some(BackupState::Forgotten | BackupState::Void))
+        })?,
+        word,
+        &**objects,
+    )
 }
 
 /// Returns the id of a backup that was forgotten and is not pruned yet.
@@ -63,8 +68,7 @@ pub fn forgettable(
 /// # Errors
 /// [`ErrorKind::NotFound`], which lists such backups; [`ErrorKind::Usage`] if several match.
 pub fn forgotten(objects: &Arc<dyn Objects>, word: &str) -> Result<String> {
-    let is_forgotten = |state| state == Some(BackupState::Forgotten);
-    let ids = ids_where(objects, is_forgotten)?;
+    let ids = ids_where(objects, |state| state == Some(BackupState::Forgotten))?;
     one_of(&ids, word, &**objects).map_err(|error| match error.kind {
         ErrorKind::NotFound => none_forgotten(word, &ids),
         _ => error,
@@ -72,9 +76,9 @@ pub fn forgotten(objects: &Arc<dyn Objects>, word: &str) -> Result<String> {
 }
 
 fn none_forgotten(word: &str, ids: &[String]) -> Error {
-    let what = format!("could not find a forgotten backup {word:?}");
+    let message = format!("could not find a forgotten backup {word:?}");
     let newest = ids.iter().rev().take(LISTED);
-    let error = newest.fold(Error::new(ErrorKind::NotFound, what), |error, id| {
+    let error = newest.fold(Error::new(ErrorKind::NotFound, message), |error, id| {
         error.detail(id.clone())
     });
     let hint = match ids {
@@ -107,8 +111,8 @@ fn exact_time(
 }
 
 fn no_moment(word: &str) -> Error {
-    let what = format!("cannot tell which backup {word:?} means");
-    Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot tell which backup {word:?} means");
+    Error::new(ErrorKind::Usage, message)
         .because("a command that changes a backup needs its id, a day or a time")
         .hint("`fullbore list` shows the ids")
 }
@@ -147,11 +151,12 @@ fn only_one_in(
 
 fn several(word: &str, found: &[(String, String)]) -> Error {
     let count = found.len();
-    let what = format!("cannot tell which backup is meant: {count} backups are of {word:?}");
+    let message = format!("cannot tell which backup is meant: {count} backups are of {word:?}");
     let listed = found.iter().take(LISTED);
-    let error = listed.fold(Error::new(ErrorKind::Usage, what), |error, (id, source)| {
-        error.detail(format!("{id}  {source}"))
-    });
+    let error = listed.fold(
+        Error::new(ErrorKind::Usage, message),
+        |error, (id, source)| error.detail(format!("{id}  {source}")),
+    );
     error.hint("name one by its id")
 }
 
@@ -173,14 +178,14 @@ impl NearestBackups {
     }
 
     fn error(self, word: &str, objects: &dyn Objects) -> Error {
-        let what = format!(
+        let message = format!(
             "could not find a backup of {word:?} in {}",
             objects.describe("")
         );
-        let error = Error::new(ErrorKind::NotFound, what);
-        let before = self.before.map(|id| format!("the one before is {id:?}"));
-        let after = self.after.map(|id| format!("the one after is {id:?}"));
-        let error = before.into_iter().chain(after).fold(error, Error::detail);
+        let error = Error::new(ErrorKind::NotFound, message);
+        let previous = self.before.map(|id| format!("the one before is {id:?}"));
+        let next = self.after.map(|id| format!("the one after is {id:?}"));
+        let error = previous.into_iter().chain(next).fold(error, Error::detail);
         error.hint("`fullbore list` shows all backups")
     }
 }

@@ -54,11 +54,15 @@ impl FirstLook {
 
     /// The bytes of the objects of all backups, by their keys.
     pub fn sizes(&self) -> BTreeMap<String, u64> {
-        let of_backup = |(id, files): (&String, &BackupFiles)| {
-            let bytes = |name: &String| (key(id, name), files.bytes(name).unwrap_or_default());
-            files.names().map(bytes).collect::<Vec<_>>()
-        };
-        self.files.iter().flat_map(of_backup).collect()
+        self.files
+            .iter()
+            .flat_map(|(id, files)| {
+                files
+                    .names()
+                    .map(|name| (key(id, name), files.bytes(name).unwrap_or_default()))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// Whether no backup is under way, and none has left its intent.

@@ -10,7 +10,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::{known::BaseEntry, sink::Referred};
 use fullbore_storage::Objects;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Bytes of segments around damage, by segment.
 #[derive(Debug, Default)]
@@ -19,8 +19,11 @@ pub(super) struct DamagedPlaces(HashMap<SegmentId, Vec<(u64, u64)>>);
 impl DamagedPlaces {
     /// Reads the memory of verifications, if there is one.
     pub(super) fn read(objects: &dyn Objects, referred: &Referred) -> VerifyMemory {
-        let may_be_there = |sizes: &BTreeMap<_, _>| sizes.contains_key(COVERED);
-        if referred.sizes.as_ref().is_none_or(may_be_there) {
+        if referred
+            .sizes
+            .as_ref()
+            .is_none_or(|sizes| sizes.contains_key(COVERED))
+        {
             VerifyMemory::read(objects)
         } else {
             VerifyMemory::default()
@@ -36,11 +39,17 @@ impl DamagedPlaces {
         let damaged = memory.damaged_parts().filter_map(|(segment, parts)| {
             let bytes = bytes(segment)?;
             let end = sealing.stored_bytes(bytes);
-            let span = |index: u64| {
-                let from = index.saturating_mul(PART_BYTES).min(end);
-                sealing.plain_range((from, end.min(from.saturating_add(PART_BYTES))), bytes)
-            };
-            Some((segment.clone(), parts.into_iter().map(span).collect()))
+            Some((
+                segment.clone(),
+                parts
+                    .into_iter()
+                    .map(|index| {
+                        let start = index.saturating_mul(PART_BYTES).min(end);
+                        sealing
+                            .plain_range((start, end.min(start.saturating_add(PART_BYTES))), bytes)
+                    })
+                    .collect(),
+            ))
         });
         Self(damaged.collect())
     }
@@ -55,7 +64,7 @@ impl DamagedPlaces {
         let parts = self.0.get(segment).into_iter().flatten();
         parts
             .into_iter()
-            .any(|(from, to)| frame.offset < *to && end > *from)
+            .any(|(start, stop)| frame.offset < *stop && end > *start)
     }
 }
 
@@ -70,12 +79,12 @@ pub(super) fn runs_in<'a>(
     known: &'a BaseEntry,
     is_so: impl Fn(&SegmentId, &FrameAt) -> bool + 'a,
 ) -> impl Iterator<Item = ByteRun> + 'a {
-    let mut at = 0;
+    let mut position = 0;
     let extents = known.parts.iter().flat_map(extents_of);
     extents.filter_map(move |(segment, extent)| {
-        let offset = at;
+        let offset = position;
         let len = u64::from(extent.len);
-        at += len;
+        position += len;
         is_so(segment, &extent.frame).then_some(ByteRun { offset, len })
     })
 }

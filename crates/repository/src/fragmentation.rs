@@ -19,9 +19,6 @@ const BUDGET_PERCENT: u64 = 5;
 
 /// Returns the segments to give up, from the live bytes and the size of each.
 pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<SegmentId> {
-    let is_worn = |live: u64, bytes: u64| {
-        u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT)
-    };
     let live = sizes::sum(segments.values().map(|(live, _)| *live));
     let mut bytes = sizes::sum(segments.values().map(|(_, bytes)| *bytes));
     let mut left = live / 100 * BUDGET_PERCENT;
@@ -29,34 +26,45 @@ pub(super) fn chosen(segments: HashMap<SegmentId, (u64, u64)>) -> HashSet<Segmen
         .into_iter()
         .filter(|(_, (live, bytes))| is_worn(*live, *bytes))
         .collect();
-    worn.sort_by(|(a, (live, bytes)), (b, (other, of))| {
-        let share = |live: u64, of: u64| u128::from(live) * u128::from(of);
-        share(*live, *of)
-            .cmp(&share(*other, *bytes))
+    // By share of live bytes, multiplied crosswise to need no fractions; then by id, so that the
+    // choice is always the same.
+    worn.sort_by(|(a, (live, bytes)), (b, (other, total))| {
+        product(*live, *total)
+            .cmp(&product(*other, *bytes))
             .then_with(|| (&a.backup, a.stream, a.number).cmp(&(&b.backup, b.stream, b.number)))
     });
     let mut chosen = HashSet::new();
-    for (id, (here, of)) in worn {
-        if here <= left || is_worn(live, bytes) {
-            left = left.saturating_sub(here);
-            bytes -= of - here;
+    for (id, (live_bytes, total)) in worn {
+        // The budget bounds the bytes that a backup stores again, unless the repository as a whole
+        // is worn.
+        if live_bytes <= left || is_worn(live, bytes) {
+            left = left.saturating_sub(live_bytes);
+            bytes -= total - live_bytes;
             chosen.insert(id);
         }
     }
     chosen
 }
 
+fn product(live: u64, total: u64) -> u128 {
+    u128::from(live) * u128::from(total)
+}
+
+fn is_worn(live: u64, bytes: u64) -> bool {
+    u128::from(live) * 100 < u128::from(bytes) * u128::from(LEAST_LIVE_PERCENT)
+}
+
 /// Returns the blocks of a file of `len` bytes that ascending runs touch, as ascending runs.
 pub(super) fn blocks(runs: Vec<ByteRun>, block: u64, len: u64) -> Vec<ByteRun> {
     let mut whole: Vec<ByteRun> = Vec::new();
     for run in runs {
-        let (from, end) = (run.offset / block * block, run.offset + run.len);
+        let (start, end) = (run.offset / block * block, run.offset + run.len);
         let end = end.next_multiple_of(block).min(len.max(end)); // the record of an interrupted file may reach beyond the known length
         match whole.last_mut() {
-            Some(last) if last.offset + last.len >= from => last.len = end - last.offset,
+            Some(last) if last.offset + last.len >= start => last.len = end - last.offset,
             _ => whole.push(ByteRun {
-                offset: from,
-                len: end - from,
+                offset: start,
+                len: end - start,
             }),
         }
     }

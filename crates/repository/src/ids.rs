@@ -108,10 +108,10 @@ pub fn alone(now: Timestamp, seed: u64) -> String {
 /// Returns the id of `now`, or of the millisecond after `newest` if that is later; with its last
 /// four letters.
 fn after(newest: Option<&str>, now: Timestamp, last: &str) -> String {
-    let behind = newest
+    let next_time = newest
         .and_then(backup_time)
         .and_then(|time| time.checked_add(SignedDuration::from_millis(1)).ok());
-    let time = behind.map_or(now, |behind| behind.max(now));
+    let time = next_time.map_or(now, |next_time| next_time.max(now));
     let millis = time.subsec_nanosecond().unsigned_abs() / 1_000_000;
     backup_id(&time.strftime("%Y%m%dT%H%M%SZ").to_string(), millis, last)
 }

@@ -138,11 +138,11 @@ impl IncomingBackup {
         if self.objects.list(&format!("{TOMBSTONES}/{id}"))?.is_empty() {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "could not copy to {}: backup {id:?} is being pruned there",
             self.objects.describe("")
         );
-        Err(Error::new(ErrorKind::Unreachable, what).hint(
+        Err(Error::new(ErrorKind::Unreachable, message).hint(
             "let `fullbore prune` end, or run it if it was killed; then run the same command again",
         ))
     }
@@ -290,15 +290,15 @@ impl IncomingBackup {
     /// Compares the existing root: a damaged one is replaced, one that was repaired here is kept.
     fn compare_root(&self) -> Result<()> {
         let key = key(&self.id, ROOT);
-        let Some((there, _)) = self.objects.get(&key)? else {
-            let what = format!(
+        let Some((present, _)) = self.objects.get(&key)? else {
+            let message = format!(
                 "could not copy to {}: backup {:?} was forgotten there",
                 self.objects.describe(""),
                 self.id
             );
-            return Err(Error::new(ErrorKind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, message));
         };
-        if open_sealed::<Root>(&there, ROOT).is_ok() {
+        if open_sealed::<Root>(&present, ROOT).is_ok() {
             return Ok(());
         }
         // An upload keeps the access of the object that it replaces.
@@ -312,8 +312,8 @@ impl IncomingBackup {
         for (id, object, bytes) in needed {
             if self.len(id, object)?.is_none_or(|found| found < *bytes) {
                 let object = self.describe(id, object);
-                let what = format!("could not find {object}: it was removed meanwhile");
-                return Err(Error::new(ErrorKind::NotFound, what)
+                let message = format!("could not find {object}: it was removed meanwhile");
+                return Err(Error::new(ErrorKind::NotFound, message)
                     .detail("nothing was committed")
                     .hint("run the same command again"));
             }

@@ -51,8 +51,8 @@ impl HeldIntent {
                 intent,
             }),
             _ => {
-                let what = format!("could not begin backup {id:?}: another backup has this id");
-                Err(Error::new(ErrorKind::Exists, what).hint("run the same command again"))
+                let message = format!("could not begin backup {id:?}: another backup has this id");
+                Err(Error::new(ErrorKind::Exists, message).hint("run the same command again"))
             }
         }
     }
@@ -80,8 +80,8 @@ impl HeldIntent {
                 Leased::Unknown => take = Take::New,
                 Leased::Held if take == Take::New => {
                     let intent = objects.describe(&key);
-                    let what = format!("cannot copy backup {id:?}: {intent} exists");
-                    return Err(Error::new(ErrorKind::Unsupported, what)
+                    let message = format!("cannot copy backup {id:?}: {intent} exists");
+                    return Err(Error::new(ErrorKind::Unsupported, message)
                         .because("the storage has no locks, so the backup may still be running")
                         .hint(format!(
                             "if it is not running, remove {intent} and run the same command again"

@@ -64,11 +64,10 @@ impl Inventory {
     /// Makes the inventory of these backups. `objects` is where other roots are looked for; `None`
     /// for an archive.
     pub fn new(mut archives: Vec<Archive>, objects: Option<&dyn Objects>) -> Self {
-        let key = |archive: &Archive| {
+        archives.sort_by_cached_key(|archive| {
             let SourceInfo { host, paths, .. } = &archive.root.source;
             (host.clone(), paths.clone(), archive.root.id.clone())
-        };
-        archives.sort_by_cached_key(key);
+        });
         let segments = segments(&archives, objects);
         let sheets = sheets(&archives, |archive| (0..archive.root.pages.len()).collect());
         Self {
@@ -84,8 +83,8 @@ impl Inventory {
     }
 
     /// Returns ids of backups, in quotes.
-    pub fn names(&self, of: &[usize]) -> String {
-        let ids: Vec<String> = of
+    pub fn names(&self, indexes: &[usize]) -> String {
+        let ids: Vec<String> = indexes
             .iter()
             .map(|archive| quoted(self.archives[*archive].root.id.as_bytes()))
             .collect();
@@ -94,8 +93,8 @@ impl Inventory {
 
     /// Returns the previous backup of the same source.
     pub fn before(&self, archive: usize) -> Option<&Archive> {
-        let before = &self.archives[archive.checked_sub(1)?];
-        (before.root.source == self.archives[archive].root.source).then_some(before)
+        let previous = &self.archives[archive.checked_sub(1)?];
+        (previous.root.source == self.archives[archive].root.source).then_some(previous)
     }
 }
 
@@ -134,39 +133,42 @@ fn own(root: &Root, segment: &Segment, archive: usize) -> SegmentPlace {
 
 fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentPlace> {
     let mut places: BTreeMap<(String, u32, u32), SegmentPlace> = BTreeMap::new();
-    let key = |id: &SegmentId| (id.backup.clone(), id.stream, id.number);
-    for (at, archive) in archives.iter().enumerate() {
+    for (index, archive) in archives.iter().enumerate() {
         let own = archive
             .root
             .segments
             .iter()
-            .map(|segment| own(&archive.root, segment, at));
-        places.extend(own.map(|place| (key(&place.id), place)));
+            .map(|segment| own(&archive.root, segment, index));
+        places.extend(own.map(|place| (segment_key(&place.id), place)));
     }
     let mut known: HashMap<String, Option<KnownFrames>> = HashMap::new();
-    for (at, archive) in archives.iter().enumerate() {
+    for (index, archive) in archives.iter().enumerate() {
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
             let read = |id: &str| Some(KnownFrames::read(objects?, id)?.0);
             let of = known
                 .entry(id.backup.clone())
                 .or_insert_with(|| read(&id.backup));
-            if places.contains_key(&key(&id)) {
+            if places.contains_key(&segment_key(&id)) {
                 continue;
             }
-            let told = of.as_ref().and_then(|of| of.place(&id, at));
+            let told = of.as_ref().and_then(|of| of.place(&id, index));
             let place = told.unwrap_or_else(|| SegmentPlace {
                 id,
-                archive: at,
+                archive: index,
                 bytes: live.of_bytes,
                 plain_bytes: None,
                 parts: String::new(),
                 ended: false,
             });
-            places.insert(key(&place.id), place);
+            places.insert(segment_key(&place.id), place);
         }
     }
     places.into_values().collect()
+}
+
+fn segment_key(id: &SegmentId) -> (String, u32, u32) {
+    (id.backup.clone(), id.stream, id.number)
 }
 
 /// The description of its segments in the document of a backup that is listed, forgotten or dead.
@@ -180,47 +182,48 @@ impl KnownFrames {
     /// Reads the document of this backup, and returns it with its sealed bytes; `None` if no
     /// document describes it.
     pub fn read(objects: &dyn Objects, id: &str) -> Option<(Self, Vec<u8>)> {
-        let read = |name: &str| {
-            let (bytes, _) = objects.get(&key(id, name)).ok()??;
-            let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
-            Some((
-                Self {
-                    root,
-                    is_listed: name == layout::ROOT,
-                },
-                bytes,
-            ))
-        };
         [layout::ROOT, layout::PARTIAL, layout::FORGOTTEN]
             .into_iter()
-            .find_map(read)
+            .find_map(|name| {
+                let (bytes, _) = objects.get(&key(id, name)).ok()??;
+                let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
+                Some((
+                    Self {
+                        root,
+                        is_listed: name == layout::ROOT,
+                    },
+                    bytes,
+                ))
+            })
     }
 
     /// Returns whether this segment certainly ended. The last segment of a stream of a dead backup
     /// has no seek table, and may have more frames than are known. A forgotten backup may have died
     /// before.
     pub fn is_ended(&self, segment: &Segment) -> bool {
-        let is_followed =
-            |later: &Segment| later.stream == segment.stream && later.number > segment.number;
-        self.is_listed || self.root.segments.iter().any(is_followed)
+        self.is_listed
+            || self
+                .root
+                .segments
+                .iter()
+                .any(|later| later.stream == segment.stream && later.number > segment.number)
     }
 
     fn place(&self, id: &SegmentId, archive: usize) -> Option<SegmentPlace> {
         // The order in which segments begin.
-        let numbers = |segment: &Segment| (segment.stream, segment.number);
         let wanted = (id.stream, id.number);
         let found = self
             .root
             .segments
-            .binary_search_by_key(&wanted, numbers)
+            .binary_search_by_key(&wanted, segment_numbers)
             .ok();
-        let at = found.or_else(|| {
+        let position = found.or_else(|| {
             self.root
                 .segments
                 .iter()
-                .position(|segment| numbers(segment) == wanted)
+                .position(|segment| segment_numbers(segment) == wanted)
         })?;
-        let segment = &self.root.segments[at];
+        let segment = &self.root.segments[position];
         let is_it = id.backup == self.root.id;
         is_it.then(|| SegmentPlace {
             ended: self.is_ended(segment),
@@ -229,16 +232,20 @@ impl KnownFrames {
     }
 }
 
+fn segment_numbers(segment: &Segment) -> (u32, u32) {
+    (segment.stream, segment.number)
+}
+
 /// The placeholder document of a forgotten backup about which no other facts are left.
-pub fn nothing_known(id: &str, like: &Root) -> Root {
+pub fn nothing_known(id: &str, similar: &Root) -> Root {
     let options = BackupOptions {
-        codec: like.options.codec.clone(),
+        codec: similar.options.codec.clone(),
         ..BackupOptions::default()
     };
     Root {
         format: FORMAT,
         id: id.to_owned(),
-        time: like.time.clone(),
+        time: similar.time.clone(),
         options,
         ..Root::default()
     }
@@ -258,7 +265,7 @@ pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Er
                 .map(|id| (id, &archive.root))
         })
         .collect();
-    let look = |(id, of): (&str, &Root)| {
+    let look = |(id, root): (&str, &Root)| {
         let forgotten = key(id, layout::FORGOTTEN);
         let (bytes, _) = objects.get(&forgotten).ok()??;
         if !matches!(objects.stat(&key(id, layout::ROOT)), Ok(None)) {
@@ -267,7 +274,7 @@ pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Er
         let error = Root::open(&bytes, &objects.describe(&forgotten))
             .err()
             .filter(|error| error.kind == ErrorKind::Corrupt)?;
-        Some((forgotten, error, nothing_known(id, of)))
+        Some((forgotten, error, nothing_known(id, root)))
     };
     others.into_iter().filter_map(look).collect()
 }
@@ -276,9 +283,11 @@ pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Er
 pub fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<PageRef> {
     let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
     let mut sheets: Vec<PageRef> = Vec::new();
-    for (at, archive) in archives.iter().enumerate() {
+    for (position, archive) in archives.iter().enumerate() {
         for index in wanted(archive) {
             let page = &archive.root.pages[index];
+            // Backups refer to pages of earlier ones: each is read and checked once, whoever lists
+            // it.
             let backup = if page.backup.is_empty() {
                 &archive.root.id
             } else {
@@ -293,10 +302,10 @@ pub fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> 
             );
             let sheet = *found.entry(key).or_insert(sheets.len());
             match sheets.get_mut(sheet) {
-                Some(sheet) => sheet.of.push(at),
+                Some(sheet) => sheet.of.push(position),
                 None => sheets.push(PageRef {
-                    at: (at, index),
-                    of: vec![at],
+                    at: (position, index),
+                    of: vec![position],
                 }),
             }
         }
@@ -318,10 +327,10 @@ pub fn items(archive: &Archive, mut page: ManifestPage) -> impl Iterator<Item = 
 /// are skipped.
 pub fn known_frames(
     archives: &[Archive],
-    of: impl Iterator<Item = SegmentId>,
+    segments: impl Iterator<Item = SegmentId>,
 ) -> HashMap<SegmentId, BTreeSet<FrameSpan>> {
     let mut known: HashMap<SegmentId, BTreeSet<FrameSpan>> =
-        of.map(|id| (id, BTreeSet::new())).collect();
+        segments.map(|id| (id, BTreeSet::new())).collect();
     for archive in if known.is_empty() { &[] } else { archives } {
         for item in archive
             .records(&Selection::default(), false)

@@ -63,13 +63,16 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
 
 /// Returns whether there is neither a repository nor the backups of one.
 pub fn is_absent(objects: &dyn Objects) -> bool {
-    let has = |key: &str| !matches!(objects.stat(key), Ok(None));
     match objects.as_local() {
         Some(local) => [REPOSITORY, BACKUPS]
             .iter()
             .all(|name| !local.root().join(name).exists()),
-        None => !has(REPOSITORY),
+        None => !may_have(objects, REPOSITORY),
     }
+}
+
+fn may_have(objects: &dyn Objects, key: &str) -> bool {
+    !matches!(objects.stat(key), Ok(None))
 }
 
 /// Refuses a directory in which no repository can be made.
@@ -78,11 +81,11 @@ pub fn is_absent(objects: &dyn Objects) -> bool {
 /// [`ErrorKind::Usage`] if it is a file or holds something else, [`ErrorKind::NotFound`] if its parent is missing.
 pub(super) fn check_new(root: &Path) -> Result<()> {
     if root.is_file() {
-        let what = format!(
+        let message = format!(
             "cannot make a repository of {}: it is a file",
             quoted_path(root)
         );
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("an archive has a name that ends in .tar.zst or .tar.lz4"));
     }
     check_parent_exists(root)?;

@@ -54,14 +54,14 @@ pub enum OpenedFrom {
 /// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`], or an error of the system.
 pub fn open(
     storages: &Storages,
-    from: impl AsRef<OsStr>,
+    source: impl AsRef<OsStr>,
     filter: &BackupFilter,
 ) -> Result<Archive> {
-    match open_any(storages, from.as_ref(), filter)? {
+    match open_any(storages, source.as_ref(), filter)? {
         OpenedFrom::Backup(archive) => Ok(*archive),
         OpenedFrom::Foreign(path) => {
-            let what = format!("cannot read {path:?}: it is not an archive of fullbore");
-            Err(Error::new(ErrorKind::Unsupported, what)
+            let message = format!("cannot read {path:?}: it is not an archive of fullbore");
+            Err(Error::new(ErrorKind::Unsupported, message)
                 .because(".tar.gz and .tar are plain streams, without a manifest")
                 .hint("`fullbore list`, `verify` and `restore` take any tar, as a stream"))
         }
@@ -72,13 +72,14 @@ pub fn open(
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_any(storages: &Storages, from: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
-    if from == "-" {
+pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> Result<OpenedFrom> {
+    // Every caller jumps between root, pages and frames, which a pipe cannot do.
+    if source == "-" {
         return Err(Error::new(ErrorKind::Usage, "this command needs random access and cannot read from standard input").hint(
             "put it into a file; `fullbore list`, `show`, `verify` and `restore` take a stream; \"./-\" is a file",
         ));
     }
-    let (location, backup) = place(from)?;
+    let (location, backup) = place(source)?;
     let path = match location.as_local() {
         Some(path) if !is_directory(&location) => path.to_owned(),
         _ => {
@@ -90,18 +91,18 @@ pub fn open_any(storages: &Storages, from: &OsStr, filter: &BackupFilter) -> Res
     let archive = Archive::open_file(storages, &path)?;
     match (archive, backup) {
         (Some(archive), Some(id)) if !archive.root.id.starts_with(id) && id != LATEST => {
-            let what = format!(
+            let message = format!(
                 "could not find backup {id:?} in {path:?}: the archive holds {:?}",
                 archive.root.id
             );
-            Err(Error::new(ErrorKind::NotFound, what))
+            Err(Error::new(ErrorKind::NotFound, message))
         }
         (Some(archive), _) => {
             filter.check(&archive.root)?;
             Ok(OpenedFrom::Backup(Box::new(archive)))
         }
         (None, _) => {
-            filter.must_be_empty(from)?;
+            filter.must_be_empty(source)?;
             Ok(OpenedFrom::Foreign(path))
         }
     }
@@ -150,10 +151,10 @@ fn is_directory(location: &Location) -> bool {
 /// As [`open`] and [`pick_exactly`]; [`ErrorKind::Usage`] if FROM is a file.
 pub fn locate(
     storages: &Storages,
-    from: &OsStr,
+    source: &OsStr,
     filter: &BackupFilter,
 ) -> Result<(Arc<dyn Objects>, String)> {
-    let (location, backup) = place(from)?;
+    let (location, backup) = place(source)?;
     if !is_directory(&location) {
         return Err(Error::new(
             ErrorKind::Usage,
@@ -167,33 +168,34 @@ pub fn locate(
 }
 
 /// Returns whether FROM is a repository without `@BACKUP`.
-pub fn is_repository(from: &OsStr) -> bool {
-    Location::parse(from).is_ok_and(|location| location.is_repository()) && !names_backup(from)
+pub fn is_repository(source: &OsStr) -> bool {
+    Location::parse(source).is_ok_and(|location| location.is_repository()) && !names_backup(source)
 }
 
 /// Returns whether a URL ends in `@BACKUP`. Every command reads it so, and none makes a repository there; a `/` at the end
 /// of the URL makes the `@` a part of the name.
-pub fn names_backup(from: &OsStr) -> bool {
-    let is_url = Location::parse(from).is_ok_and(|location| location.as_local().is_none());
-    is_url && parts_of_url(from).is_some()
+pub fn names_backup(source: &OsStr) -> bool {
+    let is_url = Location::parse(source).is_ok_and(|location| location.as_local().is_none());
+    is_url && parts_of_url(source).is_some()
 }
 
 /// Returns the location of FROM, and the backup named in it.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`].
-pub fn place(from: &OsStr) -> Result<(Location, Option<&str>)> {
-    let whole = Location::parse(from)?;
+pub fn place(source: &OsStr) -> Result<(Location, Option<&str>)> {
+    let whole = Location::parse(source)?;
     if whole.as_local().is_none() {
-        return match parts_of_url(from) {
+        return match parts_of_url(source) {
             Some((url, backup)) => Ok((Location::parse(url)?, Some(backup))),
             None => Ok((whole, None)),
         };
     }
+    // A path that exists as it is written wins: `@` is a legal character in names.
     if whole.look() != Found::Nothing {
         return Ok((whole, None));
     }
-    let split = parts(from).map(|(path, backup)| (Location::Local(path.to_owned()), backup));
+    let split = parts(source).map(|(path, backup)| (Location::Local(path.to_owned()), backup));
     match split {
         Some((location, backup)) if location.look() != Found::Nothing => {
             Ok((location, Some(backup)))
@@ -218,26 +220,26 @@ fn not_found_hint(location: &Location) -> String {
 }
 
 /// Returns FROM without its `@BACKUP`.
-pub fn without_backup(from: &OsStr) -> &OsStr {
-    match (place(from), parts(from)) {
+pub fn without_backup(source: &OsStr) -> &OsStr {
+    match (place(source), parts(source)) {
         (Ok((_, Some(_))), Some((path, _))) => path.as_os_str(),
-        _ => from,
+        _ => source,
     }
 }
 
 /// Returns the URL and the backup in `URL@BACKUP`. An `@` before the last slash belongs to the
 /// host.
-fn parts_of_url(from: &OsStr) -> Option<(&OsStr, &str)> {
-    let (url, backup) = parts(from)?;
+fn parts_of_url(source: &OsStr) -> Option<(&OsStr, &str)> {
+    let (url, backup) = parts(source)?;
     (!backup.contains('/')).then_some((url.as_os_str(), backup))
 }
 
 /// Returns the path and the backup in `PATH@BACKUP`. A path may have any bytes, an id is text.
-pub fn parts(from: &OsStr) -> Option<(&Path, &str)> {
-    let bytes = from.as_bytes();
-    let at = bytes.iter().rposition(|byte| *byte == b'@')?;
-    let backup = std::str::from_utf8(&bytes[at + 1..]).ok()?;
-    Some((Path::new(OsStr::from_bytes(&bytes[..at])), backup))
+pub fn parts(source: &OsStr) -> Option<(&Path, &str)> {
+    let bytes = source.as_bytes();
+    let position = bytes.iter().rposition(|byte| *byte == b'@')?;
+    let backup = std::str::from_utf8(&bytes[position + 1..]).ok()?;
+    Some((Path::new(OsStr::from_bytes(&bytes[..position])), backup))
 }
 
 /// Returns `REPOSITORY@BACKUP`.
@@ -288,8 +290,8 @@ fn is_listed(objects: &dyn Objects, id: &str) -> Result<bool> {
 }
 
 /// The error of a backup whose root is lost.
-pub(super) fn lost_root(what: &str) -> Error {
-    Error::corrupt(what)
+pub(super) fn lost_root(message: &str) -> Error {
+    Error::corrupt(message)
         .hint("`fullbore repair` rebuilds it, or tells you what else to do; @BACKUP selects another backup")
 }
 
@@ -317,11 +319,13 @@ pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Res
         .hint("give the beginning of an id, `latest`, or a time such as 2026-11-25 or 2d; `fullbore list` shows all of them"));
     }
     // The letters behind the time are enough, too.
-    let is_meant = |id: &&String| {
-        let letters = id.split_once('-').map_or("", |(_, letters)| letters);
-        id.starts_with(wanted) || letters.starts_with(wanted)
-    };
-    let found: Vec<&String> = ids.iter().filter(is_meant).collect();
+    let found: Vec<&String> = ids
+        .iter()
+        .filter(|id| {
+            let letters = id.split_once('-').map_or("", |(_, letters)| letters);
+            id.starts_with(wanted) || letters.starts_with(wanted)
+        })
+        .collect();
     match found[..] {
         [id] => Ok(id.clone()),
         [] => Err(none_found(objects, wanted, ids)?),
@@ -335,15 +339,15 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
         .into_iter()
         .find(|id| id.starts_with(wanted))
     {
-        let what = format!(
+        let message = format!(
             "could not find backup {wanted:?} in {repository}: {id:?} was interrupted and is incomplete"
         );
-        return Ok(Error::new(ErrorKind::NotFound, what).hint(GOES_ON));
+        return Ok(Error::new(ErrorKind::NotFound, message).hint(GOES_ON));
     }
     let Some(last) = ids.last() else {
         return no_backup(objects);
     };
-    let there = if ids.len() == 1 {
+    let known_ids = if ids.len() == 1 {
         "1 backup".to_owned()
     } else {
         format!("{} backups", ids.len())
@@ -352,7 +356,7 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
         ErrorKind::NotFound,
         format!("could not find backup {wanted:?} in {repository}"),
     )
-    .detail(format!("it holds {there}, the last is {last:?}"))
+    .detail(format!("it holds {known_ids}, the last is {last:?}"))
     .hint("`fullbore list` shows all of them"))
 }
 
@@ -384,22 +388,21 @@ pub fn no_backup(objects: &dyn Objects) -> Result<Error> {
     if cut_off.is_empty() {
         return Ok(none.hint("only completed backups can be used; `fullbore backup` makes one"));
     }
-    let line = |id: &String| format!("{id:?} was interrupted and is incomplete");
     Ok(cut_off
         .iter()
         .take(LISTED)
-        .map(line)
+        .map(|id| format!("{id:?} was interrupted and is incomplete"))
         .fold(none, Error::detail)
         .hint(GOES_ON))
 }
 
 fn several_found(wanted: &str, found: &[&String]) -> Error {
-    let what = format!(
+    let message = format!(
         "backup {wanted:?} is ambiguous: {} backups have this prefix",
         found.len()
     );
     let few = found.iter().take(LISTED).map(|id| id.as_str());
-    let error = few.fold(Error::new(ErrorKind::Usage, what), Error::detail);
+    let error = few.fold(Error::new(ErrorKind::Usage, message), Error::detail);
     let more = found.len().saturating_sub(LISTED);
     let error = if more > 0 {
         error.detail(format!("and {more} more"))
@@ -425,13 +428,14 @@ pub fn read_repository(objects: &dyn Objects) -> Result<Repository> {
     };
     let repository = parse_repository(&bytes, &objects.describe(layout::REPOSITORY))?;
     if repository.format > FORMAT {
-        let what = format!(
+        let message = format!(
             "cannot read {}: it has format {}, this program knows up to {FORMAT}",
             objects.describe(""),
             repository.format
         );
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+        return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
     }
+    // Only after the format is known to be ours: the check speaks of directories of a repository.
     if let Some(local) = objects.as_local() {
         local.check_backups_link()?;
     }
@@ -453,11 +457,11 @@ pub(super) fn parse_repository(bytes: &[u8], name: &str) -> Result<Repository> {
 pub(super) fn no_repository(objects: &dyn Objects) -> Error {
     let name = objects.describe("");
     if roots::ids(objects).is_ok_and(|backups| !backups.is_empty()) {
-        let what = format!(
+        let message = format!(
             "cannot read {name}: its file {:?} is missing",
             layout::REPOSITORY
         );
-        return Error::new(ErrorKind::NotFound, what)
+        return Error::new(ErrorKind::NotFound, message)
             .because("there are backups in it")
             .hint(REPAIRED);
     }
@@ -469,6 +473,7 @@ pub(super) fn no_repository(objects: &dyn Objects) -> Error {
         Some(local) => local.root().as_os_str().to_owned(),
         None => OsString::from(name.trim_matches('"')),
     };
+    // In a bucket `@` is common in names: only what looks like a backup is taken for one.
     let is_cloud = objects.as_local().is_none();
     let named = parts(&place).filter(|(_, id)| !is_cloud || is_backup_id(id) || *id == LATEST);
     none.hint(
@@ -507,10 +512,10 @@ fn ids_in_state(objects: &dyn Objects, state: BackupState) -> Result<Vec<String>
 
 /// Returns the ids of the backups of a listing that are in a state, oldest first.
 pub fn ids_of(files: &BTreeMap<String, BackupFiles>, state: BackupState) -> Vec<String> {
-    let of = files
+    let ids = files
         .iter()
         .filter(|(_, files)| files.state() == Some(state));
-    of.map(|(id, _)| id.clone()).collect()
+    ids.map(|(id, _)| id.clone()).collect()
 }
 
 /// Returns the partial roots of the interrupted backups of a listing, oldest first.
@@ -518,11 +523,12 @@ pub fn cut_off(objects: &dyn Objects, files: &BTreeMap<String, BackupFiles>) -> 
     let mut ids = ids_of(files, BackupState::Partial);
     ids.retain(|id| is_dead(objects, id));
     // A damaged partial root is of no use; and a concurrent prune may have forgotten it.
-    let read = |id: &String| {
-        let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
-        Root::open(&bytes, layout::PARTIAL).ok()
-    };
-    ids.iter().filter_map(read).collect()
+    ids.iter()
+        .filter_map(|id| {
+            let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
+            Root::open(&bytes, layout::PARTIAL).ok()
+        })
+        .collect()
 }
 
 /// Returns the ids of interrupted backups that can be resumed, oldest first.
@@ -554,8 +560,9 @@ pub fn listed_roots(
         .map(<[String]>::to_vec)
         .collect();
     let objects = objects.clone();
-    let read = move |ids: Vec<String>| read_roots(&*objects, ids);
-    batches.into_iter().flat_map(read)
+    batches
+        .into_iter()
+        .flat_map(move |ids| read_roots(&*objects, ids))
 }
 
 /// Backups that were forgotten since the listing are left out.

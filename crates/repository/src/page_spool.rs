@@ -58,13 +58,13 @@ impl PageSpool {
     /// The system's, about the temporary file; errors of the storage.
     pub(super) fn copy_to(&self, upload: &mut dyn Upload) -> Result<()> {
         let mut buffer = Vec::new();
-        let mut at = 0;
-        while let Some(file) = self.file.as_ref().filter(|_| at < self.file_bytes) {
-            buffer.resize(MEMORY_BYTES.min((self.file_bytes - at) as usize), 0);
-            file.read_exact_at(&mut buffer, at)
+        let mut offset = 0;
+        while let Some(file) = self.file.as_ref().filter(|_| offset < self.file_bytes) {
+            buffer.resize(MEMORY_BYTES.min((self.file_bytes - offset) as usize), 0);
+            file.read_exact_at(&mut buffer, offset)
                 .map_err(|error| Error::io("could not read pages in a temporary file", error))?;
             upload.append(&buffer)?;
-            at += buffer.len() as u64;
+            offset += buffer.len() as u64;
         }
         upload.append(&self.memory)
     }

@@ -159,21 +159,23 @@ pub(super) fn is_dead(objects: &dyn Objects, id: &str) -> bool {
 pub fn check(objects: &dyn Objects, root: &Root, listed: &HashMap<String, u64>) -> Result<()> {
     let hint = "nothing was committed; `fullbore verify` shows which backups are damaged";
     for (key, bytes) in roots::needs(root)? {
-        let what = format!(
+        let message = format!(
             "cannot commit backup {:?}: {key:?}, which it refers to,",
             root.id
         );
-        if listed.get(&key).is_some_and(|there| *there >= bytes) {
+        if listed.get(&key).is_some_and(|present| *present >= bytes) {
             continue;
         }
         match objects.stat(&key)? {
-            Some(there) if there >= bytes => {}
-            Some(there) => {
-                let what = format!("{what} has {there} bytes and had {bytes}");
-                return Err(Error::new(ErrorKind::Corrupt, what).hint(hint));
+            Some(present) if present >= bytes => {}
+            Some(present) => {
+                let message = format!("{message} has {present} bytes and had {bytes}");
+                return Err(Error::new(ErrorKind::Corrupt, message).hint(hint));
             }
             None => {
-                return Err(Error::new(ErrorKind::NotFound, format!("{what} is gone")).hint(hint));
+                return Err(
+                    Error::new(ErrorKind::NotFound, format!("{message} is gone")).hint(hint),
+                );
             }
         }
     }
@@ -218,8 +220,8 @@ pub(super) fn make_void(objects: &dyn Objects, id: &str) -> Result<bool> {
     if objects.put(&key, &void_root()?, &PutIf::Absent)? != Put::Refused {
         return Ok(true);
     }
-    let there = objects.get(&key)?;
-    Ok(there.is_some_and(|(root, _)| is_void(&root)))
+    let present = objects.get(&key)?;
+    Ok(present.is_some_and(|(root, _)| is_void(&root)))
 }
 
 /// Forgets a backup: it is not listed any more, and the rest of it stays until the next prune.
@@ -241,8 +243,8 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
     if objects.stat(&key(id, PARTIAL))?.is_some() {
         objects.delete(&[key(id, PARTIAL)])?;
     }
-    let still_listed = |error: Error| error.detail(format!("backup {id:?} is still listed"));
-    replace_by_mark(objects, id, ROOT, &root).map_err(still_listed)?;
+    replace_by_mark(objects, id, ROOT, &root)
+        .map_err(|error| error.detail(format!("backup {id:?} is still listed")))?;
     Ok(true)
 }
 
@@ -320,21 +322,15 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
     // Held until the backup is forgotten: a process that uses it as a base checks for it after
     // naming it.
     let lock = objects.lease(&intent_key(id), b"", Take::Dead)?;
-    let refused = |why: &str| {
-        Err(Error::new(
-            ErrorKind::Usage,
-            format!("cannot forget backup {id:?}: {why}"),
-        ))
-    };
     match lock {
         Leased::Ours(_) | Leased::Absent => {}
-        Leased::Held => return refused("it is running, or being pruned or copied"),
+        Leased::Held => return cannot_forget(id, "it is running, or being pruned or copied"),
         Leased::Unknown => {
             let hint = format!(
                 "if it is not running, remove {:?} and run the same command again",
                 intent_key(id)
             );
-            return refused("it may still be running").map_err(|error| error.hint(hint));
+            return cannot_forget(id, "it may still be running").map_err(|error| error.hint(hint));
         }
     }
     // The backup may have committed, and died, since the caller looked.
@@ -353,6 +349,13 @@ pub fn write_off(objects: &dyn Objects, id: &str) -> Result<bool> {
         )?;
     }
     Ok(is_lost)
+}
+
+fn cannot_forget(id: &str, reason: &str) -> Result<bool> {
+    Err(Error::new(
+        ErrorKind::Usage,
+        format!("cannot forget backup {id:?}: {reason}"),
+    ))
 }
 
 /// Gives up a live backup, in its own process. Objects that no other backup can have referred to
@@ -465,12 +468,14 @@ pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
 
 /// Returns the ids of the intents in a listing.
 pub(super) fn listed_intents(listed: &[ListedObject]) -> Vec<String> {
-    let id_of = |object: &ListedObject| {
-        let below = object.key.strip_prefix(INTENTS)?.strip_prefix('/')?;
-        let id = below.strip_suffix(".json")?;
-        is_backup_id(id).then(|| id.to_owned())
-    };
-    listed.iter().filter_map(id_of).collect()
+    listed
+        .iter()
+        .filter_map(|object| {
+            let below = object.key.strip_prefix(INTENTS)?.strip_prefix('/')?;
+            let id = below.strip_suffix(".json")?;
+            is_backup_id(id).then(|| id.to_owned())
+        })
+        .collect()
 }
 
 /// Removes the intents that no process holds: their backups are dead. Objects of a dead backup
@@ -554,9 +559,15 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
 
 /// Returns whether another backup refers to this one.
 fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
-    for (by, document) in roots::documents(objects, Documents::new())? {
+    for (referrer, document) in roots::documents(objects, Documents::new())? {
         let counts = !matches!(document.state, BackupState::Forgotten | BackupState::Void);
-        if counts && document.facts(&by)?.others.iter().any(|other| other == id) {
+        if counts
+            && document
+                .facts(&referrer)?
+                .others
+                .iter()
+                .any(|other| other == id)
+        {
             return Ok(true);
         }
     }
@@ -601,8 +612,7 @@ pub(super) fn fence(
         return Ok(());
     }
     let files = backup_files(objects)?;
-    let is_open = |id: &&&String| !files.get(**id).is_some_and(|files| files.has(ROOT));
     dead.iter()
-        .filter(is_open)
+        .filter(|id| !files.get(**id).is_some_and(|files| files.has(ROOT)))
         .try_for_each(|id| make_void(objects, id).map(drop))
 }

@@ -159,6 +159,8 @@ struct PruneSurvey {
 impl PruneSurvey {
     /// Step 0. In this order: an intent exists before the first file, and until there is a root.
     fn look(objects: &dyn Objects, known: Documents) -> Result<Self> {
+        // Files before intents, intents before documents: a file that is listed here has an intent,
+        // or its document is found below.
         let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
         let alive = alive(objects, &announced, &HeldLeases::new())?;
@@ -197,6 +199,7 @@ impl PruneSurvey {
             own_intents: BTreeSet::new(),
             lacks_conditions: false,
         };
+        // After all documents: a candidate is an object that none of them mentions.
         first.candidates = first.unmentioned()?;
         first.tombstones = tombstones(objects)?;
         Ok(first)
@@ -229,8 +232,6 @@ impl PruneSurvey {
         });
         let mut kept = HashSet::new();
         // A base that became void before any object of it could be used mentions no objects.
-        let is_mute =
-            |document: &Document| document.state == BackupState::Void && document.facts.is_none();
         for (id, document) in counts
             .chain(bases)
             .filter(|(_, document)| !is_mute(document))
@@ -249,21 +250,19 @@ impl PruneSurvey {
             .iter()
             .map(|candidate| &candidate.id)
             .collect();
-        let may_go = |id: &&String| {
-            has_candidate.contains(id)
-                || self.forgotten.contains(*id)
-                || !self.documents.contains_key(*id)
-        };
         // A void backup that was pruned before has no objects left.
-        let has_rest = |id: &&String| {
-            self.files[*id].names().any(|name| name != ROOT)
-                || self.files[*id].state() != Some(BackupState::Void)
-        };
         let ids: Vec<String> = self
             .files
             .keys()
-            .filter(may_go)
-            .filter(has_rest)
+            .filter(|id| {
+                has_candidate.contains(id)
+                    || self.forgotten.contains(*id)
+                    || !self.documents.contains_key(*id)
+            })
+            .filter(|id| {
+                self.files[*id].names().any(|name| name != ROOT)
+                    || self.files[*id].state() != Some(BackupState::Void)
+            })
             .cloned()
             .collect();
         let mut claims = HeldLeases::new();
@@ -281,9 +280,9 @@ impl PruneSurvey {
                 Leased::Unknown => continue,
                 Leased::Ours(lease) => Some(lease),
             };
-            let before = self.documents.get(&id).map(|document| document.state);
+            let previous = self.documents.get(&id).map(|document| document.state);
             match lease {
-                Some(lease) if roots::state(objects, &id)? == before => {
+                Some(lease) if roots::state(objects, &id)? == previous => {
                     claims.insert(id, lease);
                 }
                 _ => self.leave(&id),
@@ -313,7 +312,7 @@ impl PruneSurvey {
         self.candidates.retain(|candidate| candidate.id != id);
         self.forgotten.remove(id);
         self.superseded.remove(id);
-        self.tombstones.retain(|(of, _)| of != id);
+        self.tombstones.retain(|(owner, _)| owner != id);
     }
 
     /// Step 1; and makes every forgetting durable before objects are deleted.
@@ -354,6 +353,7 @@ impl PruneSurvey {
     ) -> Result<(BTreeSet<String>, HashSet<String>)> {
         let mut announced = intents(objects)?;
         announced.retain(|id| !self.own_intents.contains(id));
+        // Without conditional requests no lease proves that a backup is dead.
         if self.lacks_conditions {
             refuse_doubt(objects, announced.first())?;
         }
@@ -417,12 +417,11 @@ impl PruneSurvey {
 
     /// Returns the keys of candidates that are still there.
     fn left(&self, objects: &dyn Objects) -> Result<HashSet<String>> {
-        let there = backup_files(objects)?;
-        let is_left = |candidate: &&PruneCandidate| {
-            let files = there.get(&candidate.id);
+        let present = backup_files(objects)?;
+        let left = self.candidates.iter().filter(|candidate| {
+            let files = present.get(&candidate.id);
             files.is_some_and(|files| files.has(&candidate.name))
-        };
-        let left = self.candidates.iter().filter(is_left);
+        });
         Ok(left.map(PruneCandidate::key).collect())
     }
 
@@ -445,8 +444,8 @@ impl PruneSurvey {
             return Ok(());
         }
         // Listed again: a single failed lookup makes a directory look empty.
-        let there = files_of(objects, id)?;
-        if there.has(FORGOTTEN) && !there.has_objects() {
+        let present = files_of(objects, id)?;
+        if present.has(FORGOTTEN) && !present.has_objects() {
             must_be_ours(objects, id, claims)?;
             objects.delete(&[key(id, FORGOTTEN)])?;
         }
@@ -471,6 +470,7 @@ impl PruneSurvey {
             let mut remains = BackupRemains::default();
             for name in files.names().filter(|name| is_deletable(name, state)) {
                 let key = key(id, name);
+                // The first arm that fits counts: an object is in one sum only.
                 let amount = match (going.contains(&key), is_unlisted, state) {
                     (true, ..) if left.contains(&key) => &mut remains.undeleted,
                     (true, ..) => &mut remains.freed,
@@ -504,17 +504,21 @@ impl PruneSurvey {
     }
 }
 
+fn is_mute(document: &Document) -> bool {
+    document.state == BackupState::Void && document.facts.is_none()
+}
+
 /// Refuses to delete after the lease may have been lost: a copy may be restoring objects with these
 /// names.
 fn must_be_ours(objects: &dyn Objects, id: &str, claims: &HeldLeases) -> Result<()> {
     if claims.get(id).is_none_or(|lease| lease.is_ours()) {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "could not prune backup {id:?} in {}: its lease was lost",
         objects.describe("")
     );
-    Err(Error::new(ErrorKind::Unreachable, what)
+    Err(Error::new(ErrorKind::Unreachable, message)
         .because("this host did not renew it in time")
         .hint("run the same command again"))
 }
@@ -525,11 +529,11 @@ fn refuse_doubt(objects: &dyn Objects, doubtful: Option<&String>) -> Result<()> 
     let Some(id) = doubtful.filter(|_| !objects.abilities().has_locks) else {
         return Ok(());
     };
-    let what = format!(
+    let message = format!(
         "cannot prune {}: backup {id:?} may be running",
         objects.describe("")
     );
-    Err(Error::new(ErrorKind::Unsupported, what)
+    Err(Error::new(ErrorKind::Unsupported, message)
         .because("the storage has no conditional puts, so this cannot be found out")
         .hint(format!(
             "prune while no backup runs; if none does, remove {:?}",
@@ -556,11 +560,13 @@ fn refuse_loss<'a>(
     for (id, files) in undocumented.filter(|(_, files)| files.has_objects()) {
         // An object that disappeared together with its document is no loss; a new object belongs to
         // a live backup.
-        let there = files_of(objects, id)?;
-        let is_left = there.names().any(|name| is_object(name) && files.has(name));
+        let present = files_of(objects, id)?;
+        let is_left = present
+            .names()
+            .any(|name| is_object(name) && files.has(name));
         if is_left && roots::state(objects, id)?.is_none() {
-            let what = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
-            return Err(Error::corrupt(what)
+            let message = format!("cannot prune: the root {:?} is missing", key(id, ROOT));
+            return Err(Error::corrupt(message)
                 .because("without it the objects that this backup needs are unknown")
                 .hint(
                     "`fullbore repair` rebuilds it; to give the backup up, name its id to `fullbore forget`",

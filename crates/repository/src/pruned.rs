@@ -86,10 +86,10 @@ impl Pruned {
         }
     }
 
-    fn sum(&self, of: impl Fn(&BackupRemains) -> ObjectCount) -> ObjectCount {
+    fn sum(&self, count: impl Fn(&BackupRemains) -> ObjectCount) -> ObjectCount {
         self.backups
             .values()
-            .map(of)
+            .map(count)
             .fold(ObjectCount::default(), |sum, more| ObjectCount {
                 segments: sum.segments.saturating_add(more.segments),
                 bytes: sum.bytes.saturating_add(more.bytes),

@@ -47,14 +47,16 @@ impl RenameIndex {
     /// Their pages are not kept.
     pub(super) fn find(&mut self, archive: &Archive, entry: &Entry) -> Option<Vec<PageItem>> {
         self.asked += 1;
+        // The index reads all pages of the base. In a large base it is made only when many files
+        // ask.
         if entry.inode == 0 || (archive.root.pages.len() > FEW_PAGES && self.asked < PATIENCE) {
             return None;
         }
         let index = self.index.get_or_insert_with(|| index(archive));
-        let at = index
+        let position = index
             .binary_search_by_key(&entry.inode, |(inode, ..)| *inode)
             .ok()?;
-        let (_, page, record) = index[at];
+        let (_, page, record) = index[position];
         let item = PageItem::new(self.page(archive, page, entry.size())?, record as usize)?;
         self.found += 1;
         if item.more {
@@ -66,8 +68,8 @@ impl RenameIndex {
 
     /// Returns a page, if it is worth reading for a file of `size` bytes.
     fn page(&mut self, archive: &Archive, number: u32, size: u64) -> Option<Arc<ManifestPage>> {
-        if let Some(at) = self.pages.iter().position(|(kept, _)| *kept == number) {
-            self.pages[..=at].rotate_right(1);
+        if let Some(index) = self.pages.iter().position(|(kept, _)| *kept == number) {
+            self.pages[..=index].rotate_right(1);
             return self.pages.first().map(|(_, page)| page.clone());
         }
         if size < LARGE_BYTES && self.read > FEW_PAGES + self.found / FILES_OF_A_PAGE {
@@ -91,14 +93,14 @@ fn index(archive: &Archive) -> Vec<RenamedRecord> {
                 continue;
             }
         };
-        for (at, record) in page.records.iter().enumerate() {
+        for (position, record) in page.records.iter().enumerate() {
             let size = record.entry.size();
             if record.entry.is_file()
                 && record.from == 0
                 && record.entry.inode != 0
                 && size >= least
             {
-                places.push((size, (record.entry.inode, number as u32, at as u32)));
+                places.push((size, (record.entry.inode, number as u32, position as u32)));
             }
         }
         if places.len() > 2 * MAX_FILES {
@@ -113,15 +115,15 @@ fn index(archive: &Archive) -> Vec<RenamedRecord> {
     // Files with the same inode number are on several devices, so the number does not identify one
     // of them.
     let mut unique: Vec<RenamedRecord> = Vec::with_capacity(places.len());
-    let alone = |at: usize| {
-        let inode = places[at].0;
-        (at == 0 || places[at - 1].0 != inode)
-            && places.get(at + 1).is_none_or(|next| next.0 != inode)
+    let alone = |position: usize| {
+        let inode = places[position].0;
+        (position == 0 || places[position - 1].0 != inode)
+            && places.get(position + 1).is_none_or(|next| next.0 != inode)
     };
     unique.extend(
         (0..places.len())
-            .filter(|at| alone(*at))
-            .map(|at| places[at]),
+            .filter(|position| alone(*position))
+            .map(|position| places[position]),
     );
     unique
 }

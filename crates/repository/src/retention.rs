@@ -89,13 +89,16 @@ impl RetentionRules {
         order.sort_by(|a, b| group[*b].id.cmp(&group[*a].id));
         let mut reasons: Vec<Vec<String>> = vec![Vec::new(); group.len()];
         for (count, name, period) in self.counts() {
-            for at in newest_of_periods(group, &order, count, period, zone) {
-                reasons[at].push(name.to_owned());
+            for index in newest_of_periods(group, &order, count, period, zone) {
+                reasons[index].push(name.to_owned());
             }
         }
-        let since = self.since(group, now, zone);
+        let earliest = self.since(group, now, zone);
         for (candidate, reasons) in group.iter().zip(&mut reasons) {
-            if since.as_ref().is_some_and(|since| candidate.time >= *since) {
+            if earliest
+                .as_ref()
+                .is_some_and(|earliest| candidate.time >= *earliest)
+            {
                 reasons.push("within".to_owned());
             }
             let tag = self.tags.iter().find(|tag| tag.is_in(&candidate.tags));
@@ -112,8 +115,8 @@ impl RetentionRules {
             (|one| one.complete, "last complete"),
         ];
         for (is_good, name) in guards {
-            if let Some(at) = last_that(is_good, group, &order, &reasons) {
-                reasons[at].push(name.to_owned());
+            if let Some(index) = last_that(is_good, group, &order, &reasons) {
+                reasons[index].push(name.to_owned());
             }
         }
         reasons
@@ -138,7 +141,7 @@ impl RetentionRules {
             newest
                 .to_zoned(zone.clone())
                 .checked_sub(span)
-                .map_or(Timestamp::MIN, |since: Zoned| since.timestamp()),
+                .map_or(Timestamp::MIN, |earliest: Zoned| earliest.timestamp()),
         )
     }
 }
@@ -154,8 +157,8 @@ fn newest_of_periods(
 ) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let mut newest = Vec::new();
-    for at in order {
-        let candidate = &group[*at];
+    for index in order {
+        let candidate = &group[*index];
         let is_new = if period.is_empty() {
             seen.insert(candidate.id.clone())
         } else {
@@ -166,7 +169,7 @@ fn newest_of_periods(
             break;
         }
         if is_new {
-            newest.push(*at);
+            newest.push(*index);
         }
     }
     newest
@@ -191,7 +194,7 @@ fn last_that(
     if good.any(|is_good| is_good) {
         return None;
     }
-    order.iter().copied().find(|at| is_good(&group[*at]))
+    order.iter().copied().find(|index| is_good(&group[*index]))
 }
 
 impl TagRule {
@@ -230,6 +233,7 @@ pub fn span(text: &str) -> Option<Span> {
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let number: i64 = rest[..digits].parse().ok()?;
         let unit = rest[digits..].chars().next()?;
+        // Units behind the one that was found are left: this forbids repetition and another order.
         units = &units[units.find(unit)? + 1..];
         span = match unit {
             'y' => span.try_years(number),

@@ -216,7 +216,7 @@ pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
 /// [`ErrorKind::Corrupt`] for a root that is damaged, [`ErrorKind::Unsupported`] for any document of a newer program, or the
 /// storage's.
 pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
-    let (mut found, mut before) = (known, None);
+    let (mut found, mut previous) = (known, None);
     loop {
         let files = backup_files(objects)?;
         let seen: Vec<_> = files
@@ -234,10 +234,11 @@ pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
                 found.extend(document?.map(|document| (id.clone(), document)));
             }
         }
-        if before.as_ref() == Some(&seen) {
+        // A single listing can miss an object that appears while it runs.
+        if previous.as_ref() == Some(&seen) {
             return Ok(found);
         }
-        before = Some(seen);
+        previous = Some(seen);
     }
 }
 
@@ -284,6 +285,8 @@ fn read(objects: &dyn Objects, id: &str, state: BackupState) -> Result<Option<Do
             state,
             facts: Some(Arc::new(facts)),
         })),
+        // An unlisted backup has promised nothing yet. Of a listed one
+        // the needs must be known.
         Err(error) if error.kind == ErrorKind::Corrupt && state != BackupState::Listed => {
             Ok(Some(Document { state, facts: None }))
         }
@@ -330,8 +333,9 @@ impl Document {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged.
     pub fn facts(&self, id: &str) -> Result<&RootFacts> {
-        let damaged = || Error::corrupt(format!("{:?} is damaged", key(id, self.state.file())));
-        self.facts.as_deref().ok_or_else(damaged)
+        self.facts
+            .as_deref()
+            .ok_or_else(|| Error::corrupt(format!("{:?} is damaged", key(id, self.state.file()))))
     }
 }
 

@@ -103,14 +103,14 @@ fn open_one(
 fn without_root(
     objects: &Arc<dyn Objects>,
     name: &str,
-    before: &BackupFiles,
+    earlier: &BackupFiles,
     repository: &str,
 ) -> Result<FoundDirectory> {
     if objects.stat(&intent_key(name))?.is_some() {
         return Ok(FoundDirectory::Leftover);
     }
     let files = files_of(&**objects, name)?;
-    if files != *before {
+    if files != *earlier {
         return open_one(objects, name, &files, repository);
     }
     if files.state().is_none() && files.has_objects() {

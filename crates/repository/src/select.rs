@@ -86,10 +86,14 @@ impl BackupFilter {
     }
 
     fn selects_source(&self, source: &SourceInfo) -> bool {
-        let has = |path: &OsString| source.paths.iter().any(|of_it| of_it.0 == path.as_bytes());
         let is_alone = !self.is_exact || source.paths.len() == self.paths.len();
         let is_host = self.host.as_ref().is_none_or(|host| *host == source.host);
-        is_host && is_alone && self.paths.iter().all(has)
+        is_host
+            && is_alone
+            && self
+                .paths
+                .iter()
+                .all(|path| source.paths.iter().any(|of_it| of_it.0 == path.as_bytes()))
     }
 
     /// Returns whether the filter selects this backup of a repository. Tags of annotations count;
@@ -111,8 +115,8 @@ impl BackupFilter {
         if self.selects(root) {
             return Ok(());
         }
-        let what = format!("cannot use backup {:?}: {self} does not select it", root.id);
-        Err(Error::new(ErrorKind::Usage, what)
+        let message = format!("cannot use backup {:?}: {self} does not select it", root.id);
+        Err(Error::new(ErrorKind::Usage, message)
             .because(format!("it is of {}", text_of(&root.source))))
     }
 
@@ -120,14 +124,14 @@ impl BackupFilter {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if it is not empty.
-    pub fn must_be_empty(&self, from: &OsStr) -> Result<()> {
+    pub fn must_be_empty(&self, source: &OsStr) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        let what = format!(
-            "cannot select a backup by {self}: {from:?} is not a repository or archive of fullbore"
+        let message = format!(
+            "cannot select a backup by {self}: {source:?} is not a repository or archive of fullbore"
         );
-        Err(Error::new(ErrorKind::Usage, what))
+        Err(Error::new(ErrorKind::Usage, message))
     }
 
     /// The error of a repository without any selected backup: it lists the sources that exist.
@@ -143,19 +147,12 @@ impl BackupFilter {
         if all.0.is_empty() {
             return no_backup(&**objects);
         }
-        let what = format!(
+        let message = format!(
             "could not find a backup in {} that {self} selects",
             objects.describe("")
         );
-        let tags = |kin: &SourceBackups| match self.tags.is_empty() || kin.tags.is_empty() {
-            true => String::new(),
-            false => format!(
-                ", with {}",
-                kin.tags.iter().cloned().collect::<Vec<_>>().join(" ")
-            ),
-        };
-        let line = |kin: &SourceBackups| format!("{kin}{}", tags(kin));
-        let error = all.list(Error::new(ErrorKind::NotFound, what), |error, kin| {
+        let line = |kin: &SourceBackups| format!("{kin}{}", tags_of(self, kin));
+        let error = all.list(Error::new(ErrorKind::NotFound, message), |error, kin| {
             error.detail(line(kin))
         });
         Ok(error.hint(
@@ -206,9 +203,12 @@ impl BackupFilter {
         let readable = newest.clone().max(damaged);
         match (readable, lost) {
             (readable, Some(lost)) if readable.as_ref() < Some(&lost) => {
-                let what = format!("the root of backup {lost:?} is lost");
-                let than = newest.map(|newest| format!(", which is later than {newest:?}"));
-                Err(lost_root(&format!("{what}{}", than.unwrap_or_default())))
+                let message = format!("the root of backup {lost:?} is lost");
+                let comparison = newest.map(|newest| format!(", which is later than {newest:?}"));
+                Err(lost_root(&format!(
+                    "{message}{}",
+                    comparison.unwrap_or_default()
+                )))
             }
             (Some(id), _) => Ok(id),
             (None, _) => Err(with_later_backups(objects, self.none_selected(objects)?)),
@@ -240,18 +240,19 @@ impl BackupFilter {
         if sources.0.len() < 2 {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "cannot tell which backup is meant: {} has backups of {} sources",
             objects.describe(""),
             sources.0.len()
         );
-        let error = sources.list(Error::new(ErrorKind::Usage, what), |error, kin| {
+        let error = sources.list(Error::new(ErrorKind::Usage, message), |error, kin| {
             error
                 .detail(kin.to_string())
                 .detail(format!("    {}", self.way(kin, sources)))
         });
         let options = "choose one with --host, --path or --tag, or a backup with @ID; `fullbore list` shows them";
         let ids = "name a backup by its id; `fullbore list` shows them";
+        // Options for hosts and paths would select nothing: the names in the roots are sealed.
         if Sealing::of(&**objects) == Sealing::Locked {
             return Err(error.hint(
                 "hosts and paths are encrypted: give --key FILE, which shows and reads them",
@@ -305,8 +306,9 @@ impl BackupFilter {
             .iter()
             .map(|path| OsString::from_vec(path.0.clone()))
             .collect();
+        // The shortest command first.
         let tries = [(None, &paths[..]), (host.clone(), &[]), (host, &paths[..])];
-        let is_alone = |(host, paths): &(Option<String>, &[OsString])| {
+        let (host, paths) = tries.into_iter().find(|(host, paths)| {
             let filter = Self {
                 host: host.clone(),
                 paths: paths.to_vec(),
@@ -317,8 +319,7 @@ impl BackupFilter {
                 .filter(|kin| filter.selects_source(&kin.source))
                 .count()
                 == 1
-        };
-        let (host, paths) = tries.into_iter().find(is_alone)?;
+        })?;
         let host = host
             .into_iter()
             .flat_map(|host| [OsString::from("--host"), host.into()]);
@@ -330,6 +331,16 @@ impl BackupFilter {
             )
             .collect(),
         )
+    }
+}
+
+fn tags_of(filter: &BackupFilter, kin: &SourceBackups) -> String {
+    match filter.tags.is_empty() || kin.tags.is_empty() {
+        true => String::new(),
+        false => format!(
+            ", with {}",
+            kin.tags.iter().cloned().collect::<Vec<_>>().join(" ")
+        ),
     }
 }
 
@@ -394,10 +405,11 @@ struct SourceBackups {
 impl SourceList {
     /// Adds a backup; the oldest come first.
     pub fn add(&mut self, root: &Root) {
-        let at = self
+        let index = self
             .0
             .iter()
             .position(|kin| kin.source == root.source)
+            // A list, no map: sources keep the order in which they first had a backup.
             .unwrap_or_else(|| {
                 let (newest, time) = Default::default();
                 self.0.push(SourceBackups {
@@ -409,7 +421,7 @@ impl SourceList {
                 });
                 self.0.len() - 1
             });
-        let kin = &mut self.0[at];
+        let kin = &mut self.0[index];
         kin.backups += 1;
         (kin.newest, kin.time) = (root.id.clone(), root.time.clone());
         kin.tags
@@ -459,21 +471,29 @@ fn text_of(source: &SourceInfo) -> String {
 
 /// Quotes a word for a shell; bytes that are not text are quoted as bash does.
 pub fn shell_word(word: &OsStr) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%^".contains(byte);
     let bytes = word.as_bytes();
     match std::str::from_utf8(bytes) {
-        Ok(text) if !bytes.is_empty() && bytes.iter().all(is_plain) => text.to_owned(),
+        Ok(text) if !bytes.is_empty() && bytes.iter().all(is_plain_in_shell) => text.to_owned(),
         Ok(text) if !text.contains(char::is_control) => {
             format!("'{}'", text.replace('\'', "'\\''"))
         }
         _ => {
-            let escaped = |byte: &u8| match byte {
-                byte if is_plain(byte) => char::from(*byte).to_string(),
-                byte => format!("\\x{byte:02x}"),
-            };
-            format!("$'{}'", bytes.iter().map(escaped).collect::<String>())
+            format!(
+                "$'{}'",
+                bytes
+                    .iter()
+                    .map(|byte| match byte {
+                        byte if is_plain_in_shell(byte) => char::from(*byte).to_string(),
+                        byte => format!("\\x{byte:02x}"),
+                    })
+                    .collect::<String>()
+            )
         }
     }
+}
+
+fn is_plain_in_shell(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/._-+=:,@%^".contains(byte)
 }
 
 #[cfg(test)]

@@ -77,14 +77,10 @@ impl BackupSelector {
 
 /// Returns the time that a text means.
 fn time(text: &str, now: &Zoned) -> Option<TimeSpan> {
-    let begin_of = |date: Date| {
-        let begin = date.to_zoned(now.time_zone().clone()).ok()?;
-        Some(begin.timestamp())
-    };
     let day = |date: Date| {
-        let next = begin_of(date.tomorrow().ok()?)?;
+        let next = begin_of_day(now, date.tomorrow().ok()?)?;
         let end = next.checked_sub(1.nanosecond()).ok()?;
-        let begin = begin_of(date)?;
+        let begin = begin_of_day(now, date)?;
         Some(TimeSpan { begin, end })
     };
     match text {
@@ -113,6 +109,11 @@ fn time(text: &str, now: &Zoned) -> Option<TimeSpan> {
     };
     let end = begin.checked_add(length).ok()?;
     Some(TimeSpan { begin, end })
+}
+
+fn begin_of_day(now: &Zoned, date: Date) -> Option<Timestamp> {
+    let begin = date.to_zoned(now.time_zone().clone()).ok()?;
+    Some(begin.timestamp())
 }
 
 /// A backup that may be chosen, or one whose root cannot be read.
@@ -173,10 +174,10 @@ impl BackupFilter {
         };
         let readable = all.iter().filter(|one| one.time.is_some());
         let chosen = readable.rev().nth(back);
-        let from = chosen.map_or("", |chosen| &chosen.id);
+        let lower = chosen.map_or("", |chosen| &chosen.id);
         match all
             .iter()
-            .find(|one| one.time.is_none() && one.id.as_str() > from)
+            .find(|one| one.time.is_none() && one.id.as_str() > lower)
         {
             Some(lost) => Err(lost_root(&format!(
                 "the root of backup {:?}, which may be the one, cannot be read",
@@ -202,7 +203,7 @@ pub(super) fn id_time(id: &str) -> Option<Timestamp> {
 
 fn none_chosen(selector: &BackupSelector, objects: &dyn Objects, oldest: Option<String>) -> Error {
     let repository = objects.describe("");
-    let what = match selector.limit() {
+    let message = match selector.limit() {
         Some(limit) => {
             let time = limit.to_zoned(jiff::tz::TimeZone::system());
             let time = time.strftime("%Y-%m-%d %H:%M:%S %:z");
@@ -210,7 +211,7 @@ fn none_chosen(selector: &BackupSelector, objects: &dyn Objects, oldest: Option<
         }
         None => format!("could not find so many backups in {repository}"),
     };
-    let error = Error::new(ErrorKind::NotFound, what).hint("`fullbore list` shows all backups");
+    let error = Error::new(ErrorKind::NotFound, message).hint("`fullbore list` shows all backups");
     match oldest {
         Some(oldest) => error.detail(format!("the oldest is {oldest:?}")),
         None => error,

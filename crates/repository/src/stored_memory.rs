@@ -166,8 +166,9 @@ impl StoredMemory {
                 memory
             }
             MemoryUser::Keyed(ring) => {
-                let is_proved = |proven: &ProvenMemory| proven.is_proved(ring).unwrap_or(false);
-                let proven = self.proven.filter(is_proved);
+                let proven = self
+                    .proven
+                    .filter(|proven| proven.is_proved(ring).unwrap_or(false));
                 proven.map_or_else(VerifyMemory::default, |proven| found(proven.found))
             }
         }

@@ -53,11 +53,11 @@ impl VerifyMemory {
                 stream: row.stream,
                 number: row.number,
             };
-            let mut at = 0;
+            let mut position = 0;
             for (count, time) in row.runs {
                 let (count, time) = (count.min(left), if time > now { 0 } else { time });
-                (at..at + count).for_each(|index| memory.note(&id, index, time));
-                (at, left) = (at + count, left - count);
+                (position..position + count).for_each(|index| memory.note(&id, index, time));
+                (position, left) = (position + count, left - count);
             }
         }
         memory
@@ -150,16 +150,16 @@ impl VerifyMemory {
     }
 }
 
-/// Proves the memory anew after a rotation: `before` are the objects with the key as it was, `after` those with the new one.
+/// Proves the memory anew after a rotation: `old` are the objects with the key as it was, `new` those with the new one.
 ///
 /// # Errors
 /// Those of writing it.
-pub fn carry_memory(before: &dyn Objects, after: &dyn Objects) -> Result<()> {
-    let memory = VerifyMemory::read(before);
+pub fn carry_memory(old: &dyn Objects, new: &dyn Objects) -> Result<()> {
+    let memory = VerifyMemory::read(old);
     if memory == VerifyMemory::default() {
         return Ok(());
     }
-    memory.write(after)
+    memory.write(new)
 }
 
 /// The outcome of a verification of all data, to be remembered.

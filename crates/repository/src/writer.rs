@@ -95,8 +95,12 @@ impl RepositoryWriter {
         };
         let prepare = || {
             // Where leases prove nothing, the backup that left something may be alive.
-            let clears = || (!repository.lacks_conditions).then(|| clear(&objects, &look.intents));
-            run_both(is_far, clears, settle).1
+            run_both(
+                is_far,
+                || (!repository.lacks_conditions).then(|| clear(&objects, &look.intents)),
+                settle,
+            )
+            .1
         };
         let announce = || HeldIntent::announce(&objects, host, id, time);
         // Intents that were left are removed first: each takes several steps.
@@ -131,19 +135,24 @@ impl RepositoryWriter {
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
+        // Before and after: if the lease was lost meanwhile, a prune may have deleted what the root
+        // names.
         self.intent.check()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
         let root = Root::open(root, &root_name)?;
         let bases = root.referenced_backups();
         let is_far = self.objects.answers_late();
-        let settle_and_list = || {
-            let settle = || protocol::settle_all(&*self.objects, &bases);
-            run_both(is_far, settle, || {
-                protocol::listed_needs(&*self.objects, &root)
-            })
-        };
-        let store = || self.store_manifest();
-        let (manifest, (settled, listed)) = run_both(is_far, store, settle_and_list);
+        let (manifest, (settled, listed)) = run_both(
+            is_far,
+            || self.store_manifest(),
+            || {
+                run_both(
+                    is_far,
+                    || protocol::settle_all(&*self.objects, &bases),
+                    || protocol::listed_needs(&*self.objects, &root),
+                )
+            },
+        );
         let StoredObject { bytes, .. } = manifest?;
         settled?;
         let mut listed = listed?;
@@ -275,22 +284,23 @@ pub(super) fn put_root(objects: &dyn Objects, id: &str, root: &[u8]) -> Result<(
 
 /// Completes the error of a commit that was undone as far as possible: notes whether the root still
 /// exists.
-pub(super) fn is_left(objects: &dyn Objects, root_key: &str, what: &str, error: Error) -> Error {
-    let is_void_root = |bytes: u64| {
-        bytes == VOID_ROOT_BYTES
-            && matches!(objects.get(root_key), Ok(Some((root, _))) if is_void(&root))
-    };
+pub(super) fn is_left(objects: &dyn Objects, root_key: &str, message: &str, error: Error) -> Error {
     let is_listed = match objects.stat(root_key) {
         Ok(None) => false,
-        Ok(Some(bytes)) => !is_void_root(bytes),
+        Ok(Some(bytes)) => !is_void_root(objects, root_key, bytes),
         Err(_) => true,
     };
     commit_flag::set(is_listed);
     if is_listed {
-        error.detail(format!("the {what} is listed, but may not be durable"))
+        error.detail(format!("the {message} is listed, but may not be durable"))
     } else {
         error
     }
+}
+
+fn is_void_root(objects: &dyn Objects, root_key: &str, bytes: u64) -> bool {
+    bytes == VOID_ROOT_BYTES
+        && matches!(objects.get(root_key), Ok(Some((root, _))) if is_void(&root))
 }
 
 /// Removes the partial root of a listed backup: it is of no use any more, and harmless.
@@ -330,11 +340,11 @@ pub(super) fn open_or_make(
     {
         local_place::check_new(local.root())?;
     }
-    let there = match known {
+    let stored = match known {
         Some(bytes) => Some(bytes.to_vec()),
         None => objects.get(REPOSITORY)?.map(|(bytes, _)| bytes),
     };
-    if let Some(bytes) = there {
+    if let Some(bytes) = stored {
         if let Some(local) = objects.as_local() {
             local.check_backups_link()?;
         }
@@ -364,8 +374,8 @@ pub(super) fn open_or_make(
     // repository.
     let Some((bytes, _)) = objects.get(REPOSITORY)? else {
         put.map_or(Ok(()), Err)?;
-        let what = format!("could not find {}", objects.describe(REPOSITORY));
-        return Err(Error::new(ErrorKind::NotFound, what).because("it was removed meanwhile"));
+        let message = format!("could not find {}", objects.describe(REPOSITORY));
+        return Err(Error::new(ErrorKind::NotFound, message).because("it was removed meanwhile"));
     };
     let repository = open(objects, &bytes)?;
     let is_new = true;
@@ -387,11 +397,11 @@ pub fn lacks_conditions(objects: &dyn Objects) -> Result<bool> {
 fn open(objects: &dyn Objects, bytes: &[u8]) -> Result<Repository> {
     let repository = parse_repository(bytes, &objects.describe(REPOSITORY))?;
     if repository.format > FORMAT {
-        let what = format!(
+        let message = format!(
             "cannot write to a repository of format {}: this program knows {FORMAT}",
             repository.format
         );
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+        return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
     }
     Ok(repository)
 }
@@ -488,11 +498,10 @@ impl SegmentWriter {
         while self.finishing.len() > most
             && let Some(FinishingSegment { number, thread }) = self.finishing.pop_front()
         {
-            let lost = |_| {
-                let what = "a thread that finishes segments stopped";
-                Err(Error::new(ErrorKind::Bug, what))
-            };
-            let StoredObject { bytes, parts } = thread.join().unwrap_or_else(lost)?;
+            let StoredObject { bytes, parts } = thread.join().unwrap_or_else(|_| {
+                let message = "a thread that finishes segments stopped";
+                Err(Error::new(ErrorKind::Bug, message))
+            })?;
             self.stored.push(StoredSegment {
                 number,
                 bytes,
@@ -508,8 +517,8 @@ impl Sink for SegmentWriter {
         let open = self.segment(placed.segment)?;
         let is_next = open.number == placed.segment && open.bytes == placed.offset;
         if placed.role != Role::Stream || !is_next {
-            let what = "cannot write a segment of a repository out of order";
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = "cannot write a segment of a repository out of order";
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         open.bytes += placed.data.len() as u64;
         open.upload.append(&placed.data)

@@ -467,6 +467,8 @@ pub fn wait_until(what: &str, so: impl Fn() -> bool) {
             began.elapsed() < Duration::from_secs(180),
             "waited too long until {what}"
         );
-        thread::sleep(Duration::from_millis(20));
+        // To ask costs a process or a session: after two seconds once each 100 ms is enough.
+        let pause = began.elapsed() / 20;
+        thread::sleep(pause.clamp(Duration::from_millis(20), Duration::from_millis(100)));
     }
 }

@@ -43,8 +43,10 @@ impl CommandOutput {
         let command = without_secrets(&mut command);
         let command = command.args(words.iter().skip(1)).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
-        let missing = || failed(io::ErrorKind::BrokenPipe.into());
-        let out = child.stdout.take().ok_or_else(missing)?;
+        let out = child
+            .stdout
+            .take()
+            .ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
         if let (Some(pid), Ok(mut running)) = (pid_of(&child), RUNNING.lock()) {
             running.push(pid);
         }
@@ -65,14 +67,14 @@ impl CommandOutput {
 
     fn check(&self, status: ExitStatus) -> io::Result<()> {
         let program = &self.program;
-        let why = match (status.code(), status.signal()) {
+        let reason = match (status.code(), status.signal()) {
             (Some(0), _) => return Ok(()),
             (Some(code), _) => format!("{program:?} ended with code {code}"),
             (None, signal) => {
                 format!("signal {} ended {program:?}", signal.unwrap_or_default())
             }
         };
-        Err(io::Error::other(why))
+        Err(io::Error::other(reason))
     }
 }
 

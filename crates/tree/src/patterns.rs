@@ -146,8 +146,8 @@ impl Patterns {
             .or(literal_matches)
     }
 
-    fn line_unless_negated(&self, at: usize) -> Option<&[u8]> {
-        let rule = &self.all[at];
+    fn line_unless_negated(&self, index: usize) -> Option<&[u8]> {
+        let rule = &self.all[index];
         (!rule.pattern.is_negative()).then(|| &self.lines[rule.line].text[..])
     }
 
@@ -157,8 +157,8 @@ impl Patterns {
     pub fn idle_negations(&self) -> Vec<(&[u8], &[u8])> {
         let negated = self.all.iter().filter(|rule| rule.pattern.is_negative());
         let idle = negated.filter_map(|rule| {
-            let by = self.pattern_above(&rule.pattern)?;
-            Some((&self.lines[rule.line].text[..], by))
+            let upper = self.pattern_above(&rule.pattern)?;
+            Some((&self.lines[rule.line].text[..], upper))
         });
         idle.collect()
     }
@@ -167,11 +167,11 @@ impl Patterns {
     fn pattern_above(&self, pattern: &Pattern) -> Option<&[u8]> {
         let literal = pattern.first_wildcard_pos.unwrap_or(pattern.text.len());
         let path = &pattern.text[..literal];
-        let slashes = (0..path.len()).filter(|at| path[*at] == b'/');
-        { slashes }.find_map(|at| {
+        let slashes = (0..path.len()).filter(|slash| path[*slash] == b'/');
+        { slashes }.find_map(|slash| {
             let above = MatchedPath {
-                path: &path[..at],
-                name_at: at - entry::split(&path[..at]).1.len(),
+                path: &path[..slash],
+                name_at: slash - entry::split(&path[..slash]).1.len(),
                 is_dir: true,
             };
             self.line_unless_negated(self.last_match(&above)?)
@@ -181,9 +181,9 @@ impl Patterns {
     /// Returns a warning for each of [`Self::idle_negations`].
     pub fn idle_warnings(&self) -> impl Iterator<Item = String> {
         let idle = self.idle_negations().into_iter();
-        idle.map(|(pattern, by)| {
-            let (pattern, by) = (quoted(pattern), quoted(by));
-            format!("the pattern {pattern} takes nothing back: {by} leaves out the directory; leave out what is in it instead, as in \"/dir/*\"")
+        idle.map(|(pattern, upper)| {
+            let (pattern, upper) = (quoted(pattern), quoted(upper));
+            format!("the pattern {pattern} takes nothing back: {upper} leaves out the directory; leave out what is in it instead, as in \"/dir/*\"")
         })
     }
 
@@ -202,21 +202,25 @@ impl Patterns {
             self.paths.get(object.path),
         ];
         let is_dir = object.is_dir;
-        let fits = move |at: &usize| {
-            is_dir
-                || !self.all[*at]
-                    .pattern
-                    .mode
-                    .contains(PatternMode::MUST_BE_DIR)
-        };
-        found.into_iter().flatten().flatten().copied().filter(fits)
+        found
+            .into_iter()
+            .flatten()
+            .flatten()
+            .copied()
+            .filter(move |index| {
+                is_dir
+                    || !self.all[*index]
+                        .pattern
+                        .mode
+                        .contains(PatternMode::MUST_BE_DIR)
+            })
     }
 
     fn is_match(&self, wild: &WildPattern, object: &MatchedPath<'_>) -> bool {
         let pattern = &self.all[wild.at].pattern;
         let (path, name_at, is_dir) = (
             object.path,
-            Some(object.name_at).filter(|at| *at > 0),
+            Some(object.name_at).filter(|start| *start > 0),
             Some(object.is_dir),
         );
         let slashes = Mode::NO_MATCH_SLASH_LITERAL;
@@ -232,9 +236,9 @@ impl Patterns {
 
     /// Records all matching patterns, not only the last one: the others are right too.
     fn note_matches(&self, object: &MatchedPath<'_>) {
-        let line = |at: usize| &self.lines[self.all[at].line].has_matched;
+        let line = |index: usize| &self.lines[self.all[index].line].has_matched;
         self.literal_matches(object)
-            .for_each(|at| line(at).store(true, Relaxed));
+            .for_each(|index| line(index).store(true, Relaxed));
         let new = self.wild.iter().filter(|wild| !line(wild.at).load(Relaxed));
         new.filter(|wild| self.is_match(wild, object))
             .for_each(|wild| line(wild.at).store(true, Relaxed));
@@ -246,6 +250,8 @@ impl Patterns {
             .unwrap_or(text)
             .split(|byte| *byte == b'\n')
             .collect();
+        // One line can become several rules, one for each name of a place. The line is kept once,
+        // for messages.
         for (pattern, number, _) in gix_ignore::parse(text, false) {
             let line = self.lines.len();
             let text = lines[number - 1];
@@ -268,7 +274,7 @@ impl Patterns {
     }
 
     fn push(&mut self, rule: PatternRule) {
-        let at = self.all.len();
+        let index = self.all.len();
         let text = rule.pattern.text.to_vec();
         match rule.pattern.first_wildcard_pos {
             Some(_) => {
@@ -277,14 +283,14 @@ impl Patterns {
                     .rev()
                     .take_while(|byte| !WILD.contains(byte) && **byte != b'/')
                     .count();
-                self.wild.push(WildPattern { at, end });
+                self.wild.push(WildPattern { at: index, end });
             }
             None if rule.pattern.mode.contains(PatternMode::NO_SUB_DIR)
                 && !rule.pattern.mode.contains(PatternMode::ABSOLUTE) =>
             {
-                self.names.entry(text).or_default().push(at);
+                self.names.entry(text).or_default().push(index);
             }
-            None => self.paths.entry(text).or_default().push(at),
+            None => self.paths.entry(text).or_default().push(index),
         }
         self.all.push(rule);
     }
@@ -304,6 +310,7 @@ impl PatternPlace {
             .names
             .iter()
             .find_map(|name| parts_below(&pattern.text, name))?;
+        // A pattern without a leading `/` matches at any depth, so it is not tied to a place.
         let is_absolute = pattern.mode.contains(PatternMode::ABSOLUTE) && !rest.is_empty();
         let mut text = Vec::new();
         for name in self
@@ -332,7 +339,6 @@ impl PatternPlace {
 
 /// Splits a pattern that begins with `path`, and returns its parts after this path.
 fn parts_below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
-    let is_part = |part: &&[u8]| !part.is_empty();
     let mut parts = pattern.split(|byte| *byte == b'/').filter(is_part);
     for name in path.split(|byte| *byte == b'/').filter(is_part) {
         // A shell passes a path as it is, including wildcard characters.
@@ -341,6 +347,10 @@ fn parts_below<'a>(pattern: &'a [u8], path: &[u8]) -> Option<Vec<&'a [u8]>> {
             .filter(|part| *part == name || *part == escape_name(name))?;
     }
     Some(parts.collect())
+}
+
+fn is_part(part: &&[u8]) -> bool {
+    !part.is_empty()
 }
 
 /// Escapes a name, so that the pattern matches only this name.

@@ -44,6 +44,7 @@ impl Stdin {
     /// The system's error about the temporary file.
     pub fn new(path: EntryPath, input: Box<dyn Read + Send>, spool: bool) -> Result<Self> {
         let mut input = input;
+        // A stream of unknown length: the header gets its size when the end has come.
         let mut size = u64::MAX;
         if spool {
             (input, size) = write_to_temporary_file(input)?;
@@ -88,24 +89,29 @@ impl Stdin {
         offset: u64,
         len: u64,
     ) -> Result<Option<(u64, bool)>> {
-        let failed = |e| Error::io("could not read the stream", e);
-        let stopped = || Error::new(ErrorKind::Bug, "a reader stopped");
-        let input = self.input.lock().map_err(|_| stopped())?;
-        let waits = |input: &mut StdinInput| input.offset < offset && !input.ended;
-        let mut input = self.turn.wait_while(input, waits).map_err(|_| stopped())?;
+        let input = self.input.lock().map_err(|_| stopped_error())?;
+        let mut input = self
+            .turn
+            .wait_while(input, |input| input.offset < offset && !input.ended)
+            .map_err(|_| stopped_error())?;
         if input.ended {
             return Ok(None);
         }
         let read = (&mut input.stream).take(len).read_to_end(buf);
         let end = read.and_then(|got| Ok((got as u64, is_at_end(&mut input.stream)?)));
+        // An error is an end too, or readers that wait for their turn would wait for ever.
         input.ended = end.as_ref().map_or(true, |(_, end)| *end);
         input.offset = offset + len;
         self.turn.notify_all();
-        match end.map_err(failed)? {
+        match end.map_err(|e| Error::io("could not read the stream", e))? {
             (0, true) if offset == 0 => Err(empty_input_error()),
             end => Ok(Some(end)),
         }
     }
+}
+
+fn stopped_error() -> Error {
+    Error::new(ErrorKind::Bug, "a reader stopped")
 }
 
 fn is_at_end(stream: &mut impl BufRead) -> std::io::Result<bool> {
@@ -127,11 +133,15 @@ fn empty_input_error() -> Error {
 }
 
 fn write_to_temporary_file(mut input: Box<dyn Read + Send>) -> Result<(Box<dyn Read + Send>, u64)> {
-    let failed = |e| Error::io("could not write the stream to a temporary file", e);
-    let mut file: File = platform::write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
-    let size = std::io::copy(&mut input, &mut file).map_err(failed)?;
-    file.rewind().map_err(failed)?;
+    let mut file: File =
+        platform::write::anonymous_file(&std::env::temp_dir()).map_err(temporary_file_error)?;
+    let size = std::io::copy(&mut input, &mut file).map_err(temporary_file_error)?;
+    file.rewind().map_err(temporary_file_error)?;
     Ok((Box::new(file), size))
+}
+
+fn temporary_file_error(e: std::io::Error) -> Error {
+    Error::io("could not write the stream to a temporary file", e)
 }
 
 /// Returns the time with at least one nanosecond, so that the header always has the same length.
@@ -177,10 +187,10 @@ impl Stdin {
         let size = entry.size();
         let (len, _) = self.read_in_turn(&mut buf, 0, size)?.unwrap_or_default();
         pad(&mut buf, len);
-        let what = FrameContent::Whole(entry, scanned.state);
+        let content = FrameContent::Whole(entry, scanned.state);
         let whole = FrameEntry {
             known: scanned.known,
-            ..part(what, inner, len as usize)
+            ..part(content, inner, len as usize)
         };
         Ok(Frame::new(buf, vec![whole], true))
     }
@@ -192,8 +202,8 @@ impl Stdin {
             pax::write_header(&large.entry, &mut buf)?;
         }
         let inner = buf.len();
-        let what = FrameContent::Head(self.entry.clone(), large);
-        Ok(Frame::new(buf, vec![part(what, inner, 0)], alone))
+        let content = FrameContent::Head(self.entry.clone(), large);
+        Ok(Frame::new(buf, vec![part(content, inner, 0)], alone))
     }
 
     /// Reads one piece. Many threads may call this; each waits until the pieces before its own are

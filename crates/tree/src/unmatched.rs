@@ -20,6 +20,8 @@ pub fn unmatched_warning<'a>(
     let names = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern));
     let names = names.collect::<Vec<_>>().join(", ");
     match unmatched.len() {
+        // The first names are enough to find the mistake: hundreds of patterns can come from a
+        // file.
         0 => None,
         1 => Some(format!("the pattern {names} matched nothing; {place}")),
         n if n <= NAMED => Some(format!("the patterns {names} matched nothing; {place}")),

@@ -85,14 +85,14 @@ impl PageItem {
         let mut segments: Vec<SegmentId> = Vec::new();
         for extent in &mut record.extents {
             let id = self.segment(&extent.frame);
-            let at = segments
+            let position = segments
                 .iter()
                 .rposition(|known| known == id)
                 .unwrap_or(segments.len());
-            if at == segments.len() {
+            if position == segments.len() {
                 segments.push(id.clone());
             }
-            extent.frame.segment = at as u32;
+            extent.frame.segment = position as u32;
         }
         let page = ManifestPage {
             segments,

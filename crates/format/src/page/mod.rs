@@ -83,10 +83,11 @@ pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_B
     } else {
         BLOCK_DIGEST_BYTES
     };
-    let keep =
-        |digest: &BlockDigest| std::array::from_fn(|at| if at < kept { digest[at] } else { 0 });
     match piece {
-        Piece::Blocks(digests) => digests.iter().map(keep).collect(),
+        Piece::Blocks(digests) => digests
+            .iter()
+            .map(|digest| std::array::from_fn(|at| if at < kept { digest[at] } else { 0 }))
+            .collect(),
         _ => Vec::new(),
     }
 }
@@ -149,8 +150,10 @@ impl Record {
 
 /// Returns whether these records, in order, describe one file from its start without gaps.
 pub fn are_contiguous<R: Deref<Target = Record>>(parts: &[R]) -> bool {
-    let follows = |pair: &[R]| pair[0].more && pair[1].from == pair[0].end();
-    parts.first().is_some_and(|first| first.from == 0) && parts.windows(2).all(follows)
+    parts.first().is_some_and(|first| first.from == 0)
+        && parts
+            .windows(2)
+            .all(|pair| pair[0].more && pair[1].from == pair[0].end())
 }
 
 /// Returns whether these records, in order, describe one file from its start to its end.
@@ -437,8 +440,8 @@ fn bug() -> Error {
     )
 }
 
-fn damaged(why: &str) -> Error {
-    Error::corrupt("a manifest page is damaged").because(why.to_owned())
+fn damaged(reason: &str) -> Error {
+    Error::corrupt("a manifest page is damaged").because(reason.to_owned())
 }
 
 /// The previous values, to which the columns store differences.

@@ -45,15 +45,18 @@ impl PageReader {
     /// the page.
     pub(super) fn new(c: Columns) -> Option<Self> {
         let frames = decode_frames(&c)?;
-        let owner = |(uid, gid, user, group): &(u32, u32, String, String)| Owner {
-            uid: *uid,
-            gid: *gid,
-            user: Arc::from(user.as_str()),
-            group: Arc::from(group.as_str()),
-        };
         Some(Self {
             frames,
-            owners: c.owners.iter().map(owner).collect(),
+            owners: c
+                .owners
+                .iter()
+                .map(|(uid, gid, user, group)| Owner {
+                    uid: *uid,
+                    gid: *gid,
+                    user: Arc::from(user.as_str()),
+                    group: Arc::from(group.as_str()),
+                })
+                .collect(),
             last: PreviousValues::default(),
             at: At::default(),
             c,
@@ -72,10 +75,9 @@ impl PageReader {
             let record = self
                 .record(index)
                 .ok_or_else(|| damaged("a column is too short or has an invalid value"))?;
-            if records
-                .last()
-                .is_some_and(|before| entry::order(&before.entry.path, &record.entry.path).is_ge())
-            {
+            if records.last().is_some_and(|previous| {
+                entry::order(&previous.entry.path, &record.entry.path).is_ge()
+            }) {
                 return Err(damaged("its entries are out of order"));
             }
             records.push(record);
@@ -144,8 +146,8 @@ impl PageReader {
     }
 
     fn owner(&self, index: usize) -> Option<Owner> {
-        let at = *self.c.owner.get(index)? as usize;
-        self.owners.get(at).cloned()
+        let number = *self.c.owner.get(index)? as usize;
+        self.owners.get(number).cloned()
     }
 
     fn kind(&mut self, kind: u8) -> Option<EntryKind> {
@@ -157,6 +159,7 @@ impl PageReader {
             SPARSE => {
                 let size = next(&self.c.sizes, &mut self.at.size)?;
                 let (map, end) = self.map()?;
+                // A map that goes beyond the file would write outside of it in a restore.
                 if end > size {
                     return None;
                 }
@@ -168,6 +171,8 @@ impl PageReader {
             DIRECTORY => EntryKind::Directory,
             SYMLINK => EntryKind::Symlink(text(&self.c.links, &mut self.at.link)?),
             HARD_LINK => EntryKind::HardLink(
+                // The target of a hard link is opened below the target of a restore: it must not
+                // leave it.
                 text(&self.c.links, &mut self.at.link).filter(|path| entry::is_safe(path))?,
             ),
             FIFO => EntryKind::Fifo,
@@ -257,13 +262,13 @@ impl PageReader {
 
     fn chunks(&mut self, index: u32) -> Option<Vec<ContentChunk>> {
         let count = count_of(index, &self.c.chunk_counts, &mut self.at.chunk_count);
-        let from = self.at.chunk;
+        let first = self.at.chunk;
         let end = self.at.chunk.checked_add(count)?;
-        let lens = self.c.chunk_lens.get(from..end)?;
+        let lens = self.c.chunk_lens.get(first..end)?;
         let digests = self
             .c
             .chunks
-            .get(from * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
+            .get(first * BLOCK_DIGEST_BYTES..end.checked_mul(BLOCK_DIGEST_BYTES)?)?;
         self.at.chunk = end;
         let (digests, _) = digests.as_chunks::<BLOCK_DIGEST_BYTES>();
         Some(
@@ -283,14 +288,14 @@ impl PageReader {
     }
 
     fn extent(&mut self) -> Option<Extent> {
-        let at = self.at.extent;
+        let index = self.at.extent;
         self.last.frame = self
             .last
             .frame
-            .wrapping_add(*self.c.extent_frames.get(at)? as u32);
+            .wrapping_add(*self.c.extent_frames.get(index)? as u32);
         let frame = *self.frames.get(self.last.frame as usize)?;
-        let inner = *self.c.extent_inner.get(at)?;
-        let len = *self.c.extent_lens.get(at)?;
+        let inner = *self.c.extent_inner.get(index)?;
+        let len = *self.c.extent_lens.get(index)?;
         self.at.extent += 1;
         (inner.checked_add(len)? <= frame.plain_len).then_some(Extent { frame, inner, len })
     }
@@ -341,24 +346,28 @@ impl Digests<'_> {
         &self,
         index: u32,
         counted: &mut usize,
-        at: &mut usize,
+        position: &mut usize,
     ) -> Option<Vec<[u8; BLOCK_DIGEST_BYTES]>> {
         let count = count_of(index, self.counts, counted);
-        let end = at.checked_add(count.checked_mul(self.width)?)?;
-        let bytes = self.bytes.get(*at..end)?;
-        *at = end;
-        let widened = |digest: &[u8]| std::array::from_fn(|i| digest.get(i).copied().unwrap_or(0));
-        Some(bytes.chunks_exact(self.width).map(widened).collect())
+        let end = position.checked_add(count.checked_mul(self.width)?)?;
+        let bytes = self.bytes.get(*position..end)?;
+        *position = end;
+        Some(
+            bytes
+                .chunks_exact(self.width)
+                .map(|digest| std::array::from_fn(|i| digest.get(i).copied().unwrap_or(0)))
+                .collect(),
+        )
     }
 }
 
 /// Returns the number of values that the record at `index` has in a column with values for some
 /// records only: 0, unless it is the next record in that column.
-fn count_of(index: u32, counts: &[(u32, u32)], at: &mut usize) -> usize {
-    let Some((_, count)) = counts.get(*at).filter(|(record, _)| *record == index) else {
+fn count_of(index: u32, counts: &[(u32, u32)], position: &mut usize) -> usize {
+    let Some((_, count)) = counts.get(*position).filter(|(record, _)| *record == index) else {
         return 0;
     };
-    *at += 1;
+    *position += 1;
     *count as usize
 }
 
@@ -390,16 +399,16 @@ fn time(last: &mut i64, seconds: &[i64], nanos: &[u32], index: usize) -> Option<
     })
 }
 
-fn next<T: Copy>(column: &[T], at: &mut usize) -> Option<T> {
-    let value = *column.get(*at)?;
-    *at += 1;
+fn next<T: Copy>(column: &[T], position: &mut usize) -> Option<T> {
+    let value = *column.get(*position)?;
+    *position += 1;
     Some(value)
 }
 
 /// Returns the bytes up to the next NUL and moves behind the NUL.
-fn text(column: &[u8], at: &mut usize) -> Option<Vec<u8>> {
-    let rest = column.get(*at..)?;
+fn text(column: &[u8], position: &mut usize) -> Option<Vec<u8>> {
+    let rest = column.get(*position..)?;
     let len = rest.iter().position(|c| *c == 0)?;
-    *at += len + 1;
+    *position += len + 1;
     Some(rest[..len].to_vec())
 }

@@ -25,6 +25,8 @@ impl PageEncoder {
         c.paths.extend_from_slice(&entry.path);
         c.paths.push(0);
         c.modes.push(entry.mode);
+        // Times and inodes are stored as differences: neighbours in a directory are similar, which
+        // zstd uses.
         c.mtimes
             .push(entry.mtime.seconds.wrapping_sub(self.last.mtime));
         c.mtime_nanos.push(entry.mtime.nanos);
@@ -93,6 +95,7 @@ impl PageEncoder {
             }
             EntryKind::Symlink(target) | EntryKind::HardLink(target) => {
                 c.links.extend_from_slice(target);
+                // A NUL ends the text: neither paths nor targets of links can contain one.
                 c.links.push(0);
             }
             EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) => {
@@ -124,6 +127,7 @@ impl PageEncoder {
         if record.from > 0 {
             self.columns.from.push((index, record.from));
         }
+        // Only the last record of a page can go on in the next page.
         self.columns.more = record.more;
     }
 

@@ -48,6 +48,7 @@ impl Attributes {
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
         match key {
+            // An empty value takes back a record of a global header, so it is no error.
             b"path" => self.path = text(value),
             b"linkpath" => self.link = text(value),
             b"uname" => self.user = text(value),
@@ -149,11 +150,14 @@ fn unless_empty<T>(value: &[u8], parse: impl Fn(&[u8]) -> Option<T>) -> Option<O
 
 /// Parses a number of decimal digits, at most 2^63 - 1, the limit for file sizes.
 fn size(value: &[u8]) -> Option<u64> {
-    let digit = |c: &u8| c.is_ascii_digit().then(|| u64::from(c - b'0'));
-    let sum = value
-        .iter()
-        .try_fold(0u64, |sum, c| sum.checked_mul(10)?.checked_add(digit(c)?))?;
+    let sum = value.iter().try_fold(0u64, |sum, c| {
+        sum.checked_mul(10)?.checked_add(decimal_digit(c)?)
+    })?;
     (!value.is_empty() && i64::try_from(sum).is_ok()).then_some(sum)
+}
+
+fn decimal_digit(c: &u8) -> Option<u64> {
+    c.is_ascii_digit().then(|| u64::from(c - b'0'))
 }
 
 fn integer(value: &[u8]) -> Option<i64> {
@@ -184,6 +188,7 @@ fn time(value: &[u8]) -> Option<Time> {
             seconds: 0i64.checked_sub_unsigned(whole)?,
             nanos,
         },
+        // Nanoseconds always count forwards: -0.25 s is -1 s and 750,000,000 ns.
         (true, _) => Time {
             seconds: (-1i64).checked_sub_unsigned(whole)?,
             nanos: 1_000_000_000 - nanos,
@@ -228,13 +233,16 @@ fn decode_name(mut name: &[u8]) -> Vec<u8> {
 
 /// Returns the byte that an escape at the start of `name` encodes, if there is one.
 pub(super) fn decode_escape(name: &[u8]) -> Option<u8> {
-    let digit = |c: u8| match c {
+    match *name {
+        [b'%', high, low, ..] => Some(hex_digit(high)? << 4 | hex_digit(low)?),
+        _ => None,
+    }
+}
+
+fn hex_digit(c: u8) -> Option<u8> {
+    match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'A'..=b'F' => Some(c - b'A' + 10),
-        _ => None,
-    };
-    match *name {
-        [b'%', high, low, ..] => Some(digit(high)? << 4 | digit(low)?),
         _ => None,
     }
 }

@@ -94,6 +94,8 @@ impl Header {
             owner: self.owner(&attributes)?,
             mtime,
             ctime: attributes.ctime.unwrap_or_default(),
+            // A tar has no inodes: 0 is no inode, so nothing takes two members for names of one
+            // file.
             inode: 0,
             xattrs: attributes.take_xattrs(),
         })
@@ -185,6 +187,6 @@ pub(super) fn stays_within(name: &[u8]) -> bool {
 }
 
 /// An error for damage at a byte of the archive.
-pub(super) fn damaged(at: u64, why: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("cannot read the tar at byte {at}: {why}"))
+pub(super) fn damaged(offset: u64, reason: impl std::fmt::Display) -> Error {
+    Error::corrupt(format!("cannot read the tar at byte {offset}: {reason}"))
 }

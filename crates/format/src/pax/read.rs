@@ -109,31 +109,35 @@ impl PaxReader {
     pub fn next(&mut self, input: &mut dyn Read) -> Result<Option<TarItem>> {
         let mut pending = Pending::default();
         loop {
-            let at = self.position;
+            let start = self.position;
             let Some(block) = self.block(input)? else {
                 return if pending.is_empty() {
                     Ok(None)
                 } else {
-                    Err(cut_off(at))
+                    Err(cut_off(start))
                 };
             };
+            // Zeros are the end of an archive, and also what stands between archives that were put
+            // together.
             if block == [0; BLOCK] && pending.is_empty() {
                 self.zeros += 1;
                 if !self.has_begun && self.zeros > MAX_EMPTY {
-                    return Err(damaged(at, "there are only zeros up to here"));
+                    return Err(damaged(start, "there are only zeros up to here"));
                 }
                 continue;
             }
             if !field::is_sealed(&block) {
+                // After the end there may be the rest of a tape's block or a signature: not every
+                // trailing byte is damage.
                 if self.may_have_ended() && self.has_only_foreign_bytes(input)? {
                     self.trailed = true;
                     return Ok(None);
                 }
-                return Err(damaged(at, "the checksum of a header is wrong"));
+                return Err(damaged(start, "the checksum of a header is wrong"));
             }
             self.zeros = 0;
             self.has_begun = true;
-            let header = Header { block, at };
+            let header = Header { block, at: start };
             match block[field::TYPEFLAG] {
                 b'x' | b'X' => self.records(input, &header, &mut pending)?,
                 b'g' => self.globals(input, &header)?,
@@ -172,6 +176,7 @@ impl PaxReader {
         while have < BLOCK {
             match input.read(&mut block[have..]) {
                 Ok(0) if have == 0 => return Ok(None),
+                // The end of the archive was read: a piece of a block behind it is not part of it.
                 Ok(0) if self.may_have_ended() => {
                     self.trailed |= block != [0; BLOCK];
                     return Ok(None);
@@ -423,20 +428,20 @@ impl Pending {
 
 const MALFORMED: &str = "a pax record is malformed";
 
-fn cut_off(at: u64) -> Error {
-    damaged(at, "it is cut off in the middle of a header")
+fn cut_off(offset: u64) -> Error {
+    damaged(offset, "it is cut off in the middle of a header")
 }
 
 fn cut_off_in_member() -> Error {
     Error::corrupt("the tar is cut off in the middle of a member")
 }
 
-fn newer_sparse(at: u64, major: u64, minor: Option<u64>) -> Error {
-    let what = format!(
-        "cannot read the tar at byte {at}: it has a sparse file of version {major}.{}",
+fn newer_sparse(offset: u64, major: u64, minor: Option<u64>) -> Error {
+    let message = format!(
+        "cannot read the tar at byte {offset}: it has a sparse file of version {major}.{}",
         minor.unwrap_or(0)
     );
-    Error::new(ErrorKind::Unsupported, what)
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 fn unreadable(error: std::io::Error) -> Error {

@@ -36,11 +36,12 @@ pub fn write_header(entry: &Entry, out: &mut Vec<u8>) -> Result<()> {
 /// The name may still be split at the prefix, which PostgreSQL's tools do not read: they need names
 /// shorter than 100 bytes.
 pub fn is_plain_ustar(entry: &Entry) -> bool {
-    let plain_device = |device: Device| device.major.max(device.minor) <= octal_max(8) as u32;
     plan(entry).is_ok_and(|plan| {
         plan.name_place == FieldPlace::Ustar
             && plan.link_place == FieldPlace::Ustar
-            && plan.device.is_none_or(plain_device)
+            && plan
+                .device
+                .is_none_or(|device| device.major.max(device.minor) <= octal_max(8) as u32)
             && !needs_records(&plan)
     })
 }
@@ -98,6 +99,7 @@ fn plan(entry: &Entry) -> Result<HeaderPlan<'_>> {
             format!("cannot store {}: its name is too long", shown(entry)),
         ));
     }
+    // The map of a sparse member stands at the begin of its content and counts to its size.
     let map_len = sparse.map_or(0, |(map, size)| {
         sparse::map_len(map, size).next_multiple_of(BLOCK as u64)
     });
@@ -123,6 +125,7 @@ fn type_link_device(entry: &Entry) -> Result<(u8, &[u8], Option<Device>)> {
             (b'1', target, None)
         }
         EntryKind::HardLink(_) => return Err(bug(entry, "the target of the link is not safe")),
+        // A field ends at the first NUL: the link would lead elsewhere.
         EntryKind::Symlink(target) if target.contains(&0) => {
             return Err(bug(entry, "its target has a NUL"));
         }
@@ -162,10 +165,10 @@ fn sparse_map(entry: &Entry) -> Result<Option<(&[ByteRun], u64)>> {
     }
 }
 
-fn bug(entry: &Entry, why: &str) -> Error {
+fn bug(entry: &Entry, reason: &str) -> Error {
     Error::new(
         ErrorKind::Bug,
-        format!("cannot store {}: {why}", shown(entry)),
+        format!("cannot store {}: {reason}", shown(entry)),
     )
 }
 
@@ -275,8 +278,8 @@ fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let first = name.len() - name_max - 1;
     let last = prefix_max.min(name.len() - 2);
-    let at = first + name.get(first..=last)?.iter().position(|c| *c == b'/')?;
-    (at > 0).then_some((&name[..at], &name[at + 1..]))
+    let slash = first + name.get(first..=last)?.iter().position(|c| *c == b'/')?;
+    (slash > 0).then_some((&name[..slash], &name[slash + 1..]))
 }
 
 /// Returns the part of a long name that fits. It must not end in a slash, which old readers take
@@ -306,17 +309,20 @@ fn needs_records(plan: &HeaderPlan) -> bool {
         xattrs,
         ..
     } = plan.entry;
-    let is_large = |id: u32| i64::from(id) > octal_max(8);
     plan.name_place == FieldPlace::Record
         || plan.link_place == FieldPlace::Record
         || plan.sparse.is_some()
         || !xattrs.is_empty()
         || plan.size > octal_max(12) as u64
-        || is_large(owner.uid)
-        || is_large(owner.gid)
+        || is_large_id(owner.uid)
+        || is_large_id(owner.gid)
         || needs_mtime(*mtime)
         || needs_owner(&owner.user)
         || needs_owner(&owner.group)
+}
+
+fn is_large_id(id: u32) -> bool {
+    i64::from(id) > octal_max(8)
 }
 
 fn needs_mtime(mtime: Time) -> bool {
@@ -335,16 +341,17 @@ fn needs_owner(name: &str) -> bool {
 
 /// Appends the `x` member.
 fn write_records(plan: &HeaderPlan, out: &mut Vec<u8>) -> Result<()> {
+    // The header has the length of the records, so its place is kept free until they are written.
     let header = out.len();
     out.resize(header + BLOCK, 0);
     write_all_records(plan, out);
     let len = out.len() - header - BLOCK;
     if len > MAX_RECORDS {
-        let what = format!(
+        let message = format!(
             "cannot store {}: its attributes take {len} bytes",
             shown(plan.entry)
         );
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        return Err(Error::new(ErrorKind::Unsupported, message));
     }
     out.resize(out.len() + padding(len as u64), 0);
     let mut block = block(b'x', len as u64);
@@ -365,6 +372,7 @@ fn write_all_records(plan: &HeaderPlan, out: &mut Vec<u8>) {
         xattrs,
         ..
     } = plan.entry;
+    // A sparse member has its real name in a record of its own, so it needs no `path`.
     if let Some((_, size)) = plan.sparse {
         write_sparse_records(plan, size, out);
     } else if plan.name_place == FieldPlace::Record {
@@ -424,10 +432,10 @@ fn write_xattr(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// Writes the name of an attribute: `=` as `%3D`, and `%` as `%25` if it would otherwise be decoded
 /// with the next bytes. bsdtar does not decode names, so a byte is encoded only if it must be.
 fn write_encoded(name: &[u8], out: &mut Vec<u8>) {
-    for (at, byte) in name.iter().enumerate() {
+    for (index, byte) in name.iter().enumerate() {
         match byte {
             b'=' => out.extend_from_slice(b"%3D"),
-            b'%' if decode_escape(&name[at..]).is_some() => out.extend_from_slice(b"%25"),
+            b'%' if decode_escape(&name[index..]).is_some() => out.extend_from_slice(b"%25"),
             _ => out.push(*byte),
         }
     }
@@ -455,14 +463,17 @@ fn record(out: &mut Vec<u8>, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
 /// Writes the total length of a record with `rest` other bytes to `digits` and returns the number
 /// of digits.
 fn prefix(rest: usize, digits: &mut [u8; 20]) -> usize {
-    let count = |n: usize| n.ilog10() as usize + 1;
-    let mut total = rest + count(rest);
-    if count(total) > count(rest) {
-        total = rest + count(total);
+    let mut total = rest + digit_count(rest);
+    if digit_count(total) > digit_count(rest) {
+        total = rest + digit_count(total);
     }
     let mut free = &mut digits[..];
     let _ = write!(free, "{total}");
     20 - free.len()
+}
+
+fn digit_count(n: usize) -> usize {
+    n.ilog10() as usize + 1
 }
 
 /// Writes seconds with as many decimals as needed. The sign applies to the whole number: -2 s and

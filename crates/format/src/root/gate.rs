@@ -56,17 +56,19 @@ impl RootGate<'_> {
     /// [`ErrorKind::Unsupported`] for one of a newer program.
     pub fn check(&self, bytes: &[u8]) -> Result<Root> {
         let name = format!("the root of backup {:?}", self.id);
+        // Before anything is parsed: the bytes are those of a host that is not trusted.
         if bytes.len() as u64 > self.max_bytes {
-            let why = format!(
+            let reason = format!(
                 "it has {} bytes, and may have {}",
                 bytes.len(),
                 self.max_bytes
             );
             return Err(refused(&name)
-                .because(why)
+                .because(reason)
                 .hint("divide the source into several backups"));
         }
         let root = Root::of_backup(self.id, bytes, &name)?;
+        // The head alone is checked: the server that asks has no key for the body.
         let is_sealed = SealedRoot::open(bytes, &name)?.is_some();
         match self.owner {
             RootOwner::Sealed if is_sealed && is_pseudonym(&root.source) => Ok(root),

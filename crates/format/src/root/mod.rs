@@ -173,6 +173,7 @@ impl BackupTotals {
 
 impl AddAssign<&BackupTotals> for BackupTotals {
     fn add_assign(&mut self, more: &BackupTotals) {
+        // These sums saturate: the numbers of a damaged page must not end a run.
         sizes::add(&mut self.entries, more.entries);
         sizes::add(&mut self.files, more.files);
         sizes::add(&mut self.directories, more.directories);
@@ -403,11 +404,11 @@ impl Root {
     pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
         let root: Self = open_sealed(bytes, name)?;
         if root.format > FORMAT {
-            let what = format!(
+            let message = format!(
                 "cannot read {name}: it has format {}, this program knows up to {FORMAT}",
                 root.format
             );
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("use a newer fullbore"));
+            return Err(Error::new(ErrorKind::Unsupported, message).hint("use a newer fullbore"));
         }
         // These texts are printed as they are, and could otherwise control the terminal.
         if [&root.time, &root.finished, &root.tool]

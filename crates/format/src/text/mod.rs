@@ -140,6 +140,7 @@ pub fn mode(entry: &Entry) -> String {
         (0, 0o1000, ['t', 'T']),
     ] {
         let bits = entry.mode >> shift;
+        // As ls: a small letter if the file can be executed as well, a capital one if not.
         let execute = match (bits & 1, entry.mode & special) {
             (0, 0) => '-',
             (_, 0) => 'x',

@@ -80,8 +80,11 @@ pub fn history_dir(system: &str) -> String {
 
 impl WalDigest {
     fn parse(text: &str) -> Option<Self> {
-        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if text.len() != 32 || !text.bytes().all(is_hex) {
+        if text.len() != 32
+            || !text
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        {
             return None;
         }
         u128::from_str_radix(text, 16)
@@ -152,8 +155,8 @@ impl WalRun {
     /// Returns its segments in order.
     pub fn segments(&self) -> impl Iterator<Item = SegmentName> + use<> {
         let first = self.first;
-        (0..self.count).map(move |at| SegmentName {
-            number: first.number + at,
+        (0..self.count).map(move |index| SegmentName {
+            number: first.number + index,
             ..first
         })
     }
@@ -201,11 +204,13 @@ impl WalKey {
             _ => return None,
         };
         let count = u32::from_str_radix(count, 16).ok()?;
+        // A partial segment is the end of its timeline: no segment follows it in a run.
         let is_counted = if is_partial {
             count == 1
         } else {
             (1..=MAX_MEMBERS as u32).contains(&count)
         };
+        // The last name of the run must exist too.
         first.number.checked_add(count).filter(|_| is_counted)?;
         Some(Self::Run(WalRun {
             system: system.to_owned(),

@@ -45,11 +45,10 @@ impl SegmentName {
     /// Returns the segment with this name; `None` for any other text.
     pub fn parse(name: &str) -> Option<Self> {
         let is_name = name.len() == 24 && name.bytes().all(is_digit);
-        let number = |at: usize| u32::from_str_radix(name.get(at..at + 8)?, 16).ok();
         let segment = Self {
-            timeline: number(0).filter(|_| is_name)?,
-            log: number(8)?,
-            number: number(16)?,
+            timeline: hex_at(name, 0).filter(|_| is_name)?,
+            log: hex_at(name, 8)?,
+            number: hex_at(name, 16)?,
         };
         (segment.timeline > 0).then_some(segment)
     }
@@ -84,6 +83,10 @@ impl SegmentName {
     }
 }
 
+fn hex_at(name: &str, offset: usize) -> Option<u32> {
+    u32::from_str_radix(name.get(offset..offset + 8)?, 16).ok()
+}
+
 /// Hexadecimal digits as servers write them.
 fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte)
@@ -106,6 +109,7 @@ impl WalFileName {
             return Some(Self::Segment(segment));
         }
         if let Some(timeline) = name.strip_suffix(".history") {
+            // from_str_radix also takes a sign and small letters, which no server writes.
             let is_number = timeline.len() == 8 && timeline.bytes().all(is_digit);
             let timeline = u32::from_str_radix(timeline, 16).ok()?;
             return (is_number && timeline > 0).then_some(Self::History(timeline));
@@ -143,11 +147,14 @@ pub fn check_segment_bytes(bytes: u64) -> Option<u64> {
 /// Returns whether this names a system: its identifier, and behind a dot the name of a copy.
 pub fn check_system_name(name: &str) -> bool {
     let (identifier, copy) = name.split_once('.').unwrap_or((name, "x"));
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     let is_number = identifier
         .parse::<u64>()
         .is_ok_and(|number| number.to_string() == identifier);
-    is_number && (1..=32).contains(&copy.len()) && copy.bytes().all(is_plain)
+    is_number
+        && (1..=32).contains(&copy.len())
+        && copy
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
 #[cfg(test)]

@@ -115,6 +115,8 @@ pub fn pack_segment(
     };
     write_header(&entry, &mut plain)?;
     plain.extend_from_slice(content);
+    // With header and padding each frame is a whole tar member: zstd and tar read the object
+    // without fullbore.
     plain.resize(plain.len() + padding(content.len() as u64), 0);
     let frame = compress(&plain, level)?;
     Ok(PackedSegment {
@@ -151,6 +153,7 @@ pub fn run_object(
     is_partial: bool,
     digester: &WalDigester,
 ) -> Result<(WalRun, Vec<u8>)> {
+    // The end of the tar: `tar` reads the decompressed object without a complaint.
     let end = compress(&END, 1)?;
     let bytes: usize = packed.iter().map(|segment| segment.frame.len()).sum();
     let mut object = Vec::with_capacity(bytes + TAIL_BYTES as usize);
@@ -198,10 +201,11 @@ impl WalRunIndex {
         digester: &WalDigester,
         name: &str,
     ) -> Result<Self> {
-        let damaged = |why: &'static str| Error::corrupt(format!("{name} is damaged")).because(why);
-        let index =
-            Self::parse(tail, object_bytes).ok_or_else(|| damaged("its index cannot be read"))?;
-        index.check(run, digester).map_err(damaged)?;
+        let index = Self::parse(tail, object_bytes)
+            .ok_or_else(|| damaged_run(name, "its index cannot be read"))?;
+        index
+            .check(run, digester)
+            .map_err(|value| damaged_run(name, value))?;
         Ok(index)
     }
 
@@ -213,6 +217,7 @@ impl WalRunIndex {
         let (index, frames) = frames.split_last()?;
         let index_at = table_at.checked_sub(index.0 as usize)?;
         let (service, payload) = Service::payload(&tail[index_at..table_at])?;
+        // One frame more than members: the end of the tar.
         if service != Service::WalIndex || frames.len() > MAX_MEMBERS + 1 {
             return None;
         }
@@ -228,6 +233,7 @@ impl WalRunIndex {
             offset += u64::from(*stored);
         }
         let end = offset + frames.last().map_or(0, |(stored, _)| u64::from(*stored));
+        // The positions come from the seek table, and must fill the object to its last byte.
         let is_whole = end + (tail.len() - index_at) as u64 == object_bytes;
         is_whole.then_some(index)
     }
@@ -251,6 +257,10 @@ impl WalRunIndex {
     }
 }
 
+fn damaged_run(name: &str, reason: &'static str) -> Error {
+    Error::corrupt(format!("{name} is damaged")).because(reason)
+}
+
 /// Returns the content of a segment from its frame, after checking its digest. Messages call it `name`.
 ///
 /// # Errors
@@ -261,7 +271,7 @@ pub fn unpack_segment(
     segment_bytes: u64,
     name: &str,
 ) -> Result<Vec<u8>> {
-    let damaged = |why: String| Error::corrupt(format!("{name} is damaged")).because(why);
+    let damaged = |reason: String| Error::corrupt(format!("{name} is damaged")).because(reason);
     // The size comes from the index, which is checked: no other number of the storage takes memory.
     let mut plain = Vec::with_capacity(HEADER_BYTES + segment_bytes as usize);
     DCtx::create()

@@ -22,6 +22,11 @@ const ALIASES: [(&str, &str); 7] = [
     ("delete", "forget"),
 ];
 
+/// Returns whether the word is a verb of another program.
+pub(super) fn is_alias(word: &OsStr) -> bool {
+    ALIASES.iter().any(|(alias, _)| word == *alias)
+}
+
 static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Returns the words of this process as clap has read them, with the name of the program.

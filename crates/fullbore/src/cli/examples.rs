@@ -438,6 +438,12 @@ const EXAMPLES: [(&str, CommandExamples); 28] = [
     ),
 ];
 
+/// The name of a command, as long as this program runs.
+pub(super) fn bare_name(command: &str) -> Option<&'static str> {
+    let mut known = EXAMPLES.iter().map(|(name, _)| *name);
+    known.find(|name| *name == command)
+}
+
 /// The examples of a command: pairs of a text and a command line; none for the program itself.
 pub(super) fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
     let mut known = EXAMPLES.iter();
@@ -449,8 +455,9 @@ pub(super) fn examples(command: &str) -> &'static [(&'static str, &'static str)]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{args::Cli, help};
+    use crate::cli::{args::Cli, help, profile};
     use clap::FromArgMatches;
+    use std::ffi::OsString;
 
     /// The words of a command line with single quotes.
     fn words(line: &str) -> Vec<String> {
@@ -484,6 +491,10 @@ mod tests {
                 let parsed = program.clone().try_get_matches_from(&words);
                 let parsed = parsed.and_then(|found| Cli::from_arg_matches(&found));
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                let words: Vec<_> = words.iter().map(OsString::from).collect();
+                let small = profile::program_for(&words).try_get_matches_from(&words);
+                let small = small.and_then(|found| Cli::from_arg_matches(&found));
+                assert_eq!(format!("{small:?}"), format!("{parsed:?}"), "{line}");
             }
         }
     }

@@ -2,9 +2,14 @@
 //!
 //! `--help` and the manual have all options.
 
-use super::{args::Cli, examples::examples, select};
+use super::{
+    args::Cli,
+    command_line,
+    examples::{bare_name, examples},
+    select,
+};
 use clap::{Arg, Command, CommandFactory};
-use std::fmt::Write;
+use std::{ffi::OsString, fmt::Write};
 
 const SOURCE: &str = "Source";
 const DESTINATION: &str = "Destination";
@@ -132,9 +137,27 @@ const FIRST: [&str; 12] = [
 
 /// The program for clap, with arranged help.
 pub(super) fn program() -> Command {
+    program_with(|_| true)
+}
+
+/// The program for one line of words: only commands whose name is a word have arguments.
+///
+/// Most of the time of a start is spent on arguments. It reads the line as [`program`] does, if it does not refuse the line.
+pub(super) fn program_for(words: &[OsString]) -> Command {
+    if words.iter().any(|word| command_line::is_alias(word)) {
+        return program();
+    }
+    program_with(|name| words.iter().any(|word| word == name))
+}
+
+fn program_with(is_wanted: impl Fn(&str) -> bool) -> Command {
     let of_all = |arg: Arg| {
         let is_long = is_left_out("", &arg);
         arg.hide_short_help(is_long)
+    };
+    let arranged = |command: Command| match bare_name(command.get_name()) {
+        Some(name) if !is_wanted(name) => Command::new(name),
+        _ => arranged(command),
     };
     Cli::command().mut_args(of_all).mut_subcommands(arranged)
 }

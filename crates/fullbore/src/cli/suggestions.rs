@@ -13,7 +13,7 @@ use super::{
     profile, verbs,
 };
 use clap::{
-    FromArgMatches,
+    Command, FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -175,19 +175,19 @@ const OPTIONS: [(&[&str], &str); 21] = [
 /// # Errors
 /// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
-    let program = profile::program();
     let given: Vec<OsString> = env::args_os().collect();
     if is_for_overview(&given) {
         print_overview(given.len() == 1);
     }
+    let program = profile::program_for(&given);
     let is_fetch = verbs::wal::is_fetch(&given);
     let line = TypedLine::read(&program, given);
     let alias = line.alias;
     let words = profile::effective_words(&program, line)?;
     command_line::keep(&words);
-    let parsed = help::program().try_get_matches_from(&words);
-    let cli = parsed
-        .and_then(|found| Cli::from_arg_matches(&found))
+    // The whole program prints help and explains what is wrong.
+    let cli = parsed(program, &words)
+        .or_else(|_| parsed(help::program(), &words))
         .map_err(|error| {
             answer(&error).unwrap_or_else(|| exit(without_wild_guess(error), is_fetch))
         })?;
@@ -196,6 +196,10 @@ pub(super) fn parse() -> Result<Cli> {
         aside(format_args!("note: `{alias}` is `{verb}` here"));
     }
     Ok(cli)
+}
+
+fn parsed(program: Command, words: &[OsString]) -> clap::error::Result<Cli> {
+    Cli::from_arg_matches(&program.try_get_matches_from(words)?)
 }
 
 /// Prints help or an error of clap, and ends the process. A server must not take an error for the end of an archive.

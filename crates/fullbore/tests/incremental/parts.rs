@@ -4,6 +4,9 @@ use super::runs::{self, assert_same, fed, fullbore, has, noise, or_skip, shape, 
 use super::{SETTLED, backup, ids, restored, root, verified};
 use std::{fs, os::unix::fs::FileExt, path::Path, thread::sleep, time::Duration};
 
+/// A few seconds for 30 MB, of which the processor is hardly used.
+const SLOWLY: [&str; 4] = ["--compress", "zstd:1", "--max-rate", "8M"];
+
 /// A backup that is killed once it has made a checkpoint of which this is enough; gives its id.
 fn cut_off(
     tree: &Path,
@@ -46,7 +49,7 @@ fn cut_off(
                 break id;
             }
         }
-        sleep(Duration::from_millis(2));
+        sleep(Duration::from_millis(10));
     };
     child.kill().unwrap();
     child.wait().unwrap();
@@ -67,9 +70,7 @@ fn of_a_large_file_that_was_cut_off_what_was_stored_is_gone_on_from() {
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     write(tree.join("image"), noise(1, 48 << 20));
     sleep(SETTLED);
-    let dead = cut_off(&tree, &repo, &["--compress", "zstd:12"], |partial| {
-        stored(partial) > 12 << 20
-    });
+    let dead = cut_off(&tree, &repo, &SLOWLY, |partial| stored(partial) > 12 << 20);
     let file = fs::File::options()
         .write(true)
         .open(tree.join("image"))
@@ -94,7 +95,7 @@ fn a_backup_that_was_cut_off_is_gone_on_from() {
     (0..17_500u64).for_each(|i| write(tree.join(format!("d{:02}/f{i}", i / 500)), i.to_string()));
     (0..30u64).for_each(|i| write(tree.join(format!("z/large{i}")), noise(i, 1 << 20)));
     sleep(SETTLED);
-    let dead = cut_off(&tree, &repo, &["--compress", "zstd:19"], |partial| {
+    let dead = cut_off(&tree, &repo, &SLOWLY, |partial| {
         partial["totals"]["entries"].as_u64().unwrap() > 17_000
     });
     fullbore(args!["restore", &repo, "--to", dir.path().join("none")])
@@ -125,12 +126,9 @@ fn of_a_file_that_was_cut_off_and_is_found_by_its_inode_nothing_is_taken_for_the
         write(tree.join("dir/image"), noise(1, 24 << 20));
         sleep(SETTLED);
         let options = ["--digest", digest];
-        cut_off(
-            &tree,
-            &repo,
-            &[&options[..], &["--compress", "zstd:12"]].concat(),
-            |partial| stored(partial) > 6 << 20,
-        );
+        cut_off(&tree, &repo, &[&options[..], &SLOWLY].concat(), |partial| {
+            stored(partial) > 6 << 20
+        });
         fs::rename(tree.join("dir"), tree.join("renamed")).unwrap();
         for _ in 0..2 {
             backup(&tree, &repo, &options);

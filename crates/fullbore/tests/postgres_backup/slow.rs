@@ -1,7 +1,7 @@
 //! Backups that are in the middle for as long as a test wants.
 //!
 //! To standard output, nothing more is read from the cluster than fits the memory until somebody reads on: what is later in
-//! the archive was listed by then, but not opened. Into a repository, a slow codec makes the time.
+//! the archive was listed by then, but not opened. Into a repository, a limit of the rate makes the time.
 
 use super::{
     args,
@@ -130,7 +130,7 @@ pub(crate) fn held_up(cluster: &Cluster, seconds: u32, codec: &str) -> Child {
         .unwrap()
 }
 
-/// A backup into a repository that has begun to write, and goes on for long.
+/// A backup into a repository that has begun to write, and goes on for about ten seconds, of which the processor is hardly used.
 pub(crate) fn started_into(repository: &Path, source: impl IntoIterator<Item = OsString>) -> Child {
     let flags = args![
         "--to",
@@ -138,7 +138,9 @@ pub(crate) fn started_into(repository: &Path, source: impl IntoIterator<Item = O
         "--workers",
         "1",
         "--compress",
-        "zstd:19",
+        "zstd:1",
+        "--max-rate",
+        "4M",
         "--memory",
         "16M"
     ];

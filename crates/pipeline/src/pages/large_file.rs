@@ -58,6 +58,7 @@ impl OpenLargeFile {
             record.state = EntryState::bad_pages(bad_pages);
         }
         record.digest = self.joiner.finish();
+        // One block covers the whole file, whose digest says the same.
         if record.from == 0 && record.blocks.len() < 2 {
             record.blocks.clear();
         }
@@ -120,6 +121,8 @@ impl PageWriter {
                         found.push((item.clone(), extent))
                     });
                     for (item, extent) in found {
+                        // Neighbours in one frame are joined: a file with many small changes would
+                        // have an extent for each block otherwise.
                         push_joined(&mut open.record.extents, self.renumbered(&item, extent));
                     }
                 }
@@ -183,6 +186,8 @@ impl PageWriter {
             let place = number * block;
             let (digest, crc) = match touched.get(&number) {
                 Some(read) => {
+                    // A block may be read and be the same: only a digest that differs makes the
+                    // file another one.
                     open.differs |=
                         read.is_none_or(|(digest, _)| known.block(place, block) != Some(&digest));
                     read.unzip()
@@ -219,6 +224,7 @@ impl PageWriter {
 
     fn close_file(&mut self, file: &LargeFile) {
         let Some(open) = self.open.take() else { return };
+        // The state is known only now: a file may change until its last piece was read.
         let mut closed = open.close(file);
         if let Some(known) = file
             .known
@@ -260,11 +266,11 @@ impl PageWriter {
         self.lost_links.insert(record.entry.path.clone());
         record.entry.clear_content();
         let state = EntryState::Unreadable(reason.to_owned());
-        let from = record.from;
+        let start = record.from;
         *record = Record {
             entry: std::mem::take(&mut record.entry),
             state,
-            from,
+            from: start,
             ..Record::default()
         };
     }
@@ -325,9 +331,9 @@ fn touched_blocks(
 /// Returns whether a file is unchanged. A file with parts on earlier pages counts as changed,
 /// because those parts are stored already.
 fn is_same(record: &Record, known: &BaseEntry) -> bool {
-    let then = &known.parts[0];
-    let same = record.entry == then.entry
-        && record.state == then.state
+    let earlier = &known.parts[0];
+    let same = record.entry == earlier.entry
+        && record.state == earlier.state
         && record.digest == known.last().digest;
     record.from == 0 && same
 }

@@ -108,6 +108,7 @@ impl PageWriter {
             inner: part.inner,
             len: part.len,
         };
+        // Hard links that follow would name another file than the one that the scan saw.
         if let FrameContent::Whole(entry, _) | FrameContent::Head(entry, _) = &part.what
             && part.replaced
         {
@@ -253,6 +254,8 @@ impl PageWriter {
             EntryState::BadPages(pages) => (&mut self.totals.bad_pages, bad_pages(pages)),
         };
         *counter += 1;
+        // The counters are exact. The list in the root is only a sample: a failing disk can have
+        // millions.
         if self.not_captured.len() < MAX_NOT_CAPTURED {
             let path = EntryName(record.entry.path.clone());
             self.not_captured.push(NotCaptured { path, reason });

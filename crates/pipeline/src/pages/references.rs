@@ -5,7 +5,6 @@ use crate::known::{BaseEntry, Trust};
 use fullbore_format::{
     entry::Entry,
     page::{EntryState, Extent, ManifestPage, PageItem, Record, SegmentId},
-    root::PageAt,
     sizes,
 };
 use std::sync::Arc;
@@ -21,6 +20,7 @@ impl PageWriter {
         );
         let crc32c = self.crc_of(known);
         for item in known.parts.iter() {
+            // Whole pages can be referred to only if every record in them is the same to the byte.
             let is_same = known.trust == Trust::Same && state.is_stored() == item.state.is_stored();
             if is_same || (item.entry == entry && item.state == state) {
                 self.mirror_record(item, crc32c);
@@ -41,10 +41,12 @@ impl PageWriter {
         let index = item.index();
         // Late pages and pages of other streams have another order. A page without a manifest goes
         // with its segment.
-        let fits = |origin: &Arc<PageAt>| {
-            origin.stream == self.stream && !origin.late && origin.manifest_offset.is_some()
-        };
-        if index == 0 && page.origin.as_ref().is_some_and(fits) && self.may_close() {
+        if index == 0
+            && page.origin.as_ref().is_some_and(|origin| {
+                origin.stream == self.stream && !origin.late && origin.manifest_offset.is_some()
+            })
+            && self.may_close()
+        {
             self.close_page();
             self.mirror = Some((page.clone(), 0));
         }
@@ -134,10 +136,13 @@ impl PageWriter {
         let has_all = |part: &PageItem| {
             part.crcs.len() as u64 == part.described_bytes().div_ceil(self.block_bytes)
         };
-        let join = |crc, part: &PageItem| {
-            has_all(part).then(|| self.crcs.join(crc, &part.crcs, part.described_bytes()))
-        };
-        known.parts.iter().try_fold(None, join).flatten()
+        known
+            .parts
+            .iter()
+            .try_fold(None, |crc, part| {
+                has_all(part).then(|| self.crcs.join(crc, &part.crcs, part.described_bytes()))
+            })
+            .flatten()
     }
 
     /// Counts the references of a record to earlier segments.

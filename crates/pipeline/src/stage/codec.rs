@@ -201,13 +201,12 @@ impl FromStr for Codec {
 
 fn zstd_context(level: i32) -> Result<Box<CCtx<'static>>> {
     let mut context = CCtx::try_create().ok_or_else(no_memory)?;
-    let set = |parameter| context.set_parameter(parameter).map(drop);
     [
         CParameter::CompressionLevel(level),
         CParameter::ChecksumFlag(true),
     ]
     .into_iter()
-    .try_for_each(set)
+    .try_for_each(|parameter| context.set_parameter(parameter).map(drop))
     .map_err(|code| {
         Error::new(
             ErrorKind::Usage,
@@ -293,19 +292,19 @@ impl Compressor {
 
 /// Does this message of zstd or liblz4 mean that memory is exhausted? Then the frame itself is not
 /// damaged.
-fn is_of_memory(why: &str) -> bool {
-    why == "Allocation error : not enough memory" || why == "AllocationFailed"
+fn is_of_memory(reason: &str) -> bool {
+    reason == "Allocation error : not enough memory" || reason == "AllocationFailed"
 }
 
 fn no_memory() -> Error {
     Error::io("could not go on", memory::shortage())
 }
 
-fn refused(why: &str) -> Error {
-    if is_of_memory(why) {
+fn refused(reason: &str) -> Error {
+    if is_of_memory(reason) {
         return no_memory();
     }
-    Error::new(ErrorKind::Bug, "cannot compress a frame").because(why.to_owned())
+    Error::new(ErrorKind::Bug, "cannot compress a frame").because(reason.to_owned())
 }
 
 /// Independent 4 MiB blocks with content size and checksum, which `lz4 -t` checks.
@@ -407,11 +406,11 @@ impl Decompressor {
     }
 }
 
-fn damaged(why: &str) -> Error {
-    if is_of_memory(why) {
+fn damaged(reason: &str) -> Error {
+    if is_of_memory(reason) {
         return no_memory();
     }
-    Error::corrupt("a frame is damaged").because(why.to_owned())
+    Error::corrupt("a frame is damaged").because(reason.to_owned())
 }
 
 fn decompress_zstd(

@@ -30,11 +30,13 @@ impl Stage for DigestStage {
         let Frame { parts, data, .. } = &mut frame;
         let mut files = Vec::new();
         let mut contents = Vec::new();
-        for (at, part) in parts.iter_mut().enumerate() {
+        for (index, part) in parts.iter_mut().enumerate() {
             if let Some((offset, total)) = part_range(part) {
                 let content = &data[part.inner as usize..][..part.len as usize];
+                // Small files are hashed together below: one call fills all lanes of the processor
+                // with several files.
                 if self.algorithm == Algorithm::Blake3 && total <= self.block {
-                    files.push(at);
+                    files.push(index);
                     contents.push(content);
                 } else {
                     part.piece = piece(self.algorithm, content, offset, total, self.block);
@@ -50,7 +52,7 @@ impl Stage for DigestStage {
         files
             .into_iter()
             .zip(digests(&contents))
-            .for_each(|(at, digest)| parts[at].piece = Piece::Whole(digest));
+            .for_each(|(index, digest)| parts[index].piece = Piece::Whole(digest));
         Ok(frame)
     }
 }
@@ -79,28 +81,29 @@ impl DigestStage {
         else {
             return;
         };
-        let mut at = *offset;
+        let mut position = *offset;
         let mut digests = Vec::new();
         let mut crcs = Vec::new();
         for run in runs {
             let (StoredRun::Here { len, .. } | StoredRun::Kept { len, .. }) = *run;
-            let end = at + u64::from(len);
+            let end = position + u64::from(len);
             if let StoredRun::Here { inner, len } = *run {
                 let content = &data[inner as usize..][..len as usize];
-                if !at.is_multiple_of(self.block)
+                // A block that was read in part has no digest: without all of them none is kept.
+                if !position.is_multiple_of(self.block)
                     || !(end.is_multiple_of(self.block) || end == file.data_len)
                 {
                     return;
                 }
                 let Piece::Blocks(blocks) =
-                    piece(self.algorithm, content, at, file.data_len, self.block)
+                    piece(self.algorithm, content, position, file.data_len, self.block)
                 else {
                     return;
                 };
                 digests.extend(blocks);
                 crcs.extend(content.chunks(self.block as usize).map(crc32c));
             }
-            at = end;
+            position = end;
         }
         (part.piece, part.crcs) = (Piece::Blocks(digests), crcs);
     }

@@ -62,8 +62,10 @@ impl LevelDial {
         self.turn(|position| position.checked_sub(1))
     }
 
-    fn turn(&self, to: impl Fn(usize) -> Option<usize>) -> bool {
-        self.position.fetch_update(Relaxed, Relaxed, to).is_ok()
+    fn turn(&self, next_step: impl Fn(usize) -> Option<usize>) -> bool {
+        self.position
+            .fetch_update(Relaxed, Relaxed, next_step)
+            .is_ok()
     }
 
     /// Returns the plain bytes that were compressed at each level.

@@ -83,17 +83,18 @@ fn xxh64(data: &[u8]) -> u64 {
         }
         merge(lanes)
     };
+    // The steps and constants are those of the specification, in its order.
     hash = hash.wrapping_add(data.len() as u64);
-    while let Some((word, behind)) = rest.split_first_chunk::<8>() {
+    while let Some((word, tail)) = rest.split_first_chunk::<8>() {
         hash = (hash ^ round(0, u64::from_le_bytes(*word))).rotate_left(27);
         hash = hash.wrapping_mul(PRIME_1).wrapping_add(PRIME_4);
-        rest = behind;
+        rest = tail;
     }
-    if let Some((word, behind)) = rest.split_first_chunk::<4>() {
+    if let Some((word, tail)) = rest.split_first_chunk::<4>() {
         let word = u64::from(u32::from_le_bytes(*word));
         hash = (hash ^ word.wrapping_mul(PRIME_1)).rotate_left(23);
         hash = hash.wrapping_mul(PRIME_2).wrapping_add(PRIME_3);
-        rest = behind;
+        rest = tail;
     }
     for byte in rest {
         hash = (hash ^ u64::from(*byte).wrapping_mul(PRIME_5)).rotate_left(11);

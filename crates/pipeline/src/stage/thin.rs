@@ -49,6 +49,8 @@ impl Thin {
             let runs = match part.runs.take() {
                 Some(runs) => runs,
                 None => {
+                    // Blocks find what stayed at its place, chunks what moved. The one that keeps
+                    // more is taken.
                     let by_blocks = self.block_runs(known, &part.piece, *offset, (inner, len));
                     let places = chunk_places(known, &part.chunks, &file.entry, *offset);
                     let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
@@ -68,6 +70,7 @@ impl Thin {
             0
         };
         let end = data.len().min(inner + len + padding);
+        // A known file leaves no bytes, but its part stays: it becomes a reference in the page.
         if is_known(part) {
             part.runs = Some(Vec::new());
             part.inner = self.rest.len() as u32;
@@ -92,18 +95,19 @@ impl Thin {
             &[]
         };
         let mut runs = Vec::new();
-        let mut at = 0;
-        while at < len {
-            let end = len.min(at + self.block as usize);
-            let place = offset + at as u64;
-            let digest = blocks.get(at / self.block as usize);
-            let len = (end - at) as u32;
+        let mut position = 0;
+        while position < len {
+            let end = len.min(position + self.block as usize);
+            let place = offset + position as u64;
+            let digest = blocks.get(position / self.block as usize);
+            let len = (end - position) as u32;
             let same = digest
                 .zip(known.block(place, self.block))
                 .is_some_and(|(digest, block)| matches_block(block, digest))
+                // Blocks in segments that are given up are stored again although they are known.
                 && !known.is_stored_again(place, len.into());
-            let here = StoredRun::Here {
-                inner: (inner + at) as u32,
+            let changed = StoredRun::Here {
+                inner: (inner + position) as u32,
                 len,
             };
             push_run(
@@ -111,10 +115,10 @@ impl Thin {
                 if same {
                     StoredRun::Kept { at: place, len }
                 } else {
-                    here
+                    changed
                 },
             );
-            at = end;
+            position = end;
         }
         runs
     }
@@ -132,6 +136,7 @@ impl Thin {
             let (run, len) = match run {
                 StoredRun::Kept { len, .. } => (run, len),
                 StoredRun::Here { inner, len } => {
+                    // Each run is a tar member of its own, so that tar can still unpack the frame.
                     pax::write_header(&piece_member(&file.entry, offset, len), &mut self.rest)?;
                     let place = self.rest.len() as u32;
                     self.rest
@@ -150,18 +155,17 @@ impl Thin {
 
 impl Stage for Thin {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
-        let concerns = |part: &FrameEntry| match &part.what {
+        if !frame.parts.iter().any(|part| match &part.what {
             FrameContent::Piece { file, .. } => file.known.is_some(),
             _ => is_known(part),
-        };
-        if !frame.parts.iter().any(concerns) {
+        }) {
             return Ok(frame);
         }
         self.rest.clear();
         let Frame { data, parts, .. } = &mut frame;
-        let mut at = 0;
+        let mut position = 0;
         for part in parts {
-            at = self.thin_part(part, data, at)?;
+            position = self.thin_part(part, data, position)?;
         }
         std::mem::swap(&mut **data, &mut self.rest);
         frame.plain_len = frame.data.len() as u32;
@@ -196,10 +200,13 @@ fn chunk_places(
     } else {
         chunks.iter().map(|chunk| known.chunk(chunk)).collect()
     };
-    let stays = |(at, chunk): (Option<u64>, &ContentChunk)| {
-        at.filter(|at| !known.is_stored_again(*at, chunk.len.into()))
-    };
-    places.into_iter().zip(chunks).map(stays).collect()
+    places
+        .into_iter()
+        .zip(chunks)
+        .map(|(place, chunk)| {
+            place.filter(|place| !known.is_stored_again(*place, chunk.len.into()))
+        })
+        .collect()
 }
 
 fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32) -> Vec<StoredRun> {
@@ -207,8 +214,8 @@ fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32)
     for (ContentChunk { len, .. }, place) in chunks.iter().copied().zip(places) {
         push_run(
             &mut runs,
-            place.map_or(StoredRun::Here { inner, len }, |at| StoredRun::Kept {
-                at,
+            place.map_or(StoredRun::Here { inner, len }, |start| StoredRun::Kept {
+                at: start,
                 len,
             }),
         );

@@ -45,9 +45,12 @@ impl ThreadClock {
         }
     }
 
-    /// Returns the nanoseconds since `before` on the same thread: wall clock, and CPU time.
-    pub fn since(&self, before: &Self) -> [u64; 2] {
-        [self.wall - before.wall, self.cpu.saturating_sub(before.cpu)]
-            .map(|time| time.as_nanos() as u64)
+    /// Returns the nanoseconds since `earlier` on the same thread: wall clock, and CPU time.
+    pub fn since(&self, earlier: &Self) -> [u64; 2] {
+        [
+            self.wall - earlier.wall,
+            self.cpu.saturating_sub(earlier.cpu),
+        ]
+        .map(|time| time.as_nanos() as u64)
     }
 }

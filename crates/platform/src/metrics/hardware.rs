@@ -123,24 +123,24 @@ const SATURATED: f64 = 0.85;
 
 /// Returns the verdict between two samples of a run that lasted `verdict.seconds`.
 pub fn hardware(
-    from: &MeterSample,
-    to: &MeterSample,
+    start: &MeterSample,
+    end: &MeterSample,
     verdict: &LimitVerdict,
     run: &RunSetting,
 ) -> HardwareVerdict {
-    let wall = (to.seconds - from.seconds).max(1e-9);
-    let spent = to.processors - from.processors;
-    let (others, idle) = machine_shares(from, to, spent);
+    let wall = (end.seconds - start.seconds).max(1e-9);
+    let spent = end.processors - start.processors;
+    let (others, idle) = machine_shares(start, end, spent);
     let own = (spent / (wall * run.cores.max(1) as f64)).clamp(0.0, 1.0);
     // Threads that are never busy for long on a busy machine wait for processors.
     let waits_for_processors = own >= 0.25 || verdict.of(verdict.limit).busy < 0.5;
     let processors_are_busy = own >= SATURATED || (idle < 0.1 && waits_for_processors);
     let limit = match () {
-        () if is_held_by_rate(from, to, wall, run) => Limit::MaxRate,
+        () if is_held_by_rate(start, end, wall, run) => Limit::MaxRate,
         () if run.server_seconds > verdict.seconds / 2.0 => Limit::Server,
         () if processors_are_busy => Limit::Processor,
-        () if is_computing(from, to, verdict.limit) => limit_of_threads(spent / wall, run),
-        () if verdict.limit == Side::Source => limit_of_source(from, to, wall, run),
+        () if is_computing(start, end, verdict.limit) => limit_of_threads(spent / wall, run),
+        () if verdict.limit == Side::Source => limit_of_source(start, end, wall, run),
         () => limit_of_sink(wall, run),
     };
     HardwareVerdict {
@@ -148,33 +148,33 @@ pub fn hardware(
         cores: run.cores,
         own,
         others,
-        work: work_shares(from, to, run.kind),
+        work: work_shares(start, end, run.kind),
     }
 }
 
 /// Returns the shares of all processors of the machine that others used, and that were idle.
-fn machine_shares(from: &MeterSample, to: &MeterSample, own_seconds: f64) -> (f64, f64) {
-    let Some((then, now)) = from.machine.zip(to.machine) else {
+fn machine_shares(start: &MeterSample, end: &MeterSample, own_seconds: f64) -> (f64, f64) {
+    let Some((earlier, now)) = start.machine.zip(end.machine) else {
         return (0.0, 1.0);
     };
-    let all = (now.all_seconds - then.all_seconds).max(1e-9);
-    let idle = now.idle_seconds - then.idle_seconds;
+    let all = (now.all_seconds - earlier.all_seconds).max(1e-9);
+    let idle = now.idle_seconds - earlier.idle_seconds;
     let others = ((all - idle - own_seconds) / all).clamp(0.0, 1.0);
     (others, (idle / all).clamp(0.0, 1.0))
 }
 
 /// Returns whether bytes were read as fast as `--max-rate` permits.
-fn is_held_by_rate(from: &MeterSample, to: &MeterSample, wall: f64, run: &RunSetting) -> bool {
-    let paced = (to.paced_bytes - from.paced_bytes) as f64;
+fn is_held_by_rate(start: &MeterSample, end: &MeterSample, wall: f64, run: &RunSetting) -> bool {
+    let paced = (end.paced_bytes - start.paced_bytes) as f64;
     run.max_rate
         .is_some_and(|rate| paced / rate.max(1) as f64 > 0.8 * wall)
 }
 
 /// Returns whether a part spent its time on a processor, and not waiting for a device.
-fn is_computing(from: &MeterSample, to: &MeterSample, side: Side) -> bool {
-    let at = side as usize;
-    let busy = to.times[at][0] - from.times[at][0];
-    let cpu = to.cpu[at] - from.cpu[at];
+fn is_computing(start: &MeterSample, end: &MeterSample, side: Side) -> bool {
+    let index = side as usize;
+    let busy = end.times[index][0] - start.times[index][0];
+    let cpu = end.cpu[index] - start.cpu[index];
     side == Side::Workers || cpu > 0.7 * busy
 }
 
@@ -187,12 +187,12 @@ fn limit_of_threads(used: f64, run: &RunSetting) -> Limit {
     }
 }
 
-fn limit_of_source(from: &MeterSample, to: &MeterSample, wall: f64, run: &RunSetting) -> Limit {
+fn limit_of_source(start: &MeterSample, end: &MeterSample, wall: f64, run: &RunSetting) -> Limit {
     match run.source {
         EndKind::Disk => {
             // Cached files need no disk.
-            let plain = (to.bytes - from.bytes).max(to.stored_bytes - from.stored_bytes);
-            let is_cached = to.device_bytes - from.device_bytes < plain / 20;
+            let plain = (end.bytes - start.bytes).max(end.stored_bytes - start.stored_bytes);
+            let is_cached = end.device_bytes - start.device_bytes < plain / 20;
             if is_cached {
                 Limit::Processor
             } else {
@@ -222,11 +222,13 @@ fn limit_of_transfers(end: EndKind, wall: f64, run: &RunSetting) -> Limit {
 }
 
 /// Returns the kinds of work with their shares of the CPU time, the largest first.
-fn work_shares(from: &MeterSample, to: &MeterSample, kind: RunKind) -> Vec<(&'static str, f64)> {
-    let spent = (to.processors - from.processors).max(1e-9);
-    let [source, workers, sink] = [0, 1, 2].map(|side| to.cpu[side] - from.cpu[side]);
-    let sealing = to.sealing - from.sealing;
-    let compressing = (to.compressing - from.compressing).min(workers);
+fn work_shares(start: &MeterSample, end: &MeterSample, kind: RunKind) -> Vec<(&'static str, f64)> {
+    let spent = (end.processors - start.processors).max(1e-9);
+    let [source, workers, sink] = [0, 1, 2].map(|side| end.cpu[side] - start.cpu[side]);
+    let sealing = end.sealing - start.sealing;
+    // The counters are read one after the other: without this bound `digesting` could be below
+    // zero.
+    let compressing = (end.compressing - start.compressing).min(workers);
     let mut work = match kind {
         RunKind::Backup => vec![
             ("reading", source),
@@ -247,6 +249,7 @@ fn work_shares(from: &MeterSample, to: &MeterSample, kind: RunKind) -> Vec<(&'st
     for (_, share) in &mut work {
         *share = (*share / spent).clamp(0.0, 1.0);
     }
+    // Less than half a percent would be printed as 0 %.
     work.retain(|(_, share)| *share >= 0.005);
     work.sort_by(|a, b| b.1.total_cmp(&a.1));
     work
@@ -288,12 +291,12 @@ mod tests {
         server_seconds: 0.0,
     };
 
-    fn limit(to: &MeterSample, run: &RunSetting) -> Limit {
-        let from = MeterSample {
+    fn limit(end: &MeterSample, run: &RunSetting) -> Limit {
+        let start = MeterSample {
             machine: Some(MachineTime::default()),
             ..MeterSample::ZERO
         };
-        hardware(&from, to, &verdict(&from, to), run).limit
+        hardware(&start, end, &verdict(&start, end), run).limit
     }
 
     #[test]

@@ -164,6 +164,7 @@ impl Default for Meter {
             begun: Mutex::default(),
             timeline: Mutex::default(),
         };
+        // Figures of a run are differences from here: processors and devices were busy before it.
         let begun = MeterSample {
             seconds: 0.0,
             ..meter.sample()
@@ -230,18 +231,19 @@ impl LimitVerdict {
 
     /// Returns the shares by name: busy, starved, blocked.
     pub fn table(&self) -> BTreeMap<String, [f64; 3]> {
-        let row = |side: Side| {
-            let Shares {
-                busy,
-                starved,
-                blocked,
-            } = self.of(side);
-            (
-                side.name().to_owned(),
-                [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0),
-            )
-        };
-        [Side::Source, Side::Workers, Side::Sink].map(row).into()
+        [Side::Source, Side::Workers, Side::Sink]
+            .map(|side| {
+                let Shares {
+                    busy,
+                    starved,
+                    blocked,
+                } = self.of(side);
+                (
+                    side.name().to_owned(),
+                    [busy, starved, blocked].map(|share| (share * 1000.0).round() / 1000.0),
+                )
+            })
+            .into()
     }
 }
 
@@ -288,18 +290,17 @@ impl Meter {
     /// Returns all counters now.
     pub fn sample(&self) -> MeterSample {
         let gauges = [&self.source, &self.workers, &self.sink];
-        let times =
-            |gauge: &Arc<Gauge>| [&gauge.busy, &gauge.starved, &gauge.blocked].map(seconds_of);
         MeterSample {
             seconds: self.start.elapsed().as_secs_f64(),
             bytes: self.bytes.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
+            // Relaxed loads: the figures are of one moment only nearly, which is enough for rates.
             small: self.files.load(Relaxed) + self.small.load(Relaxed),
             processors: platform::process_cpu_seconds(),
             machine: platform::machine_time(),
             device_bytes: platform::device_read_bytes(),
             paced_bytes: self.paced_bytes.load(Relaxed),
-            times: gauges.map(times),
+            times: gauges.map(times_of),
             cpu: gauges.map(|gauge| seconds_of(&gauge.cpu)),
             compressing: seconds_of(&COMPRESSING),
             sealing: seconds_of(&SEALING),
@@ -345,6 +346,10 @@ impl Meter {
             .map(|timeline| timeline.points.clone())
             .unwrap_or_default()
     }
+}
+
+fn times_of(gauge: &Arc<Gauge>) -> [f64; 3] {
+    [&gauge.busy, &gauge.starved, &gauge.blocked].map(seconds_of)
 }
 
 /// Maximum number of points of a timeline. At this number every second point is dropped, and the
@@ -397,33 +402,36 @@ impl MeterSample {
     };
 
     /// Returns the share of the thread time since an earlier sample that was spent reading.
-    pub fn reading_share(&self, before: &Self) -> f64 {
-        busy_share(before, self, Side::Source)
+    pub fn reading_share(&self, earlier: &Self) -> f64 {
+        busy_share(earlier, self, Side::Source)
     }
 
     /// Returns the work a second since an earlier sample: bytes, plus 16 KiB for each file or
     /// similar operation, because opening a file costs as much.
-    pub fn work_since(&self, before: &Self) -> f64 {
-        let work = |sample: &Self| sample.bytes as f64 + sample.small as f64 * 16384.0;
-        (work(self) - work(before)) / (self.seconds - before.seconds).max(1e-9)
+    pub fn work_since(&self, earlier: &Self) -> f64 {
+        (work(self) - work(earlier)) / (self.seconds - earlier.seconds).max(1e-9)
     }
 
     /// Returns whether a quarter of the processors was left since an earlier sample, both by this
     /// process and by all processes.
-    pub fn had_idle_processors(&self, before: &Self, processors: usize) -> bool {
-        self.idle_share(before, processors) > 0.25
+    pub fn had_idle_processors(&self, earlier: &Self, processors: usize) -> bool {
+        self.idle_share(earlier, processors) > 0.25
     }
 
     /// Returns the share of these processors that was left since an earlier sample, by this process
     /// or by all processes, whichever is less; 0 to 1.
-    pub fn idle_share(&self, before: &Self, processors: usize) -> f64 {
-        let all = (self.seconds - before.seconds).max(1e-9) * processors as f64;
-        let own = 1.0 - (self.processors - before.processors) / all;
-        let machine = { self.machine.zip(before.machine) }.map_or(1.0, |(now, then)| {
-            (now.idle_seconds - then.idle_seconds) / all
+    pub fn idle_share(&self, earlier: &Self, processors: usize) -> f64 {
+        let all = (self.seconds - earlier.seconds).max(1e-9) * processors as f64;
+        let own = 1.0 - (self.processors - earlier.processors) / all;
+        let machine = { self.machine.zip(earlier.machine) }.map_or(1.0, |(now, former)| {
+            (now.idle_seconds - former.idle_seconds) / all
         });
         own.min(machine).clamp(0.0, 1.0)
     }
+}
+
+fn work(sample: &MeterSample) -> f64 {
+    sample.bytes as f64 + sample.small as f64 * 16384.0
 }
 
 /// Returns the limit between two samples: the busiest part.
@@ -431,12 +439,13 @@ impl MeterSample {
 /// The source counts as busy as its readers or as its walk, for which the feeders wait, whichever
 /// is more. The idle time of a part is starved in proportion to how busy the parts before it were,
 /// and blocked in proportion to how busy the parts after it were.
-pub fn verdict(from: &MeterSample, to: &MeterSample) -> LimitVerdict {
-    let wall = (to.seconds - from.seconds).max(1e-9);
+pub fn verdict(start: &MeterSample, end: &MeterSample) -> LimitVerdict {
+    let wall = (end.seconds - start.seconds).max(1e-9);
     let [read, work, store] =
-        [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(from, to, side));
-    let waited_for_walk = to.times[0][1] - from.times[0][1];
-    let walk = (waited_for_walk / (wall * to.streams as f64)).clamp(0.0, 1.0);
+        [Side::Source, Side::Workers, Side::Sink].map(|side| busy_share(start, end, side));
+    // Readers that starve wait for the walk, the only part before them.
+    let waited_for_walk = end.times[0][1] - start.times[0][1];
+    let walk = (waited_for_walk / (wall * end.streams as f64)).clamp(0.0, 1.0);
     let source = read.max(walk);
     LimitVerdict {
         limit: busiest(source, work, store),
@@ -450,10 +459,10 @@ pub fn verdict(from: &MeterSample, to: &MeterSample) -> LimitVerdict {
 }
 
 /// Returns the share of the available thread time that one part worked between two samples.
-fn busy_share(from: &MeterSample, to: &MeterSample, side: Side) -> f64 {
+fn busy_share(start: &MeterSample, end: &MeterSample, side: Side) -> f64 {
     let side = side as usize;
-    let busy = to.times[side][0] - from.times[side][0];
-    let capacity = (to.capacity[side] - from.capacity[side]).max(1e-9);
+    let busy = end.times[side][0] - start.times[side][0];
+    let capacity = (end.capacity[side] - start.capacity[side]).max(1e-9);
     (busy / capacity).clamp(0.0, 1.0)
 }
 
@@ -469,9 +478,9 @@ fn busiest(source: f64, work: f64, store: f64) -> Side {
 }
 
 /// Splits the idle time of a part by the busy shares of the parts before and behind it.
-fn shares(busy: f64, before: f64, behind: f64) -> Shares {
-    let starved = if before + behind > 0.0 {
-        before / (before + behind)
+fn shares(busy: f64, waiting_before: f64, waiting_behind: f64) -> Shares {
+    let starved = if waiting_before + waiting_behind > 0.0 {
+        waiting_before / (waiting_before + waiting_behind)
     } else {
         1.0
     };

@@ -23,15 +23,15 @@ pub struct Wait {
 }
 
 impl Waits {
-    /// Runs `work` and records its time as a wait for `what`.
-    pub fn record<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+    /// Runs `work` and records its time as a wait for `name`.
+    pub fn record<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let set = |now| *self.now.locked() = now;
-        set(Some(what));
+        set(Some(name));
         let start = Instant::now();
         let result = work();
         set(None);
         self.over.locked().push(Wait {
-            what,
+            what: name,
             time: start.elapsed(),
         });
         result
@@ -44,8 +44,9 @@ impl Waits {
 
     /// Returns the waits that are over and took at least a second.
     pub fn long_waits(&self) -> Vec<Wait> {
-        let over = self.over.locked();
-        over.iter()
+        let waits = self.over.locked();
+        waits
+            .iter()
             .filter(|wait| wait.time >= Duration::from_secs(1))
             .copied()
             .collect()

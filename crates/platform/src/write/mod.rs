@@ -181,18 +181,21 @@ fn nonzero(written: usize) -> io::Result<usize> {
 ///
 /// # Errors
 /// `UnexpectedEof` if the file ends before the run, or the system's.
-pub fn copy(from: &File, to: &File, run: ByteRun) -> io::Result<()> {
-    let mut at = run.offset;
+pub fn copy(source: &File, target: &File, run: ByteRun) -> io::Result<()> {
+    let mut offset = run.offset;
     let end = run.offset + run.len;
-    while tricks() && at < end {
-        let mut read = at;
-        let mut written = at;
-        let len = usize::try_from(end - at).unwrap_or(usize::MAX);
+    while tricks() && offset < end {
+        let mut read = offset;
+        let mut written = offset;
+        let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
         match retry_on_intr(|| {
-            rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut written), len)
+            rustix::fs::copy_file_range(source, Some(&mut read), target, Some(&mut written), len)
         }) {
+            // 0 is the end of the file, or a file system that does not copy: reading tells which of
+            // the two.
             Ok(0) => break,
-            Ok(done) => at += done as u64,
+            Ok(done) => offset += done as u64,
+            // These are facts about the disk, which reading and writing would meet again.
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => return Err(error.into()),
             Err(error) => {
                 debug(|| {
@@ -202,16 +205,16 @@ pub fn copy(from: &File, to: &File, run: ByteRun) -> io::Result<()> {
             }
         }
     }
-    let mut buffer = if at < end {
+    let mut buffer = if offset < end {
         vec![0; 1 << 20]
     } else {
         Vec::new()
     };
-    while at < end {
-        let piece = buffer.len().min((end - at) as usize);
-        from.read_exact_at(&mut buffer[..piece], at)?;
-        pwrite_all(to, &buffer[..piece], at)?;
-        at += piece as u64;
+    while offset < end {
+        let piece = buffer.len().min((end - offset) as usize);
+        source.read_exact_at(&mut buffer[..piece], offset)?;
+        pwrite_all(target, &buffer[..piece], offset)?;
+        offset += piece as u64;
     }
     Ok(())
 }
@@ -292,12 +295,18 @@ pub fn symlink_at(target: &[u8], dir: impl AsFd, name: &[u8]) -> io::Result<()> 
     rustix::fs::symlinkat(target, &dir, name).map_err(|error| creation_error(error, dir))
 }
 
-/// Gives the object `old` in `from` another name; does not follow a symbolic link.
+/// Gives the object `old` in `old_dir` another name; does not follow a symbolic link.
 ///
 /// # Errors
 /// `EEXIST`, `EXDEV`, `EMLINK`, or the system's.
-pub fn link_at(from: impl AsFd, old: &[u8], dir: impl AsFd, name: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::linkat(from, old, dir, name, AtFlags::empty())?)
+pub fn link_at(old_dir: impl AsFd, old: &[u8], dir: impl AsFd, name: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::linkat(
+        old_dir,
+        old,
+        dir,
+        name,
+        AtFlags::empty(),
+    )?)
 }
 
 /// Creates a named pipe or a device; `device` is used only for a device.
@@ -342,8 +351,8 @@ pub fn remove_dir_at(dir: impl AsFd, name: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub fn rename_at(from: impl AsFd, old: &[u8], to: impl AsFd, new: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::renameat(from, old, to, new)?)
+pub fn rename_at(old_dir: impl AsFd, old: &[u8], new_dir: impl AsFd, new: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::renameat(old_dir, old, new_dir, new)?)
 }
 
 /// Sets the length of a file to `len` bytes; added bytes are a hole.

@@ -69,8 +69,8 @@ pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
 /// # Errors
 /// The system's.
 pub fn punch(fd: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
-    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match retry_on_intr(|| rustix::fs::fallocate(&fd, mode, offset, len)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => Ok(false),
         done => Ok(done.map(|()| true)?),
     }

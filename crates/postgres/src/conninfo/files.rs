@@ -17,6 +17,7 @@ pub(super) fn read_service(name: &str, files: &[impl AsRef<Path>]) -> Result<Giv
     for file in files.iter().map(AsRef::as_ref) {
         let text = match fs::read_to_string(file) {
             Ok(text) => text,
+            // As libpq: the file of the system serves where the user has none.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
                 return Err(Error::io(
@@ -128,12 +129,11 @@ pub(super) fn find_password(
     wanted: [&str; 4],
     file: &Path,
 ) -> Option<ConnectionSecret> {
-    let fits = |line: &&[String; 5]| {
+    let line = lines.iter().find(|line| {
         line.iter()
             .zip(wanted)
             .all(|(said, is)| said == "*" || said.replace("\\*", "*") == is)
-    };
-    let line = lines.iter().find(fits)?;
+    })?;
     Some(ConnectionSecret {
         text: line[4].clone(),
         from: format!("{file:?}"),

@@ -88,7 +88,7 @@ impl Params {
     /// [`ErrorKind::Usage`] if the string or a value is invalid, [`ErrorKind::Unsupported`] if a
     /// parameter cannot be honoured, [`ErrorKind::NotFound`] if the service does not exist.
     pub fn new(text: &str, environment: &Environment) -> Result<Self> {
-        let (given, from) = precedence::collect(text, environment)?;
+        let (given, origin) = precedence::collect(text, environment)?;
         let text = |name: &str| given.get(name).filter(|value| !value.is_empty()).cloned();
         let user = text("user").or_else(|| environment.user.clone());
         let user = user.ok_or_else(|| {
@@ -108,7 +108,7 @@ impl Params {
             warnings: Vec::new(),
         };
         if let Some(text) = text("password") {
-            let password = ConnectionSecret { text, from };
+            let password = ConnectionSecret { text, from: origin };
             for host in &mut params.hosts {
                 host.password = Some(password.clone());
             }
@@ -169,10 +169,12 @@ fn hosts(given: &Given, environment: &Environment) -> Result<Vec<Host>> {
         return Err(count_mismatch(count, "ports", ports.len()));
     }
     let mut hosts = Vec::new();
-    for at in 0..count {
-        let port = port_at(&ports, at)?;
-        let address = part(&addresses, at).map(parse_address).transpose()?;
-        let places = match (part(&names, at), address) {
+    for index in 0..count {
+        let port = port_at(&ports, index)?;
+        let address = part(&addresses, index).map(parse_address).transpose()?;
+        let places = match (part(&names, index), address) {
+            // libpq's rules: a path is a socket, hostaddr spares the look-up, and the name still
+            // serves TLS and passwords.
             (Some(name), None) if name.starts_with('/') => vec![SettingPlace::Socket(name.into())],
             (Some(name), address) => vec![SettingPlace::Network(name.to_owned(), address)],
             (None, Some(address)) => {
@@ -197,17 +199,17 @@ fn list<'a>(given: &'a Given, name: &str) -> Vec<&'a str> {
     }
 }
 
-/// Returns part `at` of a list, unless it is empty.
-fn part<'a>(list: &[&'a str], at: usize) -> Option<&'a str> {
-    list.get(at)
+/// Returns part `index` of a list, unless it is empty.
+fn part<'a>(list: &[&'a str], index: usize) -> Option<&'a str> {
+    list.get(index)
         .map(|part| part.trim())
         .filter(|part| !part.is_empty())
 }
 
-/// Returns the port of host `at`; a single port is for all hosts.
-fn port_at(ports: &[&str], at: usize) -> Result<u16> {
-    let at = if at < ports.len() { at } else { 0 };
-    let Some(text) = part(ports, at) else {
+/// Returns the port of host `index`; a single port is for all hosts.
+fn port_at(ports: &[&str], index: usize) -> Result<u16> {
+    let index = if index < ports.len() { index } else { 0 };
+    let Some(text) = part(ports, index) else {
         return Ok(DEFAULT_PORT);
     };
     let port = text.parse().ok().filter(|port| *port > 0);
@@ -218,18 +220,17 @@ fn parse_address(text: &str) -> Result<IpAddr> {
     text.parse().map_err(|_| invalid_value("hostaddr", text))
 }
 
-fn count_mismatch(hosts: usize, what: &str, count: usize) -> Error {
-    let what = format!("there are {hosts} hosts and {count} {what}");
-    Error::new(ErrorKind::Usage, what)
+fn count_mismatch(hosts: usize, subject: &str, count: usize) -> Error {
+    let subject = format!("there are {hosts} hosts and {count} {subject}");
+    Error::new(ErrorKind::Usage, subject)
 }
 
 /// Returns the sockets that exist in the default directories, or else this machine by its name.
 fn default_places(port: u16, environment: &Environment) -> Vec<SettingPlace> {
-    let there = |dir: &&PathBuf| dir.join(format!(".s.PGSQL.{port}")).exists();
     let places: Vec<_> = environment
         .socket_directories
         .iter()
-        .filter(there)
+        .filter(|dir| dir.join(format!(".s.PGSQL.{port}")).exists())
         .cloned()
         .map(SettingPlace::Socket)
         .collect();

@@ -108,14 +108,9 @@ pub(super) fn keyword(name: &str) -> Result<&'static str> {
 /// # Errors
 /// [`ErrorKind::Usage`] if the string is neither, or a keyword is unknown.
 pub(super) fn parse(text: &str) -> Result<Given> {
-    let is_ours = |scheme: &str| {
-        ["postgres", "postgresql"]
-            .iter()
-            .any(|known| scheme.eq_ignore_ascii_case(known))
-    };
     match text
         .split_once("://")
-        .filter(|(scheme, _)| is_ours(scheme))
+        .filter(|(scheme, _)| is_postgres_scheme(scheme))
         .map(|(_, rest)| rest)
     {
         Some(rest) => parse_url(rest),
@@ -123,8 +118,14 @@ pub(super) fn parse(text: &str) -> Result<Given> {
     }
 }
 
-fn parse_error(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Usage, "cannot read the connection string").because(why.into())
+fn is_postgres_scheme(scheme: &str) -> bool {
+    ["postgres", "postgresql"]
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
+}
+
+fn parse_error(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, "cannot read the connection string").because(reason.into())
 }
 
 /// `[user[:password]@][host[:port],…][/dbname][?keyword=value&…]`, each part percent-encoded.
@@ -132,11 +133,13 @@ fn parse_url(rest: &str) -> Result<Given> {
     let mut given = Given::new();
     // As in libpq: a password may contain a "?", but a "/" only as %2F.
     let rest = match rest.find(['@', '/']) {
-        Some(at) if rest[at..].starts_with('@') => {
-            let (user, password) = rest[..at].split_once(':').unwrap_or((&rest[..at], ""));
+        Some(position) if rest[position..].starts_with('@') => {
+            let (user, password) = rest[..position]
+                .split_once(':')
+                .unwrap_or((&rest[..position], ""));
             put(&mut given, "user", percent_decoded(user)?);
             put(&mut given, "password", percent_decoded(password)?);
-            &rest[at + 1..]
+            &rest[position + 1..]
         }
         _ => rest,
     };
@@ -181,6 +184,7 @@ fn parse_hosts(given: &mut Given, hosts: &str) -> Result<()> {
         names.push(percent_decoded(name)?);
         ports.push(percent_decoded(port)?);
     }
+    // An empty host leaves the parameter to the service and the environment, as libpq does.
     if names.iter().any(|name| !name.is_empty()) || names.len() > 1 {
         given.insert("host", names.join(","));
     }
@@ -200,11 +204,7 @@ fn percent_decoded(text: &str) -> Result<String> {
             rest = tail;
             continue;
         }
-        let digit = |at: usize| {
-            tail.get(at)
-                .and_then(|&digit| char::from(digit).to_digit(16))
-        };
-        match digit(0).zip(digit(1)) {
+        match hex_digit_at(tail, 0).zip(hex_digit_at(tail, 1)) {
             Some((high, low)) if high + low > 0 => bytes.push((high * 16 + low) as u8),
             _ => {
                 return Err(parse_error(
@@ -215,6 +215,11 @@ fn percent_decoded(text: &str) -> Result<String> {
         rest = &tail[2..];
     }
     String::from_utf8(bytes).map_err(|_| parse_error("the text that \"%\" encodes is not UTF-8"))
+}
+
+fn hex_digit_at(tail: &[u8], offset: usize) -> Option<u32> {
+    tail.get(offset)
+        .and_then(|&digit| char::from(digit).to_digit(16))
 }
 
 /// Parses `keyword = value …`. A value with spaces is in single quotes; a backslash makes the next

@@ -28,12 +28,13 @@ pub struct Environment {
 impl Environment {
     /// Returns the environment of this process. Variables that are not UTF-8 are ignored.
     pub fn of_process() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
         let user = platform::owner::OwnerNames::default().user(platform::user().0);
         Self {
-            variables: env::vars_os().filter_map(text).collect(),
+            variables: env::vars_os()
+                .filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                })
+                .collect(),
             user: (!user.is_empty()).then(|| user.to_string()),
             home: platform::owner::home_of(platform::user().0),
             // Debian's directory, then PostgreSQL's own.
@@ -63,7 +64,7 @@ impl Environment {
 /// decides.
 pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, String)> {
     let mut given = parse::parse(text)?;
-    let mut from = if given.contains_key("password") {
+    let mut origin = if given.contains_key("password") {
         "the connection string".to_owned()
     } else {
         "PGPASSWORD".to_owned()
@@ -72,8 +73,10 @@ pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, S
         let files = service_files(&given, environment);
         for (name, value) in files::read_service(&service, &files)? {
             if name == "password" && !given.contains_key(name) {
-                from = format!("service {service:?}");
+                origin = format!("service {service:?}");
             }
+            // `or_insert`: the connection string wins over the service, and the service over the
+            // environment.
             given.entry(name).or_insert(value);
         }
     }
@@ -82,10 +85,10 @@ pub(super) fn collect(text: &str, environment: &Environment) -> Result<(Given, S
         .get("gssencmode")
         .is_some_and(|mode| mode == "require")
     {
-        let what = "cannot encrypt a connection with GSSAPI";
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        let message = "cannot encrypt a connection with GSSAPI";
+        return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    Ok((given, from))
+    Ok((given, origin))
 }
 
 /// Returns a parameter from the string or, if the string does not have it, from a variable; `None`

@@ -82,8 +82,8 @@ impl Tls {
         let values = [("postgres", false), ("direct", true)];
         let direct = one_of(given, "sslnegotiation", &values, false)?;
         if direct && mode < SslMode::Require {
-            let what = "sslnegotiation=direct needs sslmode=require or more";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "sslnegotiation=direct needs sslmode=require or more";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let certificate = file(given, environment, "sslcert", "postgresql.crt");
         // A missing key is an error once a certificate is there, so its default file may be missing.
@@ -123,8 +123,8 @@ fn checked_mode(given: &Given, roots: &CertificateRoots) -> Result<SslMode> {
         return Ok(mode);
     }
     // As in libpq: anyone can have a certificate that the system trusts, for another name.
-    let what = "sslrootcert=system needs sslmode=verify-full";
-    Err(Error::new(ErrorKind::Usage, what))
+    let message = "sslrootcert=system needs sslmode=verify-full";
+    Err(Error::new(ErrorKind::Usage, message))
 }
 
 impl SslMode {
@@ -150,16 +150,10 @@ impl Keepalive {
     /// Reads the parameters. The default is shorter than the system's two hours: a backup that lost
     /// its session is void and should stop early.
     pub(super) fn new(given: &Given) -> Result<Self> {
-        let seconds = |name, default| {
-            Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {
-                None | Some(0) => default,
-                Some(seconds) => seconds,
-            }))
-        };
         Ok(Self {
             wanted: number::<i64>(given, "keepalives")? != Some(0),
-            idle: seconds("keepalives_idle", 10)?,
-            interval: seconds("keepalives_interval", 10)?,
+            idle: positive_seconds(given, "keepalives_idle", 10)?,
+            interval: positive_seconds(given, "keepalives_interval", 10)?,
             count: number(given, "keepalives_count")?
                 .filter(|&count| count > 0)
                 .unwrap_or(6),
@@ -168,4 +162,11 @@ impl Keepalive {
             ),
         })
     }
+}
+
+fn positive_seconds(given: &Given, name: &str, default: u64) -> Result<Duration> {
+    Ok::<_, Error>(Duration::from_secs(match number::<u64>(given, name)? {
+        None | Some(0) => default,
+        Some(seconds) => seconds,
+    }))
 }

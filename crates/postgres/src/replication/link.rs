@@ -37,26 +37,25 @@ impl Link {
     /// [`ErrorKind::Unreachable`]; those of TLS.
     pub(super) fn open(params: &Params, host: &Host, encryption: SslMode) -> Result<Self> {
         let limit = params.connect_timeout.unwrap_or(PATIENCE);
-        let failed = |error: io::Error| {
-            Error::new(
-                ErrorKind::Unreachable,
-                format!("could not connect to the server at {host}"),
-            )
-            .because(fullbore_format::error::reason(&error))
-        };
         let link = match &host.place {
             SettingPlace::Socket(dir) => {
                 let path = Path::new(dir).join(format!(".s.PGSQL.{}", host.port));
-                Self::Socket(UnixStream::connect(path).map_err(failed)?)
+                Self::Socket(
+                    UnixStream::connect(path).map_err(|value| unreachable_host(host, value))?,
+                )
             }
             SettingPlace::Network(name, address) => {
                 let stream = match address {
                     Some(address) => connect_tcp((*address, host.port), limit),
                     None => connect_tcp((name.as_str(), host.port), limit),
                 };
-                let stream = stream.map_err(failed)?;
-                keep_alive(&stream, &params.keepalive).map_err(failed)?;
-                stream.set_read_timeout(Some(limit)).map_err(failed)?;
+                let stream = stream.map_err(|value| unreachable_host(host, value))?;
+                keep_alive(&stream, &params.keepalive)
+                    .map_err(|value| unreachable_host(host, value))?;
+                stream
+                    // A server that accepts and then says nothing must not hold the run.
+                    .set_read_timeout(Some(limit))
+                    .map_err(|value| unreachable_host(host, value))?;
                 match encryption {
                     SslMode::Disable => Self::Tcp(stream),
                     mode => encrypted(params, name, stream, mode == SslMode::Prefer)?,
@@ -89,6 +88,14 @@ impl Link {
     }
 }
 
+fn unreachable_host(host: &Host, error: io::Error) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("could not connect to the server at {host}"),
+    )
+    .because(fullbore_format::error::reason(&error))
+}
+
 /// Connects to the first address that answers.
 fn connect_tcp(place: impl ToSocketAddrs, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -109,11 +116,14 @@ fn keep_alive(stream: &TcpStream, keepalive: &Keepalive) -> io::Result<()> {
         return Ok(());
     }
     sockopt::set_socket_keepalive(stream, true)?;
-    let set = |seconds: Duration| Duration::from_secs(seconds.as_secs().max(1));
-    sockopt::set_tcp_keepidle(stream, set(keepalive.idle))?;
-    sockopt::set_tcp_keepintvl(stream, set(keepalive.interval))?;
+    sockopt::set_tcp_keepidle(stream, at_least_a_second(keepalive.idle))?;
+    sockopt::set_tcp_keepintvl(stream, at_least_a_second(keepalive.interval))?;
     sockopt::set_tcp_keepcnt(stream, keepalive.count.max(1))?;
     Ok(())
+}
+
+fn at_least_a_second(seconds: Duration) -> Duration {
+    Duration::from_secs(seconds.as_secs().max(1))
 }
 
 /// Begins TLS. A server without it is an error unless `is_optional`.
@@ -130,17 +140,16 @@ fn encrypted(
             .and_then(|()| stream.read_exact(&mut answer));
         asked.map_err(|error| lost(&error))?;
         match answer {
+            // Only this byte is read: clear bytes behind it would spoil the handshake, not pass for
+            // the server's.
             [b'S'] => {}
             _ if is_optional => return Ok(Link::Tcp(stream)),
             _ => {
-                let what = "the server does not support TLS, and sslmode asks for it";
-                return Err(Error::new(ErrorKind::Unsupported, what));
+                let message = "the server does not support TLS, and sslmode asks for it";
+                return Err(Error::new(ErrorKind::Unsupported, message));
             }
         }
     }
-    let failed = |error: rustls::Error| {
-        Error::new(ErrorKind::Permission, "could not begin TLS with the server").because(error)
-    };
     let config = Arc::new(tls::client_config(&params.tls)?);
     let server = ServerName::try_from(name.to_owned()).map_err(|_| {
         Error::new(
@@ -148,7 +157,9 @@ fn encrypted(
             format!("{name:?} is not a name of a host"),
         )
     })?;
-    let mut connection = ClientConnection::new(config, server).map_err(failed)?;
+    let mut connection = ClientConnection::new(config, server).map_err(|error| {
+        Error::new(ErrorKind::Permission, "could not begin TLS with the server").because(error)
+    })?;
     while connection.is_handshaking() {
         connection.complete_io(&mut stream).map_err(|error| {
             Error::new(ErrorKind::Permission, "could not begin TLS with the server").because(error)

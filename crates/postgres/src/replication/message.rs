@@ -127,9 +127,9 @@ pub(super) fn lost(error: &io::Error) -> Error {
 }
 
 /// The server said something that the protocol does not have here.
-pub(super) fn unexpected(what: &str) -> Error {
+pub(super) fn unexpected(message: &str) -> Error {
     let error = Error::new(ErrorKind::Unsupported, "cannot understand the server");
-    error.because(format!("it sent {what}"))
+    error.because(format!("it sent {message}"))
 }
 
 /// Reads the fields of a message, in order.

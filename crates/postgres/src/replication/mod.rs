@@ -70,8 +70,8 @@ impl ReplicationClient {
         for host in &params.hosts {
             match startup::start(params, host) {
                 Ok(started) if started.major < OLDEST => {
-                    let what = format!("cannot receive WAL of PostgreSQL {}", started.major);
-                    return Err(Error::new(ErrorKind::Unsupported, what)
+                    let message = format!("cannot receive WAL of PostgreSQL {}", started.major);
+                    return Err(Error::new(ErrorKind::Unsupported, message)
                         .hint("the oldest version that is supported is 13"));
                 }
                 Ok(started) => {
@@ -86,8 +86,8 @@ impl ReplicationClient {
                 Err(error) => return Err(error),
             }
         }
-        let nowhere = || Error::new(ErrorKind::Usage, "there is no host to connect to");
-        Err(failure.unwrap_or_else(nowhere))
+        Err(failure
+            .unwrap_or_else(|| Error::new(ErrorKind::Usage, "there is no host to connect to")))
     }
 
     /// Major version of the server.
@@ -101,7 +101,7 @@ impl ReplicationClient {
     /// The server's; those of the connection.
     pub fn identify(&mut self) -> Result<ServerIdentity> {
         let row = self.row("IDENTIFY_SYSTEM")?;
-        let [system, timeline, lsn] = [0, 1, 2].map(|at| text_at(&row, at));
+        let [system, timeline, lsn] = [0, 1, 2].map(|column| text_at(&row, column));
         let (Some(system), Some(timeline), Some(lsn)) = (system, timeline, lsn) else {
             return Err(unexpected("an identity without a value"));
         };
@@ -153,8 +153,8 @@ impl ReplicationClient {
                 Ok(Some(SlotState { restart, timeline }))
             }
             Some(_) => {
-                let what = format!("cannot receive WAL with slot {name:?}: it is not physical");
-                Err(Error::new(ErrorKind::Unsupported, what))
+                let message = format!("cannot receive WAL with slot {name:?}: it is not physical");
+                Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
     }
@@ -183,7 +183,7 @@ impl ReplicationClient {
         content.ok_or_else(|| unexpected("a history without content"))
     }
 
-    /// Begins to receive WAL of a timeline from `from` on, with a slot or without.
+    /// Begins to receive WAL of a timeline from `start` on, with a slot or without.
     ///
     /// # Errors
     /// The server's; those of the connection. A server says only with the first message of the stream that it does not
@@ -191,20 +191,20 @@ impl ReplicationClient {
     pub fn stream(
         &mut self,
         slot: Option<&str>,
-        from: Lsn,
+        start: Lsn,
         timeline: u32,
     ) -> Result<WalStream<'_>> {
         slot.map_or(Ok(()), check_slot_name)?;
         let slot = slot.map_or_else(String::new, |name| format!("SLOT {name} "));
-        let sql = format!("START_REPLICATION {slot}PHYSICAL {from} TIMELINE {timeline}");
+        let sql = format!("START_REPLICATION {slot}PHYSICAL {start} TIMELINE {timeline}");
         self.send(&sql)?;
-        WalStream::begin(&mut self.messages, from)
+        WalStream::begin(&mut self.messages, start)
     }
 
     fn send(&mut self, sql: &str) -> Result<()> {
         if self.messages.is_streaming {
-            let what = "the session was left in the middle of a stream of WAL";
-            return Err(Error::new(ErrorKind::Unreachable, what).hint("connect again"));
+            let message = "the session was left in the middle of a stream of WAL";
+            return Err(Error::new(ErrorKind::Unreachable, message).hint("connect again"));
         }
         // The answer to a command may take as long as a checkpoint.
         self.messages.link().set_patience(None)?;
@@ -241,6 +241,8 @@ fn read_answer(messages: &mut Messages) -> Result<Result<Vec<AnswerRow>, Vec<u8>
         match kind {
             b'D' if rows.len() < MAX_ROWS => rows.push(Fields(&body).row()?),
             b'D' => return Err(unexpected("too many rows")),
+            // An error is followed by "ready": it is read to the end, so that the session stays
+            // usable.
             b'E' => refused = Some(body),
             b'T' | b'C' | b'N' | b'S' | b'c' | b'I' => {}
             b'Z' => return Ok(refused.map_or(Ok(rows), Err)),
@@ -252,17 +254,20 @@ fn read_answer(messages: &mut Messages) -> Result<Result<Vec<AnswerRow>, Vec<u8>
 
 /// The names that a server permits; other characters would become part of a command.
 fn check_slot_name(name: &str) -> Result<()> {
-    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    if (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(is_allowed) {
+    if (1..=NAME_BYTES).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    {
         return Ok(());
     }
-    let what = format!("{name:?} cannot be the name of a replication slot");
-    Err(Error::new(ErrorKind::Usage, what)
+    let message = format!("{name:?} cannot be the name of a replication slot");
+    Err(Error::new(ErrorKind::Usage, message)
         .hint("use lower-case letters, digits and _, at most 63 of them"))
 }
 
-fn text_at(row: &AnswerRow, at: usize) -> Option<String> {
-    let value = row.get(at)?.as_ref()?;
+fn text_at(row: &AnswerRow, column: usize) -> Option<String> {
+    let value = row.get(column)?.as_ref()?;
     Some(String::from_utf8_lossy(value).into_owned())
 }
 

@@ -5,14 +5,14 @@ use crate::session::connect::kind_of_state;
 use fullbore_format::error::{Error, one_line};
 
 /// Returns the server's error, with its detail and hint.
-pub(super) fn refusal(what: &str, body: &[u8]) -> Error {
+pub(super) fn refusal(message: &str, body: &[u8]) -> Error {
     let fields = fields_of(body);
     let field = |kind: u8| {
         let found = fields.iter().find(|(of, _)| *of == kind);
         found.map(|(_, text)| one_line(text))
     };
     let kind = kind_of_state(&field(b'C').unwrap_or_default());
-    let error = Error::new(kind, what).because(field(b'M').unwrap_or_default());
+    let error = Error::new(kind, message).because(field(b'M').unwrap_or_default());
     let error = field(b'D').into_iter().fold(error, Error::detail);
     match field(b'H') {
         Some(hint) => error.hint(hint.trim_end_matches('.').to_owned()),

@@ -128,6 +128,8 @@ impl Login<'_> {
     fn authenticate(&mut self, messages: &mut Messages, mut fields: Fields<'_>) -> Result<()> {
         match fields.i32()? {
             0 => self.check_binding(),
+            // Before a password leaves in clear or as MD5: where binding is required, both are
+            // refused.
             3 => {
                 self.refuse_unbound()?;
                 let password = self.password()?.to_vec();
@@ -151,8 +153,8 @@ impl Login<'_> {
                 scram.finish(fields.0).map_err(not_proven)
             }
             method => {
-                let what = format!("cannot log in with authentication method {method}");
-                Err(Error::new(ErrorKind::Unsupported, what)
+                let message = format!("cannot log in with authentication method {method}");
+                Err(Error::new(ErrorKind::Unsupported, message)
                     .hint("use scram-sha-256, a certificate, or peer on a socket"))
             }
         }
@@ -174,6 +176,8 @@ impl Login<'_> {
                 .server_certificate()
                 .and_then(tls::certificate_hash),
         };
+        // `unrequested` tells the server that we could have bound: it refuses if an attacker has
+        // hidden its offer.
         let (name, binding) = match hash {
             Some(hash) if has_plus => {
                 self.is_bound = true;
@@ -208,8 +212,8 @@ impl Login<'_> {
         password
             .map(|password| password.text.as_bytes())
             .ok_or_else(|| {
-                let what = format!("the server at {} asks for a password", self.host);
-                Error::new(ErrorKind::Permission, what)
+                let message = format!("the server at {} asks for a password", self.host);
+                Error::new(ErrorKind::Permission, message)
                     .hint("set one with PGPASSWORD, ~/.pgpass or the service file")
             })
     }
@@ -219,8 +223,9 @@ impl Login<'_> {
         if self.params.tls.channel_binding != Binding::Require {
             return Ok(());
         }
-        let what = "the server does not bind the password to the connection";
-        Err(Error::new(ErrorKind::Permission, what).because("channel_binding=require asks for it"))
+        let message = "the server does not bind the password to the connection";
+        Err(Error::new(ErrorKind::Permission, message)
+            .because("channel_binding=require asks for it"))
     }
 
     fn check_binding(&self) -> Result<()> {

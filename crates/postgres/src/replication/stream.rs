@@ -73,10 +73,10 @@ pub struct WalStream<'a> {
 
 impl<'a> WalStream<'a> {
     /// Reads the answer to `START_REPLICATION`.
-    pub(super) fn begin(messages: &'a mut Messages, from: Lsn) -> Result<Self> {
+    pub(super) fn begin(messages: &'a mut Messages, start: Lsn) -> Result<Self> {
         let mut stream = Self {
             messages,
-            next: from,
+            next: start,
             ended: None,
         };
         for _ in 0..MAX_OTHERS {
@@ -145,6 +145,7 @@ impl<'a> WalStream<'a> {
             b'w' => {
                 let start = Lsn(fields.u64()?);
                 let rest = fields.0.len();
+                // A gap in the stream would become a hole in a segment.
                 if start != self.next || rest < DATA_HEAD - 9 {
                     return Err(unexpected(&format!(
                         "WAL of {start} where {} follows",
@@ -182,8 +183,8 @@ impl<'a> WalStream<'a> {
         let row = rows.into_iter().next();
         let row = row.ok_or_else(|| unexpected("the end of a stream without a next timeline"))?;
         let next = number(&text_at(&row, 0).unwrap_or_default())?;
-        let at: Lsn = text_at(&row, 1).unwrap_or_default().parse()?;
-        Ok(TimelineEnd { next, at })
+        let switch: Lsn = text_at(&row, 1).unwrap_or_default().parse()?;
+        Ok(TimelineEnd { next, at: switch })
     }
 
     /// Reports positions. Do so every few seconds, at once if the server wants it, and when more is durable.
@@ -209,8 +210,8 @@ impl<'a> WalStream<'a> {
 fn microseconds() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default();
-    let since = now.saturating_sub(Duration::from_secs(EPOCH_SECONDS));
-    u64::try_from(since.as_micros()).unwrap_or_default()
+    let elapsed = now.saturating_sub(Duration::from_secs(EPOCH_SECONDS));
+    u64::try_from(elapsed.as_micros()).unwrap_or_default()
 }
 
 #[cfg(test)]

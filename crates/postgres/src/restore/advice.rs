@@ -53,7 +53,7 @@ pub(crate) fn lacking_note(
 /// Returns the error for a recovery to a point without `restore_command`: the server would not
 /// start.
 pub(crate) fn no_restore_command(options: &RecoveryOptions, cluster: &ClusterInfo) -> Error {
-    let what = "cannot recover to a point: without restore_command the server cannot fetch WAL, \
+    let message = "cannot recover to a point: without restore_command the server cannot fetch WAL, \
         and does not start";
     let is_included = !cluster.online || cluster.wal == "included";
     let or_not = if is_included && options.ends_with_the_backup() {
@@ -61,7 +61,7 @@ pub(crate) fn no_restore_command(options: &RecoveryOptions, cluster: &ClusterInf
     } else {
         ""
     };
-    Error::new(ErrorKind::Usage, what).hint(format!(
+    Error::new(ErrorKind::Usage, message).hint(format!(
         "set it with --restore-command CMD, as in --restore-command 'cp /archive/%f %p'{or_not}"
     ))
 }
@@ -131,7 +131,7 @@ pub(crate) fn fork_note(
         timeline, newest, ..
     } = fork;
     let own = cluster.timeline;
-    let why = match fork.left {
+    let reason = match fork.left {
         Some((next, at)) => {
             format!("timeline {next} forked at {at}, before this backup ended on timeline {own}")
         }
@@ -153,7 +153,7 @@ pub(crate) fn fork_note(
             format!("a standby made from it cannot follow a server on timeline {timeline}; ")
         }
     };
-    format!("{why}: {and}the newest backup that can reach timeline {timeline} is {newest}")
+    format!("{reason}: {and}the newest backup that can reach timeline {timeline} is {newest}")
 }
 
 /// Returns a note if the server will archive, like the original server.
@@ -181,7 +181,7 @@ pub(crate) fn archiving_note(
 pub fn turns_archiving_on(value: &str) -> bool {
     !["off", "false", "no", "0"]
         .iter()
-        .any(|off| value.eq_ignore_ascii_case(off))
+        .any(|word| value.eq_ignore_ascii_case(word))
 }
 
 #[cfg(test)]

@@ -214,8 +214,11 @@ fn steps_after_start(
     if options.recovery.may_pause_mid_transaction() {
         next.push(LOCKED_STEP.to_owned());
     }
-    let reset = |name: &str| format!("ALTER SYSTEM RESET {name}; -- {RESET_REASON}");
-    next.extend(recovery.temporary_settings().map(reset));
+    next.extend(
+        recovery
+            .temporary_settings()
+            .map(|name| format!("ALTER SYSTEM RESET {name}; -- {RESET_REASON}")),
+    );
     next.extend(unwanted.iter().flat_map(|database| drop_database(database)));
     next
 }
@@ -254,13 +257,14 @@ fn database_of(path: &[u8]) -> Option<u32> {
 /// `TwoPhaseFileHeader` of twophase.c, from 13 to 18, begins with a magic number, the length, the
 /// transaction's ID, and the database's OID, 4 bytes each.
 fn database_of_prepared(content: &[u8]) -> Option<u32> {
-    let number = |at: usize| {
-        Some(u32::from_ne_bytes(
-            content.get(at..at + 4)?.try_into().ok()?,
-        ))
-    };
-    let is_whole = number(4)? as usize == content.len();
-    if is_whole { number(12) } else { None }
+    let is_whole = u32_at(content, 4)? as usize == content.len();
+    if is_whole { u32_at(content, 12) } else { None }
+}
+
+fn u32_at(content: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(
+        content.get(offset..offset + 4)?.try_into().ok()?,
+    ))
 }
 
 /// Returns the databases that are not wanted. Templates and `postgres` are always wanted.

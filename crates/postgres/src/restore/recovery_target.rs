@@ -42,18 +42,19 @@ pub(crate) fn time_note(text: &str, now: Option<Timestamp>) -> Result<String> {
 
 /// Parses a time. Without an offset it is local time on this host.
 fn parse_time(text: &str) -> Result<Timestamp> {
-    let local = |time: DateTime| {
-        time.to_zoned(TimeZone::system())
-            .map(|zoned| zoned.timestamp())
-    };
     let parsed = text
         .parse::<Timestamp>()
         .or_else(|_| text.parse::<Zoned>().map(|zoned| zoned.timestamp()));
     parsed
-        .or_else(|_| text.parse::<DateTime>().and_then(local))
+        .or_else(|_| {
+            text.parse::<DateTime>().and_then(|time| {
+                time.to_zoned(TimeZone::system())
+                    .map(|zoned| zoned.timestamp())
+            })
+        })
         .map_err(|_| {
-            let what = format!("cannot recover to time {text:?}: it is not a time");
-            Error::new(ErrorKind::Usage, what).hint("use a time like \"2026-11-21 05:45:01+00\"")
+            let message = format!("cannot recover to time {text:?}: it is not a time");
+            Error::new(ErrorKind::Usage, message).hint("use a time like \"2026-11-21 05:45:01+00\"")
         })
 }
 
@@ -61,8 +62,8 @@ fn parse_time(text: &str) -> Result<Timestamp> {
 pub(crate) fn checked_time(text: &str, stopped: &str) -> Result<String> {
     let time = parse_time(text)?;
     if let Some(end) = stopped.parse::<Timestamp>().ok().filter(|end| time < *end) {
-        let what = format!("cannot recover to {time}: the backup ended later, at {end}");
-        return Err(Error::new(ErrorKind::Usage, what).hint(EARLIER));
+        let message = format!("cannot recover to {time}: the backup ended later, at {end}");
+        return Err(Error::new(ErrorKind::Usage, message).hint(EARLIER));
     }
     Ok(utc(time))
 }
@@ -70,10 +71,10 @@ pub(crate) fn checked_time(text: &str, stopped: &str) -> Result<String> {
 /// Checks that the cluster is consistent at the target location.
 pub(crate) fn checked_lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'a str> {
     let Ok(wanted) = text.parse::<Lsn>() else {
-        let what = format!("cannot recover to LSN {text:?}: it is not an LSN");
-        return Err(Error::new(ErrorKind::Usage, what).hint("use one like 0/2000028"));
+        let message = format!("cannot recover to LSN {text:?}: it is not an LSN");
+        return Err(Error::new(ErrorKind::Usage, message).hint("use one like 0/2000028"));
     };
-    let why = match cluster.stop_lsn.parse::<Lsn>() {
+    let reason = match cluster.stop_lsn.parse::<Lsn>() {
         Ok(stop) if wanted < stop => format!("the backup is consistent only at {stop}"),
         Ok(_) => return Ok(text),
         // Some backups of clusters that were shut down have no stop location.
@@ -81,7 +82,7 @@ pub(crate) fn checked_lsn<'a>(text: &'a str, cluster: &ClusterInfo) -> Result<&'
     };
     Err(Error::new(
         ErrorKind::Usage,
-        format!("cannot recover to LSN {text}: {why}"),
+        format!("cannot recover to LSN {text}: {reason}"),
     )
     .hint(EARLIER))
 }

@@ -54,21 +54,30 @@ pub(crate) fn check(settings: &[(String, String)], major: u32) -> Result<()> {
 }
 
 fn check_one(name: &str, value: &str, major: u32) -> Result<()> {
-    let cannot = |why: String| {
-        let what = format!("cannot set {name:?}: {why}");
-        Err(Error::new(ErrorKind::Usage, what))
-    };
-    let unknown = || format!("PostgreSQL {major} has no such setting, and would not start");
     match ServerSetting::find(name) {
         None if major > NEWEST => Ok(()),
-        None => cannot(unknown()),
-        Some(known) if major < known.first || major > known.last => cannot(unknown()),
-        Some(known) if !fits(known.kind, value) => cannot(format!(
-            "{value:?} is not a value of type {}; a comment behind it would be part of it",
-            known.kind
-        )),
+        None => cannot_set(name, no_such_setting(major)),
+        Some(known) if major < known.first || major > known.last => {
+            cannot_set(name, no_such_setting(major))
+        }
+        Some(known) if !fits(known.kind, value) => cannot_set(
+            name,
+            format!(
+                "{value:?} is not a value of type {}; a comment behind it would be part of it",
+                known.kind
+            ),
+        ),
         Some(_) => Ok(()),
     }
+}
+
+fn no_such_setting(major: u32) -> String {
+    format!("PostgreSQL {major} has no such setting, and would not start")
+}
+
+fn cannot_set(name: &str, reason: String) -> Result<()> {
+    let message = format!("cannot set {name:?}: {reason}");
+    Err(Error::new(ErrorKind::Usage, message))
 }
 
 /// Returns whether the server may read this value; ranges and lists of words are not checked.
@@ -84,8 +93,9 @@ fn fits(kind: &str, value: &str) -> bool {
 
 /// As `parse_bool` of the server: the beginning of a word is enough if no other word begins so.
 fn is_bool(value: &str) -> bool {
-    let begins = |word: &&str| word.starts_with(value);
-    let is_word = ["true", "false", "yes", "no"].iter().any(begins);
+    let is_word = ["true", "false", "yes", "no"]
+        .iter()
+        .any(|word| word.starts_with(value));
     !value.is_empty() && (is_word || ["on", "of", "off", "1", "0"].contains(&value))
 }
 
@@ -98,6 +108,7 @@ fn is_number(value: &str) -> bool {
         Some(digits) => split_at_end(digits, |c| c.is_ascii_hexdigit()),
         None => split_at_end(value, |c| c.is_ascii_digit() || "+-.".contains(c)),
     };
+    // `e` begins an exponent only before a digit or a sign; otherwise it begins a unit.
     let exponent = rest
         .strip_prefix(['e', 'E'])
         .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c)));

@@ -31,11 +31,10 @@ pub(super) fn tablespace_mounts(
         }
     }
     // An in-place tablespace has its own path as its location.
-    let elsewhere = |tablespace: &&Tablespace| tablespace.location.0 != tablespace.path();
     cluster
         .tablespaces
         .iter()
-        .filter(elsewhere)
+        .filter(|tablespace| tablespace.location.0 != tablespace.path())
         .map(|tablespace| mount(options, tablespace, cluster.major))
         .collect()
 }
@@ -112,10 +111,10 @@ fn plain_path(directory: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the error for a directory that cannot be used.
-fn not_absolute(what: &str, directory: &Path) -> Error {
+fn not_absolute(subject: &str, directory: &Path) -> Error {
     Error::new(
         ErrorKind::Usage,
-        format!("cannot restore {what} to {directory:?}: that is not an absolute path"),
+        format!("cannot restore {subject} to {directory:?}: that is not an absolute path"),
     )
     .hint(HINT)
 }
@@ -138,14 +137,15 @@ fn directory_name(tablespace: &Tablespace) -> OsString {
 
 /// Returns whether `old` is the name, the OID or the location of the tablespace.
 fn is_named(tablespace: &Tablespace, old: &[u8]) -> bool {
-    let location = |path: &[u8]| {
-        Path::new(OsStr::from_bytes(path))
-            .components()
-            .collect::<PathBuf>()
-    };
     old == tablespace.name.0
         || old == tablespace.oid.to_string().as_bytes()
-        || location(old) == location(&tablespace.location.0)
+        || normal_path(old) == normal_path(&tablespace.location.0)
+}
+
+fn normal_path(path: &[u8]) -> PathBuf {
+    Path::new(OsStr::from_bytes(path))
+        .components()
+        .collect::<PathBuf>()
 }
 
 /// Returns the error for a tablespace that the backup does not have.

@@ -4,7 +4,7 @@
 //! copies the files in the backup, which may be incomplete by then. Recovery makes a new tablespace
 //! at its original path, whatever is there.
 
-use super::{Session, rows::SqlRow};
+use super::Session;
 use crate::file_copies::FileCopies;
 use fullbore_format::{error::Result, root::EntryName};
 
@@ -41,19 +41,21 @@ impl Session {
         let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text \
             FROM pg_database ORDER BY oid";
         let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
-        let database = |row: &SqlRow| {
-            let oid = row.get(0)?;
-            let name = EntryName(row.get(1)?);
-            let space = row.get(2)?;
-            Ok(DatabaseRow {
-                oid,
-                name,
-                space,
-                is_template: row.get(3)?,
-                version: row.get(4)?,
+        let databases = rows
+            .iter()
+            .map(|row| {
+                let oid = row.get(0)?;
+                let name = EntryName(row.get(1)?);
+                let space = row.get(2)?;
+                Ok(DatabaseRow {
+                    oid,
+                    name,
+                    space,
+                    is_template: row.get(3)?,
+                    version: row.get(4)?,
+                })
             })
-        };
-        let databases = rows.iter().map(database).collect::<Result<_>>()?;
+            .collect::<Result<_>>()?;
         Ok(Catalog {
             databases,
             tablespaces: self.tablespaces()?,
@@ -64,13 +66,12 @@ impl Session {
 impl Catalog {
     /// Returns a database that is in another tablespace `now`.
     pub fn moved_database<'a>(&self, now: &'a Self) -> Option<&'a EntryName> {
-        let was_elsewhere = |one: &&DatabaseRow| {
-            self.database(one.oid)
-                .is_some_and(|before| before.space != one.space)
-        };
         now.databases
             .iter()
-            .find(was_elsewhere)
+            .find(|one| {
+                self.database(one.oid)
+                    .is_some_and(|earlier| earlier.space != one.space)
+            })
             .map(|one| &one.name)
     }
 
@@ -80,12 +81,11 @@ impl Catalog {
         let is_template = |oid| {
             self.database(oid)
                 .and(now.database(oid))
-                .is_some_and(|from| from.is_template)
+                .is_some_and(|template| template.is_template)
         };
-        let spoils = |copy: &&FileCopies| copy.from == copy.database || !is_template(copy.from);
         copied
             .iter()
-            .filter(spoils)
+            .filter(|copy| copy.from == copy.database || !is_template(copy.from))
             .find_map(|copy| now.database(copy.database))
             .map(|one| &one.name)
     }

@@ -75,7 +75,7 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
 /// # Errors
 /// [`ErrorKind::Unreachable`] otherwise: another host may be suitable.
 fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
-    let (is, fits) = match wanted {
+    let (actual, fits) = match wanted {
         ServerKind::Primary => ("a standby", !session.standby),
         ServerKind::Standby => ("not a standby", session.standby),
         ServerKind::Any | ServerKind::PreferStandby => return Ok(session),
@@ -85,7 +85,7 @@ fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
     } else {
         Err(Error::new(
             ErrorKind::Unreachable,
-            format!("the server at {} is {is}", session.place),
+            format!("the server at {} is {actual}", session.place),
         ))
     }
 }
@@ -94,6 +94,7 @@ fn check_kind(session: Session, wanted: ServerKind) -> Result<Session> {
 fn open_session(params: &Params, host: &Host) -> Result<Session> {
     let begun = Instant::now();
     let mut client = connect_host(params, host)?;
+    // Behind a pooler each statement may reach another session, which would end the backup unseen.
     refuse_pooled_session(&mut client, || begun.elapsed())?;
     let mut session = Session {
         client: Some(client),
@@ -124,8 +125,8 @@ fn open_session(params: &Params, host: &Host) -> Result<Session> {
     if major >= OLDEST {
         return Ok(session);
     }
-    let what = format!("cannot back up PostgreSQL {major}");
-    Err(Error::new(ErrorKind::Unsupported, what)
+    let message = format!("cannot back up PostgreSQL {major}");
+    Err(Error::new(ErrorKind::Unsupported, message)
         .hint("the oldest version that can be backed up is 13"))
 }
 
@@ -151,6 +152,8 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
         match connect_within(params.connect_timeout, config, tls) {
             Ok(client) => return Ok(client),
             Err(failure) => {
+                // As libpq: with prefer and allow the other kind of encryption is tried. The first
+                // failure is shown.
                 let may_try_other_mode = failure.may_try_other_mode();
                 first = first.or(Some(failure));
                 if !may_try_other_mode {
@@ -159,20 +162,21 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
             }
         }
     }
-    let what = format!(
+    let message = format!(
         "could not connect to the server at {host} as {:?}",
         params.user
     );
     Err(match first {
-        Some(ConnectFailure::Server(error)) => with_hint(server_error(&what, &error), &error, host),
-        Some(ConnectFailure::LateFiles(limit)) => {
-            Error::new(ErrorKind::Unreachable, what).because(format!(
+        Some(ConnectFailure::Server(error)) => {
+            with_hint(server_error(&message, &error), &error, host)
+        }
+        Some(ConnectFailure::TimedOut(limit)) => Error::new(ErrorKind::Unreachable, message)
+            .because(format!(
                 "no answer within {} seconds, the connect_timeout",
                 limit.as_secs()
-            ))
-        }
+            )),
         Some(ConnectFailure::NoThread(error)) => error,
-        None => Error::new(ErrorKind::Bug, what),
+        None => Error::new(ErrorKind::Bug, message),
     })
 }
 
@@ -180,7 +184,7 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
 enum ConnectFailure {
     Server(postgres::Error),
     /// No answer within the limit.
-    LateFiles(Duration),
+    TimedOut(Duration),
     NoThread(Error),
 }
 
@@ -193,7 +197,7 @@ impl ConnectFailure {
                 Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
                 None => error.to_string().contains("TLS"),
             },
-            Self::LateFiles(_) | Self::NoThread(_) => false,
+            Self::TimedOut(_) | Self::NoThread(_) => false,
         }
     }
 }
@@ -217,7 +221,7 @@ fn connect_within(
     start(move || drop(done.send(connect()))).map_err(ConnectFailure::NoThread)?;
     match answer.recv_timeout(limit) {
         Ok(connected) => connected.map_err(ConnectFailure::Server),
-        Err(_) => Err(ConnectFailure::LateFiles(limit)),
+        Err(_) => Err(ConnectFailure::TimedOut(limit)),
     }
 }
 
@@ -243,6 +247,7 @@ fn client_config(params: &Params, host: &Host) -> Config {
     if let Some(options) = &params.options {
         config.options(options);
     }
+    // By name, no catch-all: a weaker binding than was asked for must not slip in.
     config.channel_binding(match params.tls.channel_binding {
         Binding::Disable => config::ChannelBinding::Disable,
         Binding::Prefer => config::ChannelBinding::Prefer,
@@ -300,8 +305,8 @@ fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
 }
 
 /// Returns an error of the server, with its detail and hint, or of the connection.
-pub(crate) fn server_error(what: &str, error: &postgres::Error) -> Error {
-    let failed = Error::new(error_kind(error), what).because(reason(error));
+pub(crate) fn server_error(message: &str, error: &postgres::Error) -> Error {
+    let failed = Error::new(error_kind(error), message).because(reason(error));
     let Some(refusal) = error.as_db_error() else {
         return failed;
     };

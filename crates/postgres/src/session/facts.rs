@@ -1,6 +1,6 @@
 //! Facts about a server that a backup needs before it begins, and whether the role may take one.
 
-use super::{Session, rows::SqlRow};
+use super::Session;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{DatabaseInfo, EntryName},
@@ -86,6 +86,8 @@ impl Session {
     /// # Errors
     /// [`ErrorKind::Permission`] with the statements to run, if the role may not take a backup.
     pub fn facts(&mut self) -> Result<ServerFacts> {
+        // First: a role without rights would fail below with an error that does not say what to
+        // grant.
         let may_hold_wal = self.check_role()?;
         let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
         let major = self.major();
@@ -144,15 +146,16 @@ impl Session {
 
     fn databases(&mut self) -> Result<Vec<DatabaseInfo>> {
         let rows = self.raw_rows("could not ask the server for its databases", DATABASES, &[])?;
-        let database = |row: &SqlRow| -> Result<DatabaseInfo> {
-            Ok(DatabaseInfo {
-                oid: row.get(0)?,
-                name: EntryName(row.get(1)?),
-                template: row.get(2)?,
-                subscriptions: row.get(3)?,
+        rows.iter()
+            .map(|row| -> Result<DatabaseInfo> {
+                Ok(DatabaseInfo {
+                    oid: row.get(0)?,
+                    name: EntryName(row.get(1)?),
+                    template: row.get(2)?,
+                    subscriptions: row.get(3)?,
+                })
             })
-        };
-        rows.iter().map(database).collect()
+            .collect()
     }
 
     /// Fails unless the role may start and stop a backup; returns whether it may create a slot.

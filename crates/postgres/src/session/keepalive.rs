@@ -177,9 +177,9 @@ impl KeepaliveShared {
 
 impl SessionLoss {
     fn of(error: Error) -> Self {
-        let why = error.source.map_or(error.what, |source| source.to_string());
+        let reason = error.source.map_or(error.what, |source| source.to_string());
         Self {
-            why,
+            why: reason,
             detail: error.detail,
             hint: error.hint.map(Into::into),
         }

@@ -189,11 +189,11 @@ impl Session {
         .parse()
     }
 
-    /// Lets the server remove WAL before `from`, if the role may advance a slot.
+    /// Lets the server remove WAL before `start`, if the role may advance a slot.
     ///
     /// # Errors
     /// The server's; [`ErrorKind::Unreachable`] if the session is lost.
-    pub fn advance_slot(&mut self, from: Lsn) -> Result<()> {
+    pub fn advance_slot(&mut self, start: Lsn) -> Result<()> {
         let Some(slot) = self.slot.clone() else {
             return Ok(());
         };
@@ -207,7 +207,7 @@ impl Session {
             pg_replication_slots \
                    WHERE slot_name = $1 AND restart_lsn <= $2::pg_lsn";
         let params: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&slot, Type::NAME), (&from.to_string(), Type::TEXT)];
+            [(&slot, Type::NAME), (&start.to_string(), Type::TEXT)];
         self.rows("could not advance the replication slot", sql, &params)
             .map(drop)
     }
@@ -230,7 +230,7 @@ impl Session {
             return Ok(());
         };
         match row.get::<Option<&str>>(0)? {
-            Some(from) => self.advance_slot(from.parse()?),
+            Some(start) => self.advance_slot(start.parse()?),
             None => Ok(()),
         }
     }
@@ -244,12 +244,12 @@ impl Session {
     fn check_slot_owner(&mut self, slot: &str, process: i32) -> Result<()> {
         let sql = "SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = $1 AND \
             active_pid = $2";
-        let what = "could not ask for the replication slot";
-        let row = self.row(what, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?;
+        let message = "could not ask for the replication slot";
+        let row = self.row(message, sql, &[(&slot, Type::NAME), (&process, Type::INT4)])?;
         if row.get::<bool>(0)? {
             Ok(())
         } else {
-            Err(Error::new(ErrorKind::Unreachable, what).because("another server answered"))
+            Err(Error::new(ErrorKind::Unreachable, message).because("another server answered"))
         }
     }
 
@@ -322,6 +322,8 @@ impl Session {
             &sql,
             &[(&wait_for_archive, Type::BOOL)],
         )?;
+        // Before the answer is read: the server has ended the backup, and to stop it again would
+        // fail.
         self.in_backup = false;
         let lsn: &str = row.get(0)?;
         let backup_label: Vec<u8> = row.get(1)?;
@@ -331,6 +333,7 @@ impl Session {
                 "cannot find the timeline in the server's backup label",
             )
         })?;
+        // A standby can follow its primary to a new timeline during the backup.
         let timeline = if self.standby {
             self.timeline()?.max(start_timeline)
         } else {
@@ -353,9 +356,11 @@ impl Session {
     /// [`ErrorKind::Unreachable`] if the session is lost, the server was promoted (rule 28), or
     /// another server process answers, as behind a connection pool.
     pub fn check_alive(&mut self) -> Result<()> {
-        if let Some(why) = &self.dropped {
-            let what = "the server dropped the replication slot because a statement failed";
-            return Err(void_backup(what).detail(why.clone()).hint("run it again"));
+        if let Some(reason) = &self.dropped {
+            let message = "the server dropped the replication slot because a statement failed";
+            return Err(void_backup(message)
+                .detail(reason.clone())
+                .hint("run it again"));
         }
         let row = self.row(
             "could not ask the server",
@@ -395,20 +400,18 @@ impl Session {
             last_archived_time IS NULL \
                    THEN last_failed_wal END, archived_count FROM pg_stat_archiver";
         let row = self.row("could not ask the archiver", sql, &[])?;
-        let at: Option<String> = row.get(0)?;
+        let newest: Option<String> = row.get(0)?;
         let failing: Option<String> = row.get(1)?;
         // A history file sorts after the segments of its parent timeline; a partial segment is not
         // the segment.
-        let is_segment =
-            |name: &&String| !name.ends_with(".history") && !name.ends_with(".partial");
-        let done = at
+        let done = newest
             .as_ref()
-            .filter(is_segment)
-            .is_some_and(|at| **at >= *last);
+            .filter(|name| !name.ends_with(".history") && !name.ends_with(".partial"))
+            .is_some_and(|newest| **newest >= *last);
         Ok(ArchivedWal {
             done,
             count: row.get(2)?,
-            last: at,
+            last: newest,
             failing,
         })
     }
@@ -506,22 +509,22 @@ impl Session {
 }
 
 /// Returns the error that makes a backup void.
-fn void_backup(why: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, "the backup is void").because(why)
+fn void_backup(reason: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, "the backup is void").because(reason)
 }
 
 /// Adds the setting to change, according to the server's reason.
 fn slot_hint(error: Error) -> Error {
-    let Some(why) = error.source.as_ref().map(ToString::to_string) else {
+    let Some(reason) = error.source.as_ref().map(ToString::to_string) else {
         return error;
     };
     let hint = if error.kind == ErrorKind::Permission {
         "the role needs REPLICATION: `ALTER ROLE … REPLICATION`"
-    } else if why.contains("max_replication_slots")
-        || why.contains("all replication slots are in use")
+    } else if reason.contains("max_replication_slots")
+        || reason.contains("all replication slots are in use")
     {
         "raise max_replication_slots on the server, or drop an unused slot"
-    } else if why.contains("wal_level") {
+    } else if reason.contains("wal_level") {
         "set wal_level = replica on the server"
     } else {
         return error;

@@ -56,13 +56,13 @@ pub(super) fn refuse_pooled_session(
     });
     match age {
         Some(age) if age > (connected + DOUBT).as_secs_f64() => {
-            let why =
+            let reason =
                 format!("the server's session is {age:.0} seconds old, and the connection is new");
             Err(Error::new(
                 ErrorKind::Unsupported,
                 "cannot back up through a connection pool",
             )
-            .because(why)
+            .because(reason)
             .hint(hint))
         }
         _ => Ok(()),

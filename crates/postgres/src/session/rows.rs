@@ -16,20 +16,19 @@ impl SqlRow {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the column is of another type, or is text that is not UTF-8.
     pub(super) fn get<'a, T: FromSql<'a>>(&'a self, at: usize) -> Result<T> {
-        let failed = |error| {
+        self.0.try_get(at).map_err(|error| {
             let name = self.0.columns().get(at).map_or("", |column| column.name());
             Error::new(
                 ErrorKind::Unsupported,
                 format!("cannot understand the server's answer: column {at}, {name:?}"),
             )
             .because(connect::reason(&error))
-        };
-        self.0.try_get(at).map_err(failed)
+        })
     }
 
-    /// Returns column `at`, bytes, as a name; `None` if it is null.
-    pub(super) fn name(&self, at: usize) -> Result<Option<EntryName>> {
-        Ok(self.get::<Option<Vec<u8>>>(at)?.map(EntryName))
+    /// Returns column `column`, bytes, as a name; `None` if it is null.
+    pub(super) fn name(&self, column: usize) -> Result<Option<EntryName>> {
+        Ok(self.get::<Option<Vec<u8>>>(column)?.map(EntryName))
     }
 }
 
@@ -40,43 +39,41 @@ impl Session {
     /// them, or refuse to.
     pub(super) fn raw_rows(
         &mut self,
-        what: &str,
+        message: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<SqlRow>> {
-        let encode =
-            |encoding: &str| format!("SELECT set_config('client_encoding', '{encoding}', false)");
-        self.rows(what, &encode("SQL_ASCII"), &[])?;
-        let rows = self.rows(what, sql, params);
-        self.rows(what, &encode("UTF8"), &[])?;
+        self.rows(message, &set_encoding("SQL_ASCII"), &[])?;
+        let rows = self.rows(message, sql, params);
+        self.rows(message, &set_encoding("UTF8"), &[])?;
         rows
     }
 
     /// Like [`Session::raw_rows`], for an answer of one row.
     pub(super) fn raw_row(
         &mut self,
-        what: &str,
+        message: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<SqlRow> {
-        single_row(what, self.raw_rows(what, sql, params)?)
+        single_row(message, self.raw_rows(message, sql, params)?)
     }
 
     /// Runs a statement whose answer has one row.
     pub(super) fn row(
         &mut self,
-        what: &str,
+        message: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<SqlRow> {
-        single_row(what, self.rows(what, sql, params)?)
+        single_row(message, self.rows(message, sql, params)?)
     }
 
     /// Runs a statement. An error that ends the session, or makes the server drop the slot, is
     /// recorded.
     pub(super) fn rows(
         &mut self,
-        what: &str,
+        message: &str,
         sql: &str,
         params: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<SqlRow>> {
@@ -86,7 +83,7 @@ impl Session {
                 Err(self.loss_error(&error))
             }
             Err(error) => {
-                let failed = connect::server_error(what, &error);
+                let failed = connect::server_error(message, &error);
                 if self.slot.take().is_some() {
                     self.dropped = Some(failed.line());
                 }
@@ -96,7 +93,11 @@ impl Session {
     }
 }
 
-fn single_row(what: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
+fn set_encoding(encoding: &str) -> String {
+    format!("SELECT set_config('client_encoding', '{encoding}', false)")
+}
+
+fn single_row(message: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
     rows.pop()
-        .ok_or_else(|| Error::new(ErrorKind::System, what).because("the server gave no row"))
+        .ok_or_else(|| Error::new(ErrorKind::System, message).because("the server gave no row"))
 }

@@ -25,8 +25,8 @@ impl Session {
     /// # Errors
     /// If the session is lost.
     pub fn is_summarizing(&mut self) -> Result<bool> {
-        let on = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
-        self.row("could not ask for a setting", on, &[])?.get(0)
+        let query = "SELECT coalesce(current_setting('summarize_wal', true), 'off') = 'on'";
+        self.row("could not ask for a setting", query, &[])?.get(0)
     }
 
     /// Waits up to `patience` until the server has summarized its WAL up to `lsn`; returns whether
@@ -38,7 +38,7 @@ impl Session {
         if !self.is_summarizing()? {
             return Ok(false);
         }
-        let until = Instant::now() + patience;
+        let deadline = Instant::now() + patience;
         let state = "SELECT summarized_lsn::text FROM pg_get_wal_summarizer_state()";
         loop {
             let reached: String = self
@@ -47,7 +47,7 @@ impl Session {
             if reached.parse::<Lsn>()? >= lsn {
                 return Ok(true);
             }
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return Ok(false);
             }
             thread::sleep(Duration::from_millis(50));
@@ -88,25 +88,23 @@ impl Session {
     pub fn read_summary(
         &mut self,
         timeline: u32,
-        (from, to): Span,
+        (start, end): Span,
         mut each: impl FnMut(SummaryLine),
     ) -> Result<()> {
-        let failed = |error: postgres::Error| {
-            connect::server_error("could not read a summary of the WAL", &error)
-        };
         let timeline = i64::from(timeline);
-        let from = from.to_string();
-        let to = to.to_string();
+        let start = start.to_string();
+        let end = end.to_string();
         let params: [(&(dyn ToSql + Sync), Type); 3] = [
             (&timeline, Type::INT8),
-            (&from, Type::TEXT),
-            (&to, Type::TEXT),
+            (&start, Type::TEXT),
+            (&end, Type::TEXT),
         ];
         let mut rows = self
             .client()?
             .query_typed_raw(CONTENTS, params)
-            .map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
+            .map_err(summary_error)?;
+        // Row by row: a summary of a busy day does not fit into memory.
+        while let Some(row) = rows.next().map_err(summary_error)? {
             let row = SqlRow(row);
             let relation = (row.get(0)?, row.get(1)?, row.get(2)?);
             let block = u32::try_from(row.get::<i64>(4)?).unwrap_or(0);
@@ -119,4 +117,8 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn summary_error(error: postgres::Error) -> fullbore_format::error::Error {
+    connect::server_error("could not read a summary of the WAL", &error)
 }

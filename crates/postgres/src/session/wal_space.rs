@@ -55,6 +55,7 @@ impl WalSpace {
         let first = *self.first.get_or_insert(kept);
         let elapsed = self.began.elapsed();
         let per_second = kept.saturating_sub(first) / elapsed.as_secs().max(1);
+        // The rate of the first seconds says little, so less is concluded from it.
         let lasts = if elapsed < KNOWN_AFTER {
             KNOWN_AFTER
         } else {
@@ -79,20 +80,30 @@ impl WalSpace {
 /// Returns the bytes of the segments in `directory` after `end`: the server has made or recycled
 /// them and writes them next.
 fn waiting_bytes(directory: &Path, end: Lsn) -> u64 {
-    let waits = |entry: fs::DirEntry| {
-        let name = entry
-            .file_name()
-            .into_string()
-            .ok()
-            .filter(|name| name.len() == 24)?;
-        let half = |at: usize| u64::from_str_radix(name.get(at..at + 8)?, 16).ok();
-        let bytes = entry.metadata().ok()?.len();
-        let high = half(8)?;
-        let low = half(16)?;
-        let number = (high << 32).checked_div(bytes)?.checked_add(low)?;
-        (number > end.0 / bytes).then_some(bytes)
-    };
-    fs::read_dir(directory).map_or(0, |entries| sizes::sum(entries.flatten().filter_map(waits)))
+    fs::read_dir(directory).map_or(0, |entries| {
+        sizes::sum(
+            entries
+                .flatten()
+                .filter_map(|value| waiting_file_bytes(end, value)),
+        )
+    })
+}
+
+fn waiting_file_bytes(end: Lsn, entry: fs::DirEntry) -> Option<u64> {
+    let name = entry
+        .file_name()
+        .into_string()
+        .ok()
+        .filter(|name| name.len() == 24)?;
+    let bytes = entry.metadata().ok()?.len();
+    let high = hex_half(&name, 8)?;
+    let low = hex_half(&name, 16)?;
+    let number = (high << 32).checked_div(bytes)?.checked_add(low)?;
+    (number > end.0 / bytes).then_some(bytes)
+}
+
+fn hex_half(name: &str, offset: usize) -> Option<u64> {
+    u64::from_str_radix(name.get(offset..offset + 8)?, 16).ok()
 }
 
 impl Session {

@@ -30,19 +30,34 @@ pub struct SegmentFacts {
 /// Returns what the header of a segment says; `None` if these bytes begin with none.
 pub fn read_segment_facts(bytes: &[u8]) -> Option<SegmentFacts> {
     let header = bytes.get(..HEADER_BYTES)?;
-    let u16_at = |at: usize| Some(u16::from_ne_bytes(header.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_ne_bytes(header.get(at..at + 8)?.try_into().ok()?));
-    let is_segment = u16_at(0)? & 0xff00 == MAGIC && u16_at(2)? & LONG_HEADER != 0;
+    let is_segment = u16_at(header, 0)? & 0xff00 == MAGIC && u16_at(header, 2)? & LONG_HEADER != 0;
     if !is_segment {
         return None;
     }
     Some(SegmentFacts {
-        timeline: u32_at(4)?,
-        start: u64_at(8)?,
-        system: u64_at(24)?,
-        segment_bytes: check_segment_bytes(u64::from(u32_at(32)?))?,
+        timeline: u32_at(header, 4)?,
+        start: u64_at(header, 8)?,
+        system: u64_at(header, 24)?,
+        segment_bytes: check_segment_bytes(u64::from(u32_at(header, 32)?))?,
     })
+}
+
+fn u64_at(header: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(
+        header.get(offset..offset + 8)?.try_into().ok()?,
+    ))
+}
+
+fn u32_at(header: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(
+        header.get(offset..offset + 4)?.try_into().ok()?,
+    ))
+}
+
+fn u16_at(header: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(
+        header.get(offset..offset + 2)?.try_into().ok()?,
+    ))
 }
 
 /// Checks that `content` is the segment of this name: a file that the server recycled, or of another server, is not.
@@ -50,34 +65,42 @@ pub fn read_segment_facts(bytes: &[u8]) -> Option<SegmentFacts> {
 /// # Errors
 /// [`ErrorKind::Corrupt`] with the reason.
 pub fn check_segment(content: &[u8], name: SegmentName) -> Result<SegmentFacts> {
-    let refused = |why: String| {
-        let what = format!("{name} is not a WAL segment of that name");
-        Err(Error::new(ErrorKind::Corrupt, what).because(why))
-    };
     let Some(facts) = read_segment_facts(content) else {
         let is_zero = content.iter().take(8192).all(|byte| *byte == 0);
-        let why = if is_zero {
+        let reason = if is_zero {
             "it begins with zeros"
         } else {
             "it does not begin with the header of a segment"
         };
-        return refused(why.to_owned());
+        return wrong_segment(name, reason.to_owned());
     };
     if content.len() as u64 != facts.segment_bytes {
-        return refused(format!(
-            "it has {} bytes, and a segment has {}",
-            content.len(),
-            facts.segment_bytes
-        ));
+        return wrong_segment(
+            name,
+            format!(
+                "it has {} bytes, and a segment has {}",
+                content.len(),
+                facts.segment_bytes
+            ),
+        );
     }
     if facts.start != name.start(facts.segment_bytes) {
-        let is = SegmentName::at(name.timeline, facts.start, facts.segment_bytes);
-        return refused(format!("its first page is that of {is}"));
+        let actual = SegmentName::at(name.timeline, facts.start, facts.segment_bytes);
+        return wrong_segment(name, format!("its first page is that of {actual}"));
     }
+    // An older timeline is right: the first segment of a timeline begins with WAL of its parent.
     if facts.timeline > name.timeline {
-        return refused(format!("its first page is of timeline {}", facts.timeline));
+        return wrong_segment(
+            name,
+            format!("its first page is of timeline {}", facts.timeline),
+        );
     }
     Ok(facts)
+}
+
+fn wrong_segment(name: SegmentName, reason: String) -> Result<SegmentFacts> {
+    let message = format!("{name} is not a WAL segment of that name");
+    Err(Error::new(ErrorKind::Corrupt, message).because(reason))
 }
 
 #[cfg(test)]

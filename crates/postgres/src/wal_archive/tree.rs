@@ -47,12 +47,14 @@ struct WayPart {
 impl TimelineTree {
     /// Of this WAL, and the texts of histories by timeline.
     pub fn new(held: HeldWal, histories: &BTreeMap<u32, String>) -> Self {
-        let parse = |(timeline, text): (&u32, &String)| {
-            Some((*timeline, Timelines::parse(text, *timeline)?))
-        };
         Self {
             held,
-            histories: histories.iter().filter_map(parse).collect(),
+            histories: histories
+                .iter()
+                .filter_map(|(timeline, text)| {
+                    Some((*timeline, Timelines::parse(text, *timeline)?))
+                })
+                .collect(),
         }
     }
 
@@ -125,22 +127,22 @@ impl TimelineTree {
             return Some(parts);
         }
         let history = self.histories.get(&timeline)?;
-        let mut at = first.timeline;
-        while at != timeline {
-            let (next, place) = history.departure_from(at)?;
+        let mut current = first.timeline;
+        while current != timeline {
+            let (next, place) = history.departure_from(current)?;
             let switch = place.0 / self.held.segment_bytes;
-            let before = parts.last_mut()?;
-            if switch < before.from {
+            let previous = parts.last_mut()?;
+            if switch < previous.from {
                 return None;
             }
             // The segment of the switch has the name of the new timeline.
-            before.to = Some(switch);
+            previous.to = Some(switch);
             parts.push(WayPart {
                 timeline: next,
                 from: switch,
                 to: None,
             });
-            at = next;
+            current = next;
         }
         Some(parts)
     }
@@ -150,11 +152,10 @@ impl TimelineTree {
         let way = self.way(first, timeline)?;
         way.iter().rev().find_map(|part| {
             let all = self.of_timeline(part.timeline);
-            let is_on_way = |segment: &SegmentName| {
+            all.rev().find(|segment| {
                 let index = self.index(*segment);
-                index >= part.from && part.to.is_none_or(|to| index < to)
-            };
-            all.rev().find(is_on_way)
+                index >= part.from && part.to.is_none_or(|switch| index < switch)
+            })
         })
     }
 
@@ -167,26 +168,24 @@ impl TimelineTree {
     ) -> Vec<SegmentName> {
         let way = self.way(first, timeline).unwrap_or_default();
         let end = self.index(last);
-        let of_part = |part: WayPart| {
-            let to = part.to.map_or(end, |to| end.min(to.saturating_sub(1)));
-            let all = self.of_timeline(part.timeline);
-            all.filter(move |segment| (part.from..=to).contains(&self.index(*segment)))
-        };
-        way.into_iter().flat_map(of_part).collect()
+        way.into_iter()
+            .flat_map(|part| {
+                let switch = part
+                    .to
+                    .map_or(end, |switch| end.min(switch.saturating_sub(1)));
+                let all = self.of_timeline(part.timeline);
+                all.filter(move |segment| (part.from..=switch).contains(&self.index(*segment)))
+            })
+            .collect()
     }
 
-    /// Returns what is missing on the way from `first` to the end of `timeline`, or up to the segment that holds `until`.
+    /// Returns what is missing on the way from `first` to the end of `timeline`, or up to the segment that holds `stop`.
     /// What is missing at the end is no gap: a shorter archive looks like one that is not finished.
-    pub fn gaps_on_way(
-        &self,
-        first: SegmentName,
-        timeline: u32,
-        until: Option<Lsn>,
-    ) -> Vec<WalGap> {
+    pub fn gaps_on_way(&self, first: SegmentName, timeline: u32, stop: Option<Lsn>) -> Vec<WalGap> {
         let Some(way) = self.way(first, timeline) else {
             return Vec::new();
         };
-        let limit = until.map(|until| until.0 / self.held.segment_bytes);
+        let limit = stop.map(|stop| stop.0 / self.held.segment_bytes);
         let Some(end) = self.end_of_way(first, timeline) else {
             return Vec::new();
         };
@@ -194,7 +193,9 @@ impl TimelineTree {
         let end = limit.map_or(end, |limit| end.min(limit));
         let mut gaps = Vec::new();
         for part in way {
-            let last = part.to.map_or(end, |to| end.min(to.saturating_sub(1)));
+            let last = part
+                .to
+                .map_or(end, |switch| end.min(switch.saturating_sub(1)));
             if part.from <= last {
                 self.add_gaps(part, last, &mut gaps);
             }
@@ -204,10 +205,10 @@ impl TimelineTree {
 
     fn add_gaps(&self, part: WayPart, last: u64, gaps: &mut Vec<WalGap>) {
         let mut next = part.from;
-        let mut add = |from: u64, to: u64| {
+        let mut add = |first: u64, end: u64| {
             gaps.push(WalGap {
-                from: self.name(part.timeline, from),
-                to: self.name(part.timeline, to),
+                from: self.name(part.timeline, first),
+                to: self.name(part.timeline, end),
             });
         };
         for segment in self.of_timeline(part.timeline) {

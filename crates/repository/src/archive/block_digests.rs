@@ -41,18 +41,18 @@ pub fn judged(
     };
     let first = ((offset - record.from) / block) as usize;
     let block = block as usize;
-    let span = |at: usize| at * block..((at + 1) * block).min(len);
-    let same = |at: usize| {
-        let wanted = record.block(first + at)?;
+    let span = |index: usize| index * block..((index + 1) * block).min(len);
+    let same = |index: usize| {
+        let wanted = record.block(first + index)?;
         Some(
-            span(at).end <= found.len()
+            span(index).end <= found.len()
                 && hashed
-                    .get(at)
+                    .get(index)
                     .is_some_and(|hash| matches_block(wanted, hash)),
         )
     };
     (0..len.div_ceil(block))
-        .map(|at| (span(at), same(at)))
+        .map(|index| (span(index), same(index)))
         .collect()
 }
 
@@ -66,15 +66,15 @@ pub fn first_wrong(
     content: &[u8],
 ) -> Option<u64> {
     let total = record.entry.data_len();
-    let from = offset.max(record.from).next_multiple_of(block);
+    let start = offset.max(record.from).next_multiple_of(block);
     let end = (offset + content.len() as u64).min(record.from + len);
     let end = if end == total { end } else { end - end % block };
     let whole =
-        content.get(from.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
-    let wrong = judged(record, block, from, whole, whole.len())
+        content.get(start.checked_sub(offset)? as usize..end.checked_sub(offset)? as usize)?;
+    let wrong = judged(record, block, start, whole, whole.len())
         .into_iter()
         .find(|(_, same)| *same == Some(false));
-    wrong.map(|(span, _)| from + span.start as u64)
+    wrong.map(|(span, _)| start + span.start as u64)
 }
 
 #[cfg(test)]

@@ -44,18 +44,18 @@ impl FileContent {
         if !are_contiguous(&parts) {
             return None;
         }
-        let (mut at, mut extents) = (0, Vec::new());
+        let (mut offset, mut extents) = (0, Vec::new());
         for (number, part) in parts.iter().enumerate() {
             for (index, extent) in part.extents.iter().enumerate() {
-                extents.push((at, number as u32, index as u32));
-                at += u64::from(extent.len);
+                extents.push((offset, number as u32, index as u32));
+                offset += u64::from(extent.len);
             }
         }
         let content = Self {
             known: BaseEntry::new(parts.into(), Trust::Same),
             extents,
         };
-        (!content.last().more && content.data_len() == at).then_some(content)
+        (!content.last().more && content.data_len() == offset).then_some(content)
     }
 
     fn last(&self) -> &PageItem {
@@ -86,20 +86,24 @@ impl FileContent {
     pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = FrameRange<'_>> {
         let first = self
             .extents
-            .partition_point(|(at, ..)| *at <= offset)
+            .partition_point(|(place, ..)| *place <= offset)
             .saturating_sub(1);
-        let within = self.extents[first..]
+        let extents = self.extents[first..]
             .iter()
-            .take_while(move |(at, ..)| *at < offset + len);
-        within.map(move |(at, part, index)| {
+            .take_while(move |(place, ..)| *place < offset + len);
+        extents.map(move |(place, part, index)| {
             let part = &self.known.parts[*part as usize];
             let extent = &part.extents[*index as usize];
-            let (from, to) = (
-                offset.max(*at) - at,
-                (offset + len - at).min(extent.len.into()),
+            let (start, stop) = (
+                offset.max(*place) - place,
+                (offset + len - place).min(extent.len.into()),
             );
-            let alone = to - from == u64::from(extent.len) && extent.inner == 0;
-            let (inner, len) = (extent.inner as usize + from as usize, (to - from) as usize);
+            // An extent that is all of its frame can be compared by the frame alone.
+            let alone = stop - start == u64::from(extent.len) && extent.inner == 0;
+            let (inner, len) = (
+                extent.inner as usize + start as usize,
+                (stop - start) as usize,
+            );
             FrameRange {
                 segment: part.segment(&extent.frame),
                 frame: extent.frame,
@@ -121,15 +125,15 @@ impl FileContent {
     /// # Errors
     /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if they differ.
     pub fn check(&self, archive: &Archive, offset: u64, content: &[u8]) -> Result<()> {
-        let damaged = |why: String| {
-            Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(why)
+        let damaged = |reason: String| {
+            Error::corrupt(format!("file {} is damaged", quoted(self.path()))).because(reason)
         };
         if matches!(archive.codec, Codec::Zstd(_) | Codec::Lz4) {
             return Ok(());
         }
         if content.len() as u64 == self.data_len() && self.known.parts.len() == 1 {
             return match check_whole(self.last(), content) {
-                ContentEnd::Damaged(why) => Err(damaged(why)),
+                ContentEnd::Damaged(reason) => Err(damaged(reason)),
                 _ => Ok(()),
             };
         }
@@ -148,14 +152,15 @@ impl FileContent {
         };
         let wanted = (offset..)
             .step_by(block as usize)
-            .map(|at| self.known.block(at, block));
-        let differs = |(found, wanted): (_, Option<_>)| {
-            wanted.is_some_and(|wanted| !matches_block(wanted, found))
-        };
-        match found.iter().zip(wanted).position(differs) {
-            Some(at) => Err(damaged(format!(
+            .map(|position| self.known.block(position, block));
+        match found
+            .iter()
+            .zip(wanted)
+            .position(|(found, wanted)| wanted.is_some_and(|wanted| !matches_block(wanted, found)))
+        {
+            Some(position) => Err(damaged(format!(
                 "the digest of block {} is different",
-                offset / block + at as u64 + 1
+                offset / block + position as u64 + 1
             ))),
             None => Ok(()),
         }

@@ -57,7 +57,7 @@ impl FrameCache {
             .kept
             .locked()
             .iter()
-            .find(|(at, _)| at.0 == *segment && at.1 == frame.offset)
+            .find(|(place, _)| place.0 == *segment && place.1 == frame.offset)
             .cloned();
         if let Some((_, plain)) = found {
             return Ok(plain);

@@ -128,6 +128,6 @@ impl<'a> StoredFrame<'a> {
 
 /// Returns the bytes of an extent within its decoded frame; `None` if the frame is too short.
 pub fn extent_content<'a>(extent: &Extent, plain: &'a [u8]) -> Option<&'a [u8]> {
-    let from = extent.inner as usize;
-    plain.get(from..)?.get(..extent.len as usize)
+    let start = extent.inner as usize;
+    plain.get(start..)?.get(..extent.len as usize)
 }

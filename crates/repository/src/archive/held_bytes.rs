@@ -15,14 +15,14 @@ pub struct HeldBytes {
 
 impl HeldBytes {
     /// Returns these stored bytes, if all of them are held.
-    pub fn get(&self, from: u64, len: usize) -> Option<&[u8]> {
-        let at = usize::try_from(from.checked_sub(self.from)?).ok()?;
-        self.bytes.get(at..at.checked_add(len)?)
+    pub fn get(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let index = usize::try_from(offset.checked_sub(self.from)?).ok()?;
+        self.bytes.get(index..index.checked_add(len)?)
     }
 
     /// Replaces the contents of `out` by these stored bytes, if all of them are held.
-    pub(super) fn copy(&self, from: u64, len: usize, out: &mut Vec<u8>) -> bool {
-        let found = self.get(from, len);
+    pub(super) fn copy(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
+        let found = self.get(offset, len);
         if let Some(bytes) = found {
             out.clear();
             out.extend_from_slice(bytes);

@@ -45,36 +45,45 @@ impl MissingParts {
 
     /// Counts a wanted record. A file that vanished before it was read is not missing.
     pub fn note(&mut self, record: &Record) {
-        let (count, first, why) = match &record.state {
+        let (count, first, reason) = match &record.state {
             _ if record.more => return,
-            EntryState::Unreadable(why) => {
-                (&mut self.unreadable, &mut self.first_unreadable, &why[..])
-            }
+            EntryState::Unreadable(reason) => (
+                &mut self.unreadable,
+                &mut self.first_unreadable,
+                &reason[..],
+            ),
             EntryState::BadPages(_) => (&mut self.bad_pages, &mut self.first_bad, ""),
             EntryState::Changed => (&mut self.changed, &mut self.first_changed, ""),
             _ => return,
         };
         if *count == 0 {
-            *first = quoted(&record.entry.path) + if why.is_empty() { "" } else { ": " } + why;
+            *first =
+                quoted(&record.entry.path) + if reason.is_empty() { "" } else { ": " } + reason;
         }
         *count += 1;
     }
 
     /// Returns a line for each of the four counts that is not zero.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<_> = self.unnamed.iter().map(|why| (*why).to_owned()).collect();
+        let mut lines: Vec<_> = self
+            .unnamed
+            .iter()
+            .map(|reason| (*reason).to_owned())
+            .collect();
         if self.unreadable > 0 {
-            let (was, is) = if self.unreadable == 1 {
+            // Lines for people: each has number and first name, so that one look tells whether it
+            // matters.
+            let (past, present) = if self.unreadable == 1 {
                 ("was", "is")
             } else {
                 ("were", "are")
             };
-            let what = format!(
-                "{} {was} not captured by the backup and {is}",
+            let line = format!(
+                "{} {past} not captured by the backup and {present}",
                 counted(self.unreadable, "entry")
             );
             lines.push(format!(
-                "{what} not restored, the first is {}",
+                "{line} not restored, the first is {}",
                 self.first_unreadable
             ));
         }

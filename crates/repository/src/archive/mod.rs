@@ -26,7 +26,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     layout::is_backup_id,
     page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
-    root::{EntryName, PageAt, Root},
+    root::{PageAt, Root},
     seal::MAX_BYTES,
 };
 use fullbore_pipeline::stage::codec::Codec;
@@ -143,7 +143,7 @@ impl Selection {
             || self
                 .0
                 .way
-                .binary_search_by(|on| entry::order(on, path))
+                .binary_search_by(|way| entry::order(way, path))
                 .is_ok()
     }
 
@@ -166,12 +166,16 @@ impl Selection {
     /// Returns whether a page that begins with `first` and ends at `next` or before can contain a
     /// wanted path.
     fn reaches(&self, first: &[u8], next: Option<&[u8]>) -> bool {
-        let behind = self
+        let following = self
             .0
             .way
-            .partition_point(|on| entry::order(on, first).is_lt());
-        let is_between = |on: &EntryPath| next.is_none_or(|next| entry::order(on, next).is_le());
-        self.is_below(first) || self.0.way.get(behind).is_some_and(is_between)
+            .partition_point(|way| entry::order(way, first).is_lt());
+        self.is_below(first)
+            || self
+                .0
+                .way
+                .get(following)
+                .is_some_and(|way| next.is_none_or(|next| entry::order(way, next).is_le()))
     }
 }
 
@@ -349,21 +353,22 @@ impl Archive {
 
     /// Reads the stored bytes of the first page ahead. Damage shows when the page is used.
     pub fn read_ahead(&self) {
-        let Some(at) = self.root.pages.first() else {
+        let Some(page_at) = self.root.pages.first() else {
             return;
         };
-        let (Some(offset), Ok(len)) = (at.manifest_offset, usize::try_from(at.bytes)) else {
+        let (Some(offset), Ok(len)) = (page_at.manifest_offset, usize::try_from(page_at.bytes))
+        else {
             return;
         };
-        let manifest = ObjectName::Manifest(at.backup.clone());
+        let manifest = ObjectName::Manifest(page_at.backup.clone());
         let mut stored = Vec::new();
         let read = self.store.read_at(&manifest, offset, len, &mut stored);
         *self.first_page.locked() = read.ok().map(|()| stored);
     }
 
     /// Reads the stored bytes of a page from one of its copies.
-    fn stored_page(&self, at: &PageAt, copy: &(ObjectName, u64)) -> Result<Vec<u8>> {
-        let is_first = self.root.pages.first() == Some(at);
+    fn stored_page(&self, page_at: &PageAt, copy: &(ObjectName, u64)) -> Result<Vec<u8>> {
+        let is_first = self.root.pages.first() == Some(page_at);
         let is_manifest = matches!(copy.0, ObjectName::Manifest(_));
         if is_first
             && is_manifest
@@ -372,7 +377,7 @@ impl Archive {
             return Ok(stored);
         }
         let mut stored = Vec::new();
-        let len = usize::try_from(at.bytes).map_err(|_| no_copy(at))?;
+        let len = usize::try_from(page_at.bytes).map_err(|_| no_copy(page_at))?;
         self.store
             .read_at(&copy.0, copy.1, len, &mut stored)
             .map_err(missing_is_damage)?;
@@ -384,23 +389,26 @@ impl Archive {
         self.kept.locked().clear();
     }
 
-    /// Reads the page `at` from its first intact copy; the page is not kept.
+    /// Reads the page `page_at` from its first intact copy; the page is not kept.
     ///
     /// # Errors
     /// As [`Archive::page`].
-    pub fn read_page(&self, at: &PageAt) -> Result<ManifestPage> {
+    pub fn read_page(&self, page_at: &PageAt) -> Result<ManifestPage> {
         // Which copies there are is a request of its own, and of use only where the first one is damaged.
-        if let Some(offset) = at.manifest_offset {
-            match self.read_copy(at, &(ObjectName::Manifest(at.backup.clone()), offset)) {
+        if let Some(offset) = page_at.manifest_offset {
+            match self.read_copy(
+                page_at,
+                &(ObjectName::Manifest(page_at.backup.clone()), offset),
+            ) {
                 Err(error) if error.kind != ErrorKind::Gone => {}
                 read => return read,
             }
         }
-        let mut copies = self.copies(at);
+        let mut copies = self.copies(page_at);
         let Some((first, rest)) = copies.split_first_mut() else {
-            return Err(no_copy(at));
+            return Err(no_copy(page_at));
         };
-        let damage = match self.read_copy(at, first) {
+        let damage = match self.read_copy(page_at, first) {
             Ok(page) => return Ok(page),
             Err(gone) if gone.kind == ErrorKind::Gone => return Err(gone),
             // Other copies are encrypted as well.
@@ -408,63 +416,63 @@ impl Archive {
             Err(damage) => damage,
         };
         for copy in rest {
-            if let Ok(page) = self.read_copy(at, copy) {
+            if let Ok(page) = self.read_copy(page_at, copy) {
                 (self.warn)(damage);
                 return Ok(page);
             }
         }
-        let first = fullbore_format::error::quoted(&at.first.0);
+        let first = fullbore_format::error::quoted(&page_at.first.0);
         Err(damage.detail(format!(
             "it describes {} entries from {first} on; there is no intact copy",
-            at.entries
+            page_at.entries
         )))
     }
 
     /// Returns the places of the copies of a page, in reading order.
-    pub fn copies(&self, at: &PageAt) -> Vec<(ObjectName, u64)> {
+    pub fn copies(&self, page_at: &PageAt) -> Vec<(ObjectName, u64)> {
         let segment = SegmentId {
-            backup: at.backup.clone(),
-            stream: at.stream,
-            number: at.segment,
+            backup: page_at.backup.clone(),
+            stream: page_at.stream,
+            number: page_at.segment,
         };
-        let manifest = at
+        let manifest = page_at
             .manifest_offset
-            .map(|offset| (ObjectName::Manifest(at.backup.clone()), offset));
-        if at.segment == 0 {
+            .map(|offset| (ObjectName::Manifest(page_at.backup.clone()), offset));
+        if page_at.segment == 0 {
             return manifest.into_iter().collect(); // a repair wrote it, which adds no copies to segments
         }
         let copy = ObjectName::Segment(segment);
         // A segment of another backup may have been deleted once only its pages were needed.
-        let absent = !at.backup.is_empty()
+        let absent = !page_at.backup.is_empty()
             && self
                 .store
                 .len(&copy)
                 .is_err_and(|error| error.kind == ErrorKind::NotFound);
-        let copy = (!absent).then_some((copy, at.offset));
+        let copy = (!absent).then_some((copy, page_at.offset));
         manifest.into_iter().chain(copy).collect()
     }
 
-    /// Reads the page `at` from one of its copies.
+    /// Reads the page `page_at` from one of its copies.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if this copy is damaged or missing; [`ErrorKind::Gone`] if the backup was forgotten.
-    pub fn read_copy(&self, at: &PageAt, copy: &(ObjectName, u64)) -> Result<ManifestPage> {
-        let stored = self.stored_page(at, copy)?;
+    pub fn read_copy(&self, page_at: &PageAt, copy: &(ObjectName, u64)) -> Result<ManifestPage> {
+        let stored = self.stored_page(page_at, copy)?;
         let digest = hex(blake3::hash(&stored).as_bytes());
-        if digest != at.digest {
+        if digest != page_at.digest {
             let name = self.store.name(&copy.0);
-            let what = format!("the manifest page at byte {} of {name} is damaged", copy.1);
-            return Err(Error::corrupt(what).because(format!(
+            let message = format!("the manifest page at byte {} of {name} is damaged", copy.1);
+            return Err(Error::corrupt(message).because(format!(
                 "its digest is {digest}, the root says {}",
-                at.digest
+                page_at.digest
             )));
         }
         let mut page = ManifestPage::decode(&stored)?;
         // In the page, its own backup has no name.
-        let home = if at.backup.is_empty() && self.is_base {
+        let home = if page_at.backup.is_empty() && self.is_base {
             &self.root.id
         } else {
-            &at.backup
+            &page_at.backup
         };
         for segment in &mut page.segments {
             if segment.backup.is_empty() {
@@ -479,7 +487,7 @@ impl Archive {
         page.origin = is_referable.then(|| {
             Arc::new(PageAt {
                 backup: home.clone(),
-                ..at.clone()
+                ..page_at.clone()
             })
         });
         Ok(page)
@@ -568,8 +576,11 @@ impl Archive {
     /// # Errors
     /// As [`Archive::find`].
     pub fn has(&self, path: &[u8]) -> Result<bool> {
-        let begins_there = |page: &PageAt| entry::is_within(&page.first.0, path);
-        Ok(self.root.pages.iter().any(begins_there)
+        Ok(self
+            .root
+            .pages
+            .iter()
+            .any(|page| entry::is_within(&page.first.0, path))
             || !self
                 .look(path, |record| entry::is_within(&record.entry.path, path))?
                 .is_empty())
@@ -581,15 +592,20 @@ impl Archive {
     /// # Errors
     /// As [`Archive::find`].
     pub fn ways(&self) -> Result<HashSet<EntryPath>> {
-        let names = |path: &EntryName| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec();
-        let tops: Vec<EntryPath> = self.root.source.paths.iter().map(names).collect();
+        let tops: Vec<EntryPath> = self
+            .root
+            .source
+            .paths
+            .iter()
+            .map(|path| path.0.strip_prefix(b"/").unwrap_or(&path.0).to_vec())
+            .collect();
         let mut ways = HashSet::new();
         for top in &tops {
             if self.root.source.contents || self.find(top)?.is_empty() {
                 return Ok(HashSet::new()); // stored under the last name alone
             }
             let above = (0..top.len())
-                .filter(|at| top[*at] == b'/')
+                .filter(|slash| top[*slash] == b'/')
                 .map(|end| &top[..end]);
             let ours = above.filter(|dir| !tops.iter().any(|top| entry::is_within(dir, top)));
             ways.extend(ours.map(<[u8]>::to_vec));
@@ -602,20 +618,22 @@ impl Archive {
     pub fn last_of(&self, path: &[u8]) -> Option<PageItem> {
         self.pages_at(path).into_iter().rev().find_map(|index| {
             let page = self.page(index).ok()?;
-            let at = page
+            let position = page
                 .records
                 .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
-            PageItem::new(page, at).filter(|item| item.entry.path == path && !item.more)
+            PageItem::new(page, position).filter(|item| item.entry.path == path && !item.more)
         })
     }
 
     /// Returns the pages that may have records of `path`, or the entry after its place.
     fn pages_at(&self, path: &[u8]) -> Vec<usize> {
-        let is_between = |first: &[u8], next: Option<&[u8]>| {
+        self.pages_where(|first, next| {
             entry::order(first, path).is_le()
                 && next.is_none_or(|next| entry::order(path, next).is_le())
-        };
-        self.pages_where(is_between).into_iter().flatten().collect()
+        })
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Returns the matching records at the place of `path`, or right after it.
@@ -623,10 +641,10 @@ impl Archive {
         let mut found = Vec::new();
         for index in self.pages_at(path) {
             let page = self.page(index)?;
-            let at = page
+            let position = page
                 .records
                 .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
-            found.extend(PageItem::new(page, at).filter(|item| matches(item)));
+            found.extend(PageItem::new(page, position).filter(|item| matches(item)));
         }
         Ok(found)
     }
@@ -643,10 +661,10 @@ fn missing_is_damage(error: Error) -> Error {
     }
 }
 
-fn no_copy(at: &PageAt) -> Error {
+fn no_copy(page_at: &PageAt) -> Error {
     Error::corrupt(format!(
         "the manifest page of {} is missing",
-        fullbore_format::error::quoted(&at.first.0)
+        fullbore_format::error::quoted(&page_at.first.0)
     ))
 }
 
@@ -663,12 +681,12 @@ fn read_root(store: &dyn ObjectReader) -> Result<Root> {
 
 /// The error of a path that is not in the backup.
 pub fn not_there(archive: &Archive, path: &[u8]) -> Error {
-    let what = format!(
+    let message = format!(
         "could not find {} in backup {:?}",
         quoted(path),
         archive.root.id
     );
-    Error::new(ErrorKind::NotFound, what).hint(match std::str::from_utf8(path) {
+    Error::new(ErrorKind::NotFound, message).hint(match std::str::from_utf8(path) {
         Ok(word) if word.starts_with("latest") || is_backup_id(word) => {
             format!("a backup is chosen with @, as in REPO@{word}")
         }

@@ -225,8 +225,8 @@ impl BackupObjects {
         }
         let repository = self.objects.describe("");
         if is_absent(layout::REPOSITORY) {
-            let what = format!("repository {repository} does not exist any more");
-            return Error::new(ErrorKind::Gone, what)
+            let message = format!("repository {repository} does not exist any more");
+            return Error::new(ErrorKind::Gone, message)
                 .because("it was moved or removed while it was read");
         }
         Error::new(
@@ -317,8 +317,12 @@ impl ObjectReader for BackupObjects {
         let Some(sealed) = self.objects.as_sealed() else {
             return Ok(held.copy(offset, len, out));
         };
-        let stored = |from, len| held.get(from, len);
-        sealed.open_held(&self.key(object), stored, (offset, len), out)
+        sealed.open_held(
+            &self.key(object),
+            |start, len| held.get(start, len),
+            (offset, len),
+            out,
+        )
     }
 
     fn check_readable(&self) -> Result<()> {
@@ -432,8 +436,8 @@ impl ObjectReader for OneFileObjects {
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let at = self.start(object)?.saturating_add(offset);
-        read_exactly(&self.file, &self.path, at, len, out)
+        let position = self.start(object)?.saturating_add(offset);
+        read_exactly(&self.file, &self.path, position, len, out)
     }
 
     fn len(&self, object: &ObjectName) -> Result<u64> {
@@ -512,10 +516,10 @@ fn read_exactly(
         return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
     }
     out.resize(len, 0);
-    let what = || format!("could not read {len} bytes at byte {offset} of {path:?}");
+    let message = || format!("could not read {len} bytes at byte {offset} of {path:?}");
     asked_twice(|| clear.read_exact_at(out, offset)).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => Error::corrupt(what()).because("it ends too early"),
-        _ => failed_to_read(what(), e),
+        io::ErrorKind::UnexpectedEof => Error::corrupt(message()).because("it ends too early"),
+        _ => failed_to_read(message(), e),
     })
 }
 

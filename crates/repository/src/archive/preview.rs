@@ -49,7 +49,7 @@ impl ObjectReader for PreviewObjects {
             ObjectName::Manifest(backup) if backup.is_empty() => self
                 .pages
                 .iter()
-                .find(|(at, page)| *at == offset && page.len() == len)
+                .find(|(start, page)| *start == offset && page.len() == len)
                 .map(|(_, page)| &page[..]),
             _ => None,
         };

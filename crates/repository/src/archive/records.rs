@@ -46,19 +46,22 @@ impl<A: Deref<Target = Archive>> Records<A> {
         backwards: bool,
         wants: impl Fn(&PageAt) -> bool,
     ) -> Self {
-        let cursor = |mut pages: Vec<usize>| {
-            pages.retain(|at| wants(&archive.root.pages[*at]));
-            if !backwards {
-                pages.reverse();
-            }
-            RecordCursor {
-                pages,
-                now: None,
-                ready: None,
-                last: None,
-            }
-        };
-        let cursors = archive.pages(selection).into_iter().map(cursor).collect();
+        let cursors = archive
+            .pages(selection)
+            .into_iter()
+            .map(|mut pages| {
+                pages.retain(|page| wants(&archive.root.pages[*page]));
+                if !backwards {
+                    pages.reverse();
+                }
+                RecordCursor {
+                    pages,
+                    now: None,
+                    ready: None,
+                    last: None,
+                }
+            })
+            .collect();
         Self {
             archive,
             selection: selection.clone(),
@@ -128,18 +131,20 @@ impl<A: Deref<Target = Archive>> Iterator for Records<A> {
     type Item = Result<PageItem>;
 
     fn next(&mut self) -> Option<Result<PageItem>> {
-        for at in 0..self.cursors.len() {
-            if let Err(error) = self.settle(at) {
+        for cursor in 0..self.cursors.len() {
+            if let Err(error) = self.settle(cursor) {
                 return Some(Err(error));
             }
         }
-        let ready = |at: &usize| self.cursors[*at].ready.is_some();
-        let first = |a: usize, b: usize| match (&self.cursors[a].ready, &self.cursors[b].ready) {
-            (Some(item), Some(other)) if self.before(other, item) => b,
-            _ => a,
-        };
-        let at = (0..self.cursors.len()).filter(ready).reduce(first)?;
-        self.cursors[at].ready.take().map(Ok)
+        let cursor = (0..self.cursors.len())
+            .filter(|cursor| self.cursors[*cursor].ready.is_some())
+            .reduce(
+                |a, b| match (&self.cursors[a].ready, &self.cursors[b].ready) {
+                    (Some(item), Some(other)) if self.before(other, item) => b,
+                    _ => a,
+                },
+            )?;
+        self.cursors[cursor].ready.take().map(Ok)
     }
 }
 
@@ -157,7 +162,10 @@ fn settled_at(
     let path = &item.entry.path;
     if !item.more {
         *known = Some((path.clone(), Some(item.clone())));
-    } else if known.as_ref().is_none_or(|(of, _)| of != path) {
+    } else if known
+        .as_ref()
+        .is_none_or(|(known_path, _)| known_path != path)
+    {
         *known = Some((path.clone(), last_part(archive, number, path)));
     }
     match known {
@@ -170,9 +178,8 @@ fn settled_at(
 fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> {
     let pages = &archive.root.pages;
     let sequence = |page: &PageAt| (page.stream, page.late);
-    let follows = |at: &usize| sequence(&pages[*at]) == sequence(&pages[number]);
     let parts = (number + 1..pages.len())
-        .filter(follows)
+        .filter(|at| sequence(&pages[*at]) == sequence(&pages[number]))
         .take_while(|at| pages[*at].first.0 == path);
     let last = PageItem::new(archive.page(parts.last()?).ok()?, 0)?;
     (last.entry.path == path && !last.more).then_some(last)

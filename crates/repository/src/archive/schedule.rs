@@ -160,11 +160,10 @@ impl<H> ScheduleShared<H> {
         let mut known = blocks
             .iter()
             .filter(|(record, len)| are_digested(record, *len, options));
-        let wrong = |(record, len): &(PageItem, u64)| {
+        if let Some(position) = known.find_map(|(record, len)| {
             first_wrong(record, *len, options.block_bytes, offset, content)
-        };
-        if let Some(at) = known.find_map(wrong) {
-            self.joined().wrong = Some(at);
+        }) {
+            self.joined().wrong = Some(position);
         }
         piece_of_any_bounds(algorithm, content, offset, self.item.entry.data_len())
     }
@@ -241,13 +240,12 @@ pub fn check_pieces<H, C>(
     whole: impl Fn(ContentEnd) -> C,
     part: impl Fn(&ScheduleShared<H>, u64, &[u8]) -> C,
 ) -> Vec<C> {
-    let is_hashed = |wanted: &&WantedRun<H>| match &wanted.of {
-        RunOwner::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
-        RunOwner::Part(..) => false,
-    };
     let contents: Vec<&[u8]> = pieces
         .iter()
-        .filter(is_hashed)
+        .filter(|wanted| match &wanted.of {
+            RunOwner::Whole(item) => matches!(item.digest, Some(Digest::Blake3(_))),
+            RunOwner::Part(..) => false,
+        })
         .map(|wanted| wanted.content(plain))
         .collect();
     let mut found = digests(&contents).into_iter();
@@ -311,6 +309,8 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             return self.add_bare(item);
         }
         let len: u64 = item.described_bytes();
+        // Frames follow from the record: a length that does not add up would leave a hole in the
+        // file.
         let whole = item
             .from
             .checked_add(len)
@@ -359,11 +359,13 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     }
 
     fn add_shared(&mut self, item: &PageItem) -> Result<()> {
-        let (shared, mut at) = self
+        let (shared, mut position) = self
             .going_on
             .remove(&item.entry.path)
             .unwrap_or_else(|| (share(item), 0));
-        if at != item.from || item.entry.data_len() != shared.item.entry.data_len() {
+        // Records of one file must follow each other without a gap, or content would be written at
+        // a wrong place.
+        if position != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(&item.entry.path));
         }
         shared.joined().digest = item.digest;
@@ -378,15 +380,16 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             self.want(
                 frame,
                 WantedRun {
-                    of: RunOwner::Part(shared.clone(), at),
+                    of: RunOwner::Part(shared.clone(), position),
                     inner: extent.inner,
                     len: extent.len,
                 },
             );
-            at += u64::from(extent.len);
+            position += u64::from(extent.len);
         }
         if item.more {
-            self.going_on.insert(item.entry.path.clone(), (shared, at));
+            self.going_on
+                .insert(item.entry.path.clone(), (shared, position));
         }
         Ok(())
     }
@@ -395,10 +398,10 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
         let key = (frame.0.clone(), frame.1.offset);
         self.latest.insert(key.0.stream, key.clone());
         self.waiting += wanted.weight();
-        if let Some(at) = self.of_frame.get(&key)
-            && self.jobs[*at].frame.as_ref() == Some(&frame)
+        if let Some(index) = self.of_frame.get(&key)
+            && self.jobs[*index].frame.as_ref() == Some(&frame)
         {
-            return self.jobs[*at].pieces.push(wanted);
+            return self.jobs[*index].pieces.push(wanted);
         }
         self.of_frame.insert(key, self.jobs.len());
         self.jobs.push(FrameJob {
@@ -416,7 +419,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             let key = job
                 .frame
                 .as_ref()
-                .map(|(segment, at)| (segment.clone(), at.offset));
+                .map(|(segment, place)| (segment.clone(), place.offset));
             if !all && key.is_some_and(|key| self.latest.values().any(|latest| *latest == key)) {
                 kept.push(job);
             } else {
@@ -428,9 +431,9 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             .flat_map(|job| &job.pieces)
             .map(WantedRun::weight)
             .sum();
-        for (at, job) in kept.iter().enumerate() {
+        for (place, job) in kept.iter().enumerate() {
             if let Some((segment, frame)) = &job.frame {
-                self.of_frame.insert((segment.clone(), frame.offset), at);
+                self.of_frame.insert((segment.clone(), frame.offset), place);
             }
         }
         self.jobs = kept;
@@ -517,19 +520,18 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
     fn stretch<'a>(&self, job: &'a FrameJob<H>) -> Option<(&'a Arc<ScheduleShared<H>>, u64)> {
         let of = |wanted: &'a WantedRun<H>| match &wanted.of {
             RunOwner::Part(shared, offset) => {
-                let [first, last] =
-                    [*offset, offset + u64::from(wanted.len).max(1) - 1].map(|at| at / self.bytes);
+                let [first, last] = [*offset, offset + u64::from(wanted.len).max(1) - 1]
+                    .map(|position| position / self.bytes);
                 (first == last).then_some((shared, first))
             }
             RunOwner::Whole(_) => None,
         };
         let first = of(job.pieces.first()?)?;
-        let same = |other: (&Arc<ScheduleShared<H>>, u64)| {
-            Arc::ptr_eq(first.0, other.0) && first.1 == other.1
-        };
         job.pieces
             .iter()
-            .all(|wanted| of(wanted).is_some_and(same))
+            .all(|wanted| {
+                of(wanted).is_some_and(|other| Arc::ptr_eq(first.0, other.0) && first.1 == other.1)
+            })
             .then_some(first)
     }
 

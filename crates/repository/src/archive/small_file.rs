@@ -23,12 +23,13 @@ pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u
     else {
         return Ok(None);
     };
+    // The size is from the backup: this is the bound of the memory.
     if first.entry.data_len() > MAX_BYTES {
-        let what = format!(
+        let message = format!(
             "cannot read the settings in {}: it is too large",
             quoted(path)
         );
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let mut frames = FrameReader::default();
     let mut content = Vec::new();

@@ -78,7 +78,7 @@ pub fn places_of(source: &SourceInfo, path: &[u8]) -> Vec<Vec<u8>> {
             false => top
                 .iter()
                 .rposition(|byte| *byte == b'/')
-                .map_or(0, |at| at + 1),
+                .map_or(0, |start| start + 1),
         };
         places.push(path[kept..].to_vec());
     }

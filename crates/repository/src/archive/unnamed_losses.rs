@@ -61,8 +61,8 @@ pub fn record_page_loss(root: &mut Root, first: &[u8], entries: u64) {
 }
 
 /// Copies the losses of a backup to the root of its export.
-pub fn copy_losses(root: &mut Root, of: &Root) {
-    for lost in of
+pub fn copy_losses(root: &mut Root, source: &Root) {
+    for lost in source
         .not_captured
         .iter()
         .filter(|lost| unnamed(lost).is_some())
@@ -98,7 +98,7 @@ fn unnamed(lost: &NotCaptured) -> Option<&'static str> {
 /// # Errors
 /// [`ErrorKind::Gone`], or an error of the system.
 pub fn loss_affects(archive: &Archive, selection: &Selection) -> Result<Option<&'static str>> {
-    let Some(why) = archive.root.not_captured.iter().find_map(unnamed) else {
+    let Some(reason) = archive.root.not_captured.iter().find_map(unnamed) else {
         return Ok(None);
     };
     for path in selection.paths() {
@@ -116,8 +116,8 @@ pub fn loss_affects(archive: &Archive, selection: &Selection) -> Result<Option<&
                 EntryKind::Directory | EntryKind::HardLink(_)
             )
         }) {
-            return Ok(Some(why));
+            return Ok(Some(reason));
         }
     }
-    Ok(selection.paths().is_empty().then_some(why))
+    Ok(selection.paths().is_empty().then_some(reason))
 }

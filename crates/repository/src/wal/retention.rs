@@ -92,23 +92,33 @@ impl WalNeeds {
     /// Returns whether this backup needs a run: within its own time, or also behind it.
     fn keeps(&self, run: &WalRun, is_continuous: bool, are_sizes_equal: bool) -> bool {
         let last = run.last();
-        let place = |segment: SegmentName| match are_sizes_equal {
-            true => segment.place(),
-            // Numbers count segments of another size: only the log can be compared.
-            false => (segment.log, 0),
-        };
-        let is_behind_start =
-            last.timeline >= self.first.timeline && place(last) >= place(self.first);
-        let is_before_stop =
-            run.first.timeline <= self.last.timeline && place(run.first) <= place(self.last);
+        let is_behind_start = last.timeline >= self.first.timeline
+            && comparable_place(are_sizes_equal, last)
+                >= comparable_place(are_sizes_equal, self.first);
+        let is_before_stop = run.first.timeline <= self.last.timeline
+            && comparable_place(are_sizes_equal, run.first)
+                <= comparable_place(are_sizes_equal, self.last);
         is_behind_start && (is_continuous || is_before_stop)
+    }
+}
+
+fn comparable_place(are_sizes_equal: bool, segment: SegmentName) -> (u32, u32) {
+    match are_sizes_equal {
+        true => segment.place(),
+        // Numbers count segments of another size: only the log can be compared.
+        false => (segment.log, 0),
     }
 }
 
 fn parse_location(text: &str) -> u64 {
     let halves = text.split_once('/');
-    let number = |half: &str| u64::from_str_radix(half, 16).unwrap_or(0);
-    halves.map_or(0, |(high, low)| number(high) << 32 | number(low))
+    halves.map_or(0, |(high, low)| {
+        half_of_location(high) << 32 | half_of_location(low)
+    })
+}
+
+fn half_of_location(half: &str) -> u64 {
+    u64::from_str_radix(half, 16).unwrap_or(0)
 }
 
 /// What a prune did with WAL, or would do.
@@ -199,11 +209,13 @@ fn unneeded_runs(
         .iter()
         .all(|need| need.segment_bytes == needs[0].segment_bytes);
     let now = Timestamp::now().as_second();
-    let is_old = |need: &&WalNeeds| match retention.keep_seconds {
-        None => false,
-        Some(seconds) => need.ended <= now.saturating_sub(seconds),
-    };
-    let begins = needs.iter().filter(is_old).max_by_key(|need| need.ended);
+    let begins = needs
+        .iter()
+        .filter(|need| match retention.keep_seconds {
+            None => false,
+            Some(seconds) => need.ended <= now.saturating_sub(seconds),
+        })
+        .max_by_key(|need| need.ended);
     // Older backups than the one with which recovery to any time begins need their own WAL only.
     let is_continuous = |need: &WalNeeds| begins.is_none_or(|begins| need.ended >= begins.ended);
     let is_needed = |run: &WalRun| {
@@ -221,12 +233,12 @@ fn wal_tombstones(objects: &dyn Objects) -> Result<BTreeMap<String, i64>> {
         let stored = objects.get(&object.key)?;
         let text = stored.map(|(bytes, _)| String::from_utf8_lossy(&bytes).trim().to_owned());
         // One that cannot be read is as new as can be.
-        let since = text.and_then(|text| text.parse().ok()).unwrap_or(i64::MAX);
+        let marked = text.and_then(|text| text.parse().ok()).unwrap_or(i64::MAX);
         let key = object
             .key
             .strip_prefix(TOMBSTONES)
             .and_then(|key| key.strip_prefix('/'));
-        marks.extend(key.map(|key| (key.to_owned(), since)));
+        marks.extend(key.map(|key| (key.to_owned(), marked)));
     }
     Ok(marks)
 }
@@ -273,12 +285,12 @@ impl WalPruning<'_> {
             self.objects.abort_uploads(WAL)?;
         }
         // The tombstones of what is gone, and of what a backup needs again.
-        let over = self.marks.keys().filter(|key| !marked.contains(*key));
-        let over: Vec<String> = over.map(|key| format!("{TOMBSTONES}/{key}")).collect();
-        if over.is_empty() {
+        let stale = self.marks.keys().filter(|key| !marked.contains(*key));
+        let stale: Vec<String> = stale.map(|key| format!("{TOMBSTONES}/{key}")).collect();
+        if stale.is_empty() {
             Ok(())
         } else {
-            self.objects.delete(&over)
+            self.objects.delete(&stale)
         }
     }
 

@@ -79,14 +79,16 @@ impl WalListing {
 
     /// Returns the timelines of which there is a history.
     pub fn histories(&self) -> BTreeSet<u32> {
-        let timeline = |(key, _): &(WalKey, u64)| match key {
-            WalKey::Small {
-                name: WalFileName::History(timeline),
-                ..
-            } => Some(*timeline),
-            _ => None,
-        };
-        self.small.iter().filter_map(timeline).collect()
+        self.small
+            .iter()
+            .filter_map(|(key, _)| match key {
+                WalKey::Small {
+                    name: WalFileName::History(timeline),
+                    ..
+                } => Some(*timeline),
+                _ => None,
+            })
+            .collect()
     }
 }
 
@@ -184,8 +186,8 @@ impl WalArchive {
     /// [`ErrorKind::Usage`] if it is too long; the storage's.
     pub fn put_small(&self, name: WalFileName, content: &[u8]) -> Result<usize> {
         if content.len() as u64 > MAX_SMALL_BYTES {
-            let what = format!("cannot archive {name}: it has {} bytes", content.len());
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = format!("cannot archive {name}: it has {} bytes", content.len());
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let digest = self.digester.of_small(&self.system, name, content);
         let key = WalKey::Small {
@@ -203,8 +205,9 @@ impl WalArchive {
         let keys = listed
             .iter()
             .filter_map(|object| WalKey::parse(&object.key));
-        let is_named = |key: &WalKey| matches!(key, WalKey::Small { name: of, .. } if *of == name);
-        Ok(keys.filter(is_named).collect())
+        Ok(keys
+            .filter(|key| matches!(key, WalKey::Small { name: of, .. } if *of == name))
+            .collect())
     }
 
     /// Returns the history of a timeline; `None` if it was not archived.
@@ -227,8 +230,8 @@ impl WalArchive {
     /// [`ErrorKind::Corrupt`] if it is missing or damaged; the storage's.
     pub fn read_small(&self, key: &WalKey) -> Result<Vec<u8>> {
         let text = key.to_string();
-        let damaged = |why: &'static str| {
-            Error::corrupt(format!("{} is damaged", self.describe(&text))).because(why)
+        let damaged = |reason: &'static str| {
+            Error::corrupt(format!("{} is damaged", self.describe(&text))).because(reason)
         };
         let got = self.objects.get(&text)?;
         let (content, _) = got.ok_or_else(|| damaged("it is missing"))?;
@@ -284,18 +287,20 @@ impl WalArchive {
         )
     }
 
-    /// Reads segments of a run, each with its name, in order, and hands them to `take` until that is enough. `from` is the first.
+    /// Reads segments of a run, each with its name, in order, and hands them to `take` until that is enough. `first` is the first.
     ///
     /// # Errors
     /// As [`WalArchive::index`]; those of `take`.
     pub fn read_segments(
         &self,
         stored: &StoredRun,
-        from: SegmentName,
+        first: SegmentName,
         take: &mut dyn FnMut(SegmentName, Vec<u8>) -> Result<bool>,
     ) -> Result<()> {
         let key = stored.run.to_string();
         let name = self.describe(&key);
+        // A short run is read with one request, index and segments at once. Of a long one only what
+        // is wanted is fetched.
         let whole = match stored.bytes <= WHOLE_BYTES {
             true => Some(self.objects.get(&key)?.ok_or_else(|| missing(&name))?.0),
             false => None,
@@ -314,8 +319,9 @@ impl WalArchive {
             None => self.index(stored)?,
         };
         let members = stored.run.segments().zip(&index.members);
-        for (segment, member) in members.filter(|(segment, _)| *segment >= from) {
+        for (segment, member) in members.filter(|(segment, _)| *segment >= first) {
             let end = member.offset.saturating_add(member.stored_bytes);
+            // The positions are from the index: no read goes beyond the object that was listed.
             if end > stored.bytes {
                 return Err(
                     Error::corrupt(format!("{name} is damaged")).because("it ends too early")
@@ -349,8 +355,8 @@ fn missing(name: &str) -> Error {
 }
 
 fn two_histories(system: &str, timeline: u32) -> Error {
-    let what = format!("cannot follow timeline {timeline} of system {system}");
-    Error::new(ErrorKind::Exists, what)
+    let message = format!("cannot follow timeline {timeline} of system {system}");
+    Error::new(ErrorKind::Exists, message)
         .because("two servers began this timeline, and each archived a history of it")
         .hint("`fullbore wal list` shows both; move the history of the wrong one away")
 }

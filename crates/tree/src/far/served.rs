@@ -117,8 +117,8 @@ impl ServedSources {
         let sources = of.sources.iter().cloned().map(ServedSource::new).collect();
         let opened = Opened { of, sources };
         if self.opened.set(opened).is_err() {
-            let what = "cannot open a second source over one connection";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot open a second source over one connection";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(answer)
     }
@@ -188,6 +188,8 @@ impl ServedSource {
     ) -> Result<FrameWords> {
         let small = small.into_iter().map(ScannedWords::scanned);
         let small = small.collect::<Result<Vec<_>>>()?;
+        // The sizes come from the other side: a frame has the memory of one frame, whatever they
+        // say.
         let most = buf.made_for() as u64;
         if small.iter().any(|scanned| bytes_read(scanned) > most) {
             return Err(wrong_words("a file is larger than its frame"));
@@ -199,8 +201,10 @@ impl ServedSource {
         if let Some(file) = &large
             && frame.rest.is_none()
         {
-            let is_head = |part: &FrameEntry| matches!(part.what, FrameContent::Head(..));
-            let is_open = frame.parts.iter().any(is_head);
+            let is_open = frame
+                .parts
+                .iter()
+                .any(|part| matches!(part.what, FrameContent::Head(..)));
             self.change_kept(&file.entry.path, |kept| {
                 kept.is_begun = true;
                 kept.pieces *= u64::from(is_open);
@@ -214,9 +218,11 @@ impl ServedSource {
         let scanned = words.scanned.scanned()?;
         let path = scanned.entry.path.clone();
         let mut all = self.large.locked();
+        // Pieces of one file come in several frames: state of the file must be one.
         if let Some(kept) = all.get(&path) {
             return Ok(kept.file.clone());
         }
+        // The other side decides how many files it begins: this bounds their memory.
         let held: usize = all.values().map(|kept| kept_bytes(&kept.file.entry)).sum();
         if held > 0 && held + kept_bytes(&scanned.entry) > KEPT_BYTES {
             return Err(wrong_words("it begins more files than it reads"));
@@ -253,8 +259,8 @@ impl ServedSource {
         (offset, len, last): (u64, u32, bool),
         buf: Buf,
     ) -> Result<FrameWords> {
-        let count = |kept: &mut ServedFile| kept.pieces = kept.pieces.saturating_sub(1);
-        let Some(file) = self.change_kept(path, count) else {
+        let Some(file) = self.change_kept(path, |kept| kept.pieces = kept.pieces.saturating_sub(1))
+        else {
             // It could not be opened.
             return Ok(FrameWords::of(Frame::new(buf, Vec::new(), last), None));
         };

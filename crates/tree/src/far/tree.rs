@@ -64,6 +64,7 @@ impl FarTree {
         } = members;
         let rest = match words.left {
             None => None,
+            // Members that did not fit go into the next frame. More than were asked for is a lie.
             Some(left) if left as usize <= small.len() => {
                 let left = small.split_off(small.len() - left as usize);
                 Some(Slice::Members(left, large))
@@ -91,21 +92,21 @@ impl FarTree {
         };
         let words = self.read_slice(buf.made_for(), slice)?;
         file.changed.fetch_or(words.changed, AcqRel);
-        if let Some(why) = words.failed {
-            file.failed.get_or_init(|| why);
+        if let Some(reason) = words.failed {
+            // The first failure is the reason; what follows are its consequences.
+            file.failed.get_or_init(|| reason);
         }
         let data_bytes = words.data.len();
-        let piece = |part: PartWords| match part.kind {
-            PartKind::Piece => {
-                let file = file.clone();
-                part.entry(FrameContent::Piece { file, offset, last }, None, data_bytes)
-            }
-            _ => Err(wrong_words("a piece is something else")),
-        };
         let parts = words
             .parts
             .into_iter()
-            .map(piece)
+            .map(|part| match part.kind {
+                PartKind::Piece => {
+                    let file = file.clone();
+                    part.entry(FrameContent::Piece { file, offset, last }, None, data_bytes)
+                }
+                _ => Err(wrong_words("a piece is something else")),
+            })
             .collect::<Result<Vec<_>>>()?;
         buf.extend_from_slice(&words.data);
         Ok(Frame::new(buf, parts, words.ends_member))
@@ -127,12 +128,12 @@ impl FarMembers {
             PartKind::Head(entry) => {
                 let file = self.large.clone();
                 let file = file.ok_or_else(|| wrong_words("a header is of no file"))?;
-                let what = FrameContent::Head(entry.entry()?, file);
+                let content = FrameContent::Head(entry.entry()?, file);
                 return PartWords {
                     kind: PartKind::Piece,
                     ..part
                 }
-                .entry(what, None, data_bytes);
+                .entry(content, None, data_bytes);
             }
             PartKind::Piece => return Err(wrong_words("a member is something else")),
         };
@@ -155,19 +156,19 @@ impl FarMembers {
             }
             None => return Err(wrong_words("a member was not asked for")),
         };
-        let what = FrameContent::Whole(entry, state);
+        let content = FrameContent::Whole(entry, state);
         PartWords {
             kind: PartKind::Piece,
             ..part
         }
-        .entry(what, known, data_bytes)
+        .entry(content, known, data_bytes)
     }
 }
 
 impl PartWords {
     fn entry(
         self,
-        what: FrameContent,
+        content: FrameContent,
         known: Option<BaseEntry>,
         data_bytes: usize,
     ) -> Result<FrameEntry> {
@@ -188,7 +189,7 @@ impl PartWords {
             return Err(wrong_words("it knows a file that is new"));
         }
         Ok(FrameEntry {
-            what,
+            what: content,
             inner: self.inner,
             len: self.len,
             known: known.filter(|_| self.is_known),
@@ -247,6 +248,7 @@ impl LargeWords {
 
 impl Source for FarTree {
     fn scan(&self) -> Result<Stream<Scanned>> {
+        // A thread asks ahead, so that the connection's delay is paid once, not for each batch.
         let queue = Arc::new(Queue::with_room(BATCHES));
         let (filler, channel, number) = (End(queue.clone()), self.channel.clone(), self.number);
         start(move || {

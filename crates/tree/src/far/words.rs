@@ -34,12 +34,12 @@ pub(super) fn decoded<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
 }
 
 /// The error for what the other host says of a source.
-pub(super) fn wrong_words(why: &str) -> Error {
-    Error::corrupt("could not read a source of another host").because(why.to_owned())
+pub(super) fn wrong_words(reason: &str) -> Error {
+    Error::corrupt("could not read a source of another host").because(reason.to_owned())
 }
 
-fn bytes(from: &[u8]) -> ByteVec {
-    from.to_vec().into()
+fn bytes(source: &[u8]) -> ByteVec {
+    source.to_vec().into()
 }
 
 /// Bytes of a file at most, as of the systems.
@@ -122,6 +122,8 @@ fn time((seconds, nanos): (i64, u32)) -> Result<Time> {
 
 impl EntryWords {
     pub(super) fn of(entry: &Entry) -> Self {
+        // Every kind by name, no catch-all: a new kind must not cross the connection as something
+        // else.
         let kind = match &entry.kind {
             EntryKind::File { size, map } => {
                 KindWords::File(*size, map.as_ref().map(|map| run_words(map)))
@@ -156,8 +158,9 @@ impl EntryWords {
     }
 
     pub(super) fn entry(self) -> Result<Entry> {
-        let device = |major, minor| Device { major, minor };
         let kind = match self.kind {
+            // The words are those of another host: each limit that the format has is checked here
+            // once.
             KindWords::File(size, _) if size > MAX_SIZE => {
                 return Err(wrong_words("a file is too large"));
             }
@@ -198,6 +201,10 @@ impl EntryWords {
                 .collect(),
         })
     }
+}
+
+fn device(major: u32, minor: u32) -> Device {
+    Device { major, minor }
 }
 
 fn safe(path: Vec<u8>) -> Result<Vec<u8>> {

@@ -115,6 +115,8 @@ impl TreeInner {
             Err(error) => self.unreadable_child(path, error),
         };
         let parent_stat = dir.ok().map(|(_, now)| now);
+        // The reader opens the file only in this directory: one that was swapped for another is
+        // noticed.
         child.scanned.home = parent_stat.map(|stat| (stat.dev, stat.inode));
         child.scanned.exposed = parent_stat.is_none_or(|stat| self.is_writable_by_others(stat));
         child
@@ -160,9 +162,11 @@ impl TreeInner {
     ) -> io::Result<Child> {
         let (kind, mut state) = self.kind_and_state(dir, name, &stat)?;
         let is_file = matches!(kind, EntryKind::File { .. });
-        if is_file && let Some(why) = (self.rules.torn)(dir.as_fd(), &path) {
-            state = EntryState::Unreadable(why);
+        if is_file && let Some(reason) = (self.rules.torn)(dir.as_fd(), &path) {
+            state = EntryState::Unreadable(reason);
         }
+        // Where the file system keeps no change time, the latest time makes every comparison say
+        // "changed".
         let ctime = if is_file && !self.has_change_time(dir, name, &stat) {
             LATEST_TIME
         } else {
@@ -185,6 +189,7 @@ impl TreeInner {
             inode: stat.inode,
             xattrs: Vec::new(),
         };
+        // Files and directories are opened later anyway, and their attributes are read then.
         if is_special && !self.has_overlay() {
             match xattr::read_all_at(dir, name) {
                 Ok(xattrs) => entry.xattrs = self.named(xattrs),
@@ -234,13 +239,13 @@ impl TreeInner {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
             .find(|(dev, _)| *dev == stat.dev)
-            .map(|(_, has)| *has);
-        if let Some(has) = known {
-            return has;
+            .map(|(_, answer)| *answer);
+        if let Some(answer) = known {
+            return answer;
         }
         // A single file may be a mount of its own.
         let is_here = dir::stat_fd(dir).is_ok_and(|above| above.dev == stat.dev);
-        let has = if is_here {
+        let answer = if is_here {
             updates_change_times(dir)
         } else {
             UnopenedObject::open(dir.as_fd(), name).is_ok_and(|object| object.has_change_time())
@@ -248,8 +253,8 @@ impl TreeInner {
         self.change_times
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .push((stat.dev, has));
-        has
+            .push((stat.dev, answer));
+        answer
     }
 
     /// Returns one object by its path.

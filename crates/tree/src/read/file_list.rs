@@ -69,6 +69,8 @@ impl ListPosition {
             return Vec::new();
         }
         let mut object = self.inner.look(&path);
+        // The same questions in the same order as in a walk, so that a list of all names gives the
+        // same backup.
         let is_own = object.scanned.entry.is_file() && self.inner.is_own(&object);
         if is_own || self.inner.leaves_out(&path, is_directory(&object.scanned)) {
             return Vec::new();
@@ -85,10 +87,12 @@ impl ListPosition {
             .inner
             .is_never_entered(&object, self.dev)
             .then(|| path.clone());
+        // A name below a link cannot be opened: say so, because "not found" would send the user
+        // looking.
         if !object.scanned.state.is_stored()
-            && let Some(why) = self.link_above(&path)
+            && let Some(reason) = self.link_above(&path)
         {
-            object.scanned.state = EntryState::Unreadable(why);
+            object.scanned.state = EntryState::Unreadable(reason);
         }
         self.links.link_if_known(&mut object);
         objects.push(object);
@@ -102,7 +106,7 @@ impl ListPosition {
             .iter()
             .enumerate()
             .filter(|(_, c)| **c == b'/')
-            .map(|(at, _)| &path[..at]);
+            .map(|(slash, _)| &path[..slash]);
         let mut above = slashes.map(|dir| self.inner.look(dir).scanned.entry);
         above.find_map(|entry| match entry.kind {
             EntryKind::Symlink(target) => {
@@ -120,7 +124,7 @@ impl ListPosition {
             .iter()
             .enumerate()
             .filter(|(_, c)| **c == b'/')
-            .map(|(at, _)| &path[..at]);
+            .map(|(slash, _)| &path[..slash]);
         let new = slashes.filter(|dir| !is_within(&self.last, dir));
         new.map(|dir| self.inner.look(dir))
             .filter(|dir| dir.scanned.state != EntryState::Vanished)

@@ -46,6 +46,8 @@ impl Links {
         };
         let target = join(self.directories.path(first.directory()), first.name());
         child.scanned.entry.kind = EntryKind::HardLink(target);
+        // All names have come: the file is forgotten, so memory holds only files whose names are
+        // still to come.
         if first.count_name() == 0
             && let Some(last) = firsts.remove(&inode)
         {
@@ -90,8 +92,8 @@ impl FirstName {
         )
     }
 
-    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        std::array::from_fn(|i| self.0[at + i])
+    fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        std::array::from_fn(|i| self.0[offset + i])
     }
 
     /// Counts one more name. Returns the number of names to come.

@@ -15,7 +15,7 @@ use fullbore_pipeline::{
     known::StoredRun,
 };
 use fullbore_platform as platform;
-use fullbore_platform::{dir::Stat, read};
+use fullbore_platform::read;
 use std::{
     io,
     os::fd::OwnedFd,
@@ -37,6 +37,8 @@ impl TreeInner {
             Ok((fd, xattrs)) => {
                 entry.xattrs.clone_from(xattrs);
                 let now = self.now(fd);
+                // Owner and attributes are read when the file is open, later than the scan: they
+                // belong to the content that is read.
                 now.iter()
                     .for_each(|now| _ = self.update_owner(now, &mut entry));
                 now.is_some_and(|now| is_replaced(fd, &now, &entry, large.born))
@@ -52,6 +54,8 @@ impl TreeInner {
         };
         self.orphan_links(&entry, replaced);
         large.changed.fetch_or(replaced, AcqRel);
+        // A file of which an earlier backup has parts is stored as members for its pieces, without
+        // a header of its own.
         if large.known.is_none() {
             self.append_header(&entry, buf)?;
         }
@@ -83,10 +87,9 @@ impl TreeInner {
                     .known
                     .as_ref()
                     .is_some_and(|known| known.changed.is_some());
-            let is_unusable = |now: Stat| {
+            if self.now(&fd).is_some_and(|now| {
                 (now.size != entry.size() || is_cut) && is_replaced(&fd, &now, &entry, large.born)
-            };
-            if self.now(&fd).is_some_and(is_unusable) {
+            }) {
                 return Err(EntryState::Unreadable(REPLACED.to_owned()));
             }
             self.append_header(&entry, &mut Vec::new())
@@ -150,10 +153,10 @@ impl TreeInner {
         if last && !alone {
             pad(&mut buf, file.data_len);
         }
-        let what = FrameContent::Piece { file, offset, last };
+        let content = FrameContent::Piece { file, offset, last };
         Ok(Frame::new(
             buf,
-            vec![part(what, 0, len as usize)],
+            vec![part(content, 0, len as usize)],
             last || alone,
         ))
     }
@@ -192,13 +195,13 @@ impl TreeInner {
         patches: Vec<StoredRun>,
         mut buf: Buf,
     ) -> Frame {
-        let mut at = offset;
+        let mut position = offset;
         let mut complete = true;
         for patch in &patches {
-            at += match *patch {
+            position += match *patch {
                 StoredRun::Kept { len, .. } => u64::from(len),
                 StoredRun::Here { inner, len } => {
-                    let read = read::read_full(fd, &mut buf, at, len as usize, self.cache());
+                    let read = read::read_full(fd, &mut buf, position, len as usize, self.cache());
                     match read {
                         Ok(got) => complete &= got == len as usize,
                         Err(error) => self.mark_unreadable(&file, &error),
@@ -209,12 +212,12 @@ impl TreeInner {
             };
         }
         self.note_change(fd, &file, complete);
-        let what = FrameContent::Piece { file, offset, last };
+        let content = FrameContent::Piece { file, offset, last };
         Frame::new(
             buf,
             vec![FrameEntry {
                 runs: Some(patches),
-                ..part(what, 0, len as usize)
+                ..part(content, 0, len as usize)
             }],
             true,
         )

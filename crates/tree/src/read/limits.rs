@@ -30,9 +30,9 @@ impl Shortage {
         let Some(number) = self.0.get() else {
             return Ok(());
         };
-        let why = io::Error::from_raw_os_error(*number);
-        let is_of_memory = why.kind() == io::ErrorKind::OutOfMemory;
-        let error = Error::io("could not read further files", why);
+        let reason = io::Error::from_raw_os_error(*number);
+        let is_of_memory = reason.kind() == io::ErrorKind::OutOfMemory;
+        let error = Error::io("could not read further files", reason);
         if is_of_memory {
             return Err(error);
         }

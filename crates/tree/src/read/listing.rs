@@ -1,7 +1,7 @@
 //! Lists the directories of a tree: names in archive order, and the attributes of each object
 //! without opening it.
 
-use super::{Top, TopRole, TreeInner};
+use super::{TopRole, TreeInner};
 use fullbore_format::{
     entry::{EntryKind, EntryPath, Time, Xattr, is_within, xattr_bytes},
     error::{self, Error, ErrorKind, quoted},
@@ -87,11 +87,11 @@ impl ListingPace {
         self.done += objects;
         let time = self.since.elapsed();
         TAKES_LONG.set(time > SHORT_JOB);
-        if let Some(before) = self.sleeps
+        if let Some(previous) = self.sleeps
             && time > self.next_count
         {
             self.next_count = 2 * time;
-            let sleeps = platform::voluntary_sleeps() - before;
+            let sleeps = platform::voluntary_sleeps() - previous;
             self.is_slow = sleeps * SLEPT_OVER >= self.done as u64;
         }
         self.left = if self.is_slow {
@@ -191,21 +191,20 @@ impl TreeInner {
     /// # Errors
     /// [`ErrorKind::Usage`].
     pub(crate) fn check_tops(&self) -> error::Result<()> {
-        let is_begun = |top: &&Top| match top.role {
+        for top in self.tops.iter().filter(|top| match top.role {
             TopRole::Named => true,
             TopRole::Mounted => !self.elsewhere.contains(&top.at),
             TopRole::Above => false,
-        };
-        for top in self.tops.iter().filter(is_begun) {
+        }) {
             let stat = dir::stat(&top.dir, top.file_name());
             if stat.is_ok_and(|stat| self.is_destination((stat.dev, stat.inode))) {
-                let what = if top.at.is_empty() {
+                let message = if top.at.is_empty() {
                     "the source directory".to_owned()
                 } else {
                     quoted(&top.at)
                 };
-                let what = format!("cannot back up {what}: the backup is written to it");
-                return Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"));
+                let message = format!("cannot back up {message}: the backup is written to it");
+                return Err(Error::new(ErrorKind::Usage, message).hint("choose another --to"));
             }
         }
         Ok(())
@@ -229,6 +228,7 @@ impl TreeInner {
         let dir = &self.top(path).ok_or(io::ErrorKind::NotFound)?.dir;
         let now = dir::stat_fd(dir)?;
         let mut names = self.add_tops(path, Vec::new());
+        // The rest is handed to other threads in batches of this size.
         let rest = names.split_off(names.len().min(BATCH));
         let children = self.build_children(Ok((dir, &now)), path, names, true);
         let xattrs = if self.has_overlay() {
@@ -250,9 +250,9 @@ impl TreeInner {
     /// Adds the names of tops in the directory to these ascending names.
     fn add_tops(&self, path: &[u8], mut names: Vec<dir::DirName>) -> Vec<dir::DirName> {
         for top in self.tops_in(path) {
-            if let Err(at) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
+            if let Err(index) = names.binary_search_by(|name| name.bytes.as_slice().cmp(top)) {
                 names.insert(
-                    at,
+                    index,
                     dir::DirName {
                         bytes: top.to_vec(),
                         kind: FileKind::Unknown,
@@ -275,12 +275,14 @@ impl TreeInner {
         if !is_beyond {
             names = self.read_names(&dir, path, buffer)?;
         }
-        let has = |wanted: &[u8]| {
-            names
-                .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
-                .is_ok()
-        };
-        let is_bare = !self.is_named(path) && self.exclusion_mark(&dir, has).is_some();
+        let is_bare = !self.is_named(path)
+            && self
+                .exclusion_mark(&dir, |wanted| {
+                    names
+                        .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
+                        .is_ok()
+                })
+                .is_some();
         if is_bare {
             names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
         }
@@ -415,15 +417,15 @@ impl TreeInner {
     }
 
     /// Returns the name in this directory that excludes its contents.
-    fn exclusion_mark(&self, dir: &OwnedFd, has: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
+    fn exclusion_mark(&self, dir: &OwnedFd, contains: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
         let by_name = self
             .rules
             .exclude_if_present
             .iter()
             .map(Vec::as_slice)
-            .find(|name| has(name));
+            .find(|name| contains(name));
         let is_cache =
-            || self.rules.exclude_caches && has(CACHE_TAG_NAME) && self.is_cache_tag(dir);
+            || self.rules.exclude_caches && contains(CACHE_TAG_NAME) && self.is_cache_tag(dir);
         by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
     }
 
@@ -435,7 +437,7 @@ impl TreeInner {
             .iter()
             .enumerate()
             .filter(|(_, c)| **c == b'/')
-            .map(|(at, _)| &path[..at]);
+            .map(|(slash, _)| &path[..slash]);
         let mut above = slashes.filter(|dir| is_within(dir, top) && dir != &top);
         self.is_excluded(path, is_dir)
             || above.any(|dir| self.is_excluded(dir, true) || self.exclusion_mark_at(dir).is_some())

@@ -311,11 +311,11 @@ impl TreeInner {
 
     /// Returns the top with this path.
     pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
-        let at = self
+        let index = self
             .tops
             .binary_search_by(|top| order(&top.at, path))
             .ok()?;
-        Some(&self.tops[at])
+        Some(&self.tops[index])
     }
 
     /// Returns whether the user named this path.
@@ -326,10 +326,10 @@ impl TreeInner {
     /// Returns the names in the directory `path` that lead to tops. A walk delivers them even if it
     /// may not list the directory.
     pub(super) fn tops_in<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let behind = self
+        let following = self
             .tops
             .partition_point(|top| order(&top.at, path).is_le());
-        let below = self.tops[behind..]
+        let below = self.tops[following..]
             .iter()
             .take_while(|top| is_within(&top.at, path));
         let owed =
@@ -472,12 +472,12 @@ pub fn pad(buf: &mut Vec<u8>, len: u64) {
     buf.resize(buf.len() + pax::padding(len), 0);
 }
 
-/// Returns the part of a frame that holds `what`: its content is `len` bytes from `inner` on.
-pub fn part(what: FrameContent, inner: usize, len: usize) -> FrameEntry {
+/// Returns the part of a frame that holds `content`: its content is `len` bytes from `inner` on.
+pub fn part(content: FrameContent, inner: usize, len: usize) -> FrameEntry {
     let inner = inner as u32;
     let len = len as u32;
     FrameEntry {
-        what,
+        what: content,
         inner,
         len,
         known: None,

@@ -32,29 +32,37 @@ pub(crate) struct ParentDir {
 impl TreeInner {
     /// Opens the first of these files and those that follow it in its directory, with one call.
     /// A file that is not opened here is opened by itself.
-    pub(super) fn open_together(&self, next: &[Scanned], at: &mut ParentDir) {
+    pub(super) fn open_together(&self, next: &[Scanned], current: &mut ParentDir) {
         let Some(first) = next.first().filter(|first| is_opened(first)) else {
             return;
         };
-        if !at.opened.is_empty() || self.has_overlay() {
+        // Files of the last call are still to be taken: a second call would open more than one
+        // batch.
+        if !current.opened.is_empty() || self.has_overlay() {
             return;
         }
         let (parent, _) = split(&first.entry.path);
-        let follows = |next: &&Scanned| {
-            is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
-        };
-        let together = next.iter().take_while(follows).take(uring::BATCH);
+        let together = next
+            .iter()
+            .take_while(|next| {
+                is_opened(next) && next.home == first.home && split(&next.entry.path).0 == parent
+            })
+            .take(uring::BATCH);
         let paths: Vec<&[u8]> = together.map(|next| &next.entry.path[..]).collect();
-        self.go_to(at, parent);
-        let Some((dir, _)) = at.found.as_ref().filter(|(_, it)| first.home == Some(*it)) else {
+        self.go_to(current, parent);
+        let Some((dir, _)) = current
+            .found
+            .as_ref()
+            .filter(|(_, object)| first.home == Some(*object))
+        else {
             return;
         };
-        at.opened = Self::with_ring(|ring| ring.open_together(dir.as_fd(), &paths));
+        current.opened = Self::with_ring(|ring| ring.open_together(dir.as_fd(), &paths));
     }
 
     /// Opens the directory `parent`, unless it is the one of the file before.
-    fn go_to(&self, at: &mut ParentDir, parent: &[u8]) {
-        if at.path.as_deref() == Some(parent) {
+    fn go_to(&self, current: &mut ParentDir, parent: &[u8]) {
+        if current.path.as_deref() == Some(parent) {
             return;
         }
         let next = ParentDir {
@@ -62,7 +70,7 @@ impl TreeInner {
             found: self.enter(parent).ok(),
             opened: OpenedFiles::default(),
         };
-        let last = std::mem::replace(at, next);
+        let last = std::mem::replace(current, next);
         if let Some((dir, _)) = last.found {
             self.close(dir);
         }
@@ -72,7 +80,7 @@ impl TreeInner {
     /// opened in that directory, not only by its path.
     pub(crate) fn open_in(
         &self,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
         path: &[u8],
         home: Option<Object>,
     ) -> io::Result<(OwnedFd, bool)> {
@@ -84,14 +92,16 @@ impl TreeInner {
         {
             return opened.map(|fd| (fd, true));
         }
-        if let Some(fd) = at.opened.take(path) {
+        if let Some(fd) = current.opened.take(path) {
             return Ok((fd, true));
         }
         let (parent, name) = split(path);
+        // Without the directory of the scan there is nothing to compare with, so the path is opened
+        // as it is.
         if home.is_some() {
-            self.go_to(at, parent);
+            self.go_to(current, parent);
         }
-        match &at.found {
+        match &current.found {
             Some((dir, object)) if home == Some(*object) => Ok((dir::open_read(dir, name)?, true)),
             _ => Ok((self.open(path)?, false)),
         }

@@ -87,11 +87,10 @@ impl TreeInner {
         let mut end = Vec::new();
         let got = read::read_full(fd, &mut end, last, 2, self.cache());
         let is_wrong = got.is_ok_and(|got| got as u64 != now.size.min(1));
-        let looks = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
         match is_wrong
             && self
                 .now(fd)
-                .is_some_and(|again| looks(&again) == looks(now))
+                .is_some_and(|again| appearance(&again) == appearance(now))
         {
             true => Err(io::Error::other(
                 "its size differs from the size that the file system reports",
@@ -120,6 +119,10 @@ impl TreeInner {
     }
 }
 
+fn appearance(stat: &Stat) -> (u64, Time, Time) {
+    (stat.size, stat.mtime, stat.ctime)
+}
+
 /// Returns the bytes that a file may have which is longer than in the scan, in a frame with `used`
 /// bytes.
 pub(crate) fn room(buf: &Vec<u8>, used: usize) -> u64 {
@@ -141,7 +144,10 @@ pub(crate) fn is_different_file(
     now: &Stat,
     (inode, ctime, born): (u64, Time, Option<Time>),
 ) -> bool {
-    let is_younger = now.born.zip(born).is_some_and(|(now, then)| now != then);
+    let is_younger = now
+        .born
+        .zip(born)
+        .is_some_and(|(now, earlier)| now != earlier);
     (now.inode != inode || is_younger) && (now.ctime != ctime || dir::has_stable_inodes(fd))
 }
 

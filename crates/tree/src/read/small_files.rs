@@ -138,7 +138,7 @@ impl TreeInner {
     fn append_member(
         &self,
         mut scanned: Scanned,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
         buf: &mut Vec<u8>,
     ) -> Result<FrameEntry> {
         match self.unlink_orphan(&mut scanned.entry, room(buf, buf.len())) {
@@ -146,11 +146,12 @@ impl TreeInner {
             Ok(false) => {}
             Err(state) => return Ok(whole(scanned.entry, state, buf.len())),
         }
+        // Before the file is opened: an unchanged file costs no call at all.
         if let Some(same) = scanned.known.take_if(|known| known.trust == Trust::Same) {
             return Ok(known_part(scanned.entry, scanned.state, same, buf.len()));
         }
         if scanned.entry.is_file() && scanned.state.is_stored() {
-            self.append_regular(scanned, at, buf)
+            self.append_regular(scanned, current, buf)
         } else {
             Ok(self.append_special(scanned.entry, scanned.state, buf))
         }
@@ -171,10 +172,10 @@ impl TreeInner {
     fn append_regular(
         &self,
         mut scanned: Scanned,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
         buf: &mut Vec<u8>,
     ) -> Result<FrameEntry> {
-        let (fd, is_home) = match self.open_member(&mut scanned, at) {
+        let (fd, is_home) = match self.open_member(&mut scanned, current) {
             Ok(opened) => opened,
             Err(error) => {
                 self.orphan_links(&scanned.entry, scanned.is_first);
@@ -185,6 +186,8 @@ impl TreeInner {
         let same = scanned
             .known
             .take_if(|known| matches!(known.trust, Trust::Content | Trust::Unverified));
+        // The file is looked at again after it was read wherever another user could have swapped
+        // it, or where its times prove nothing.
         let must_recheck = scanned.exposed
             || !is_home
             || self.rules.looks_twice
@@ -197,6 +200,7 @@ impl TreeInner {
             if !is_replaced {
                 return Ok(unchanged_part(scanned, same, buf.len()));
             }
+            // The frame was cut for a file that adds nothing: the new content may not fit.
             if scanned.entry.data_len() > room(buf, buf.len()) {
                 let state = EntryState::Unreadable(REPLACED.to_owned());
                 return Ok(whole(scanned.entry, state, buf.len()));
@@ -210,11 +214,11 @@ impl TreeInner {
     fn open_member(
         &self,
         scanned: &mut Scanned,
-        at: &mut ParentDir,
+        current: &mut ParentDir,
     ) -> io::Result<(OwnedFd, bool)> {
         let path = &scanned.entry.path;
         let (fd, is_home) =
-            self.retry_while_missing(path, || self.open_in(at, path, scanned.home))?;
+            self.retry_while_missing(path, || self.open_in(current, path, scanned.home))?;
         scanned.entry.xattrs = self.xattrs(&fd)?;
         Ok((fd, is_home))
     }
@@ -249,6 +253,7 @@ impl TreeInner {
         if must_recheck || scanned.is_first || needs_recheck(&file.read, &file.entry) {
             file.now = self.recheck_stat(&fd, &file.entry);
         }
+        // After the content was read: a swap during the reading is seen too.
         file.replaced = file
             .now
             .is_some_and(|now| is_replaced(&fd, &now, &file.entry, scanned.born));
@@ -262,6 +267,8 @@ impl TreeInner {
     fn recheck_copy(&self, fd: &OwnedFd, file: &mut CopiedFile, buf: &mut Vec<u8>) -> Result<()> {
         if let Some(found) = file.now.filter(|now| self.must_copy_again(file, now)) {
             if self.refit(&found, &mut file.entry, room(buf, file.start)) {
+                // Once more, not until it stops changing: a file that grows for ever must not hold
+                // the run.
                 buf.truncate(file.start);
                 (file.inner, file.read) = self.append_file(fd, &file.entry, file.cache, buf)?;
                 file.now = self.recheck_stat(fd, &file.entry);
@@ -308,6 +315,8 @@ impl TreeInner {
         if let Some(now) = file.now
             && self.update_owner(&now, &mut file.entry)
         {
+            // The owner stands in the header before the content, which is read already: the header
+            // is written anew.
             let mut header = Vec::new();
             self.append_header(&file.entry, &mut header)?;
             let inner = file.start + header.len();
@@ -361,6 +370,8 @@ impl TreeInner {
                 for run in map.iter() {
                     let got = read::read_full(fd, buf, run.offset, run.len as usize, cache)?;
                     complete &= got as u64 == run.len;
+                    // The header promised this length: zeros keep the tar readable, and the state
+                    // says "changed".
                     buf.resize(buf.len() + run.len as usize - got, 0);
                 }
             }
@@ -391,26 +402,26 @@ struct CopiedFile {
 }
 
 /// A part for a file whose content an earlier backup holds.
-fn known_part(entry: Entry, state: EntryState, known: BaseEntry, at: usize) -> FrameEntry {
+fn known_part(entry: Entry, state: EntryState, known: BaseEntry, offset: usize) -> FrameEntry {
     FrameEntry {
         known: Some(known),
         runs: Some(Vec::new()),
-        ..whole(entry, state, at)
+        ..whole(entry, state, offset)
     }
 }
 
 /// As [`known_part`], for a file that was opened because its metadata has changed.
-fn unchanged_part(scanned: Scanned, same: BaseEntry, at: usize) -> FrameEntry {
+fn unchanged_part(scanned: Scanned, same: BaseEntry, offset: usize) -> FrameEntry {
     let mut entry = scanned.entry;
     // The content was not compared, so the next backup must not rely on inode and ctime.
     if same.trust == Trust::Unverified {
         entry.inode = 0;
         entry.ctime = Time::default();
     }
-    known_part(entry, scanned.state, same, at)
+    known_part(entry, scanned.state, same, offset)
 }
 
-/// A part without content, for an entry whose header ends at `at`.
-fn whole(entry: Entry, state: EntryState, at: usize) -> FrameEntry {
-    part(FrameContent::Whole(entry, state), at, 0)
+/// A part without content, for an entry whose header ends at `offset`.
+fn whole(entry: Entry, state: EntryState, offset: usize) -> FrameEntry {
+    part(FrameContent::Whole(entry, state), offset, 0)
 }

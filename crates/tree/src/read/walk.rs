@@ -179,8 +179,8 @@ impl Drop for WalkWatch<'_> {
 impl Walkers {
     fn start(self: &Arc<Self>) -> Result<()> {
         let walkers = self.clone();
-        let joined = change(&self.threads, |here| {
-            (here < MAX_WALKERS).then_some(here + 1)
+        let joined = change(&self.threads, |present| {
+            (present < MAX_WALKERS).then_some(present + 1)
         });
         if joined {
             start(move || walkers.work())
@@ -342,17 +342,19 @@ impl TreeWalk {
             Err(error) => {
                 let place = dir::path_of(&top.dir)
                     .join(OsStr::from_bytes(top.name.as_deref().unwrap_or_default()));
-                let what = format!("could not read {}", quoted(place.as_os_str().as_bytes()));
-                return Some(Err(Error::io(what, error)));
+                let message = format!("could not read {}", quoted(place.as_os_str().as_bytes()));
+                return Some(Err(Error::io(message, error)));
             }
         };
         if top.role == TopRole::Above {
             inner.read_dir_xattrs(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
+        // A top without a name of its own is an open directory: it cannot become a file unless it
+        // was replaced.
         if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
-            let what = format!("{} is no longer a directory", quoted(&top.at));
-            return Some(Err(Error::new(ErrorKind::System, what)));
+            let message = format!("{} is no longer a directory", quoted(&top.at));
+            return Some(Err(Error::new(ErrorKind::System, message)));
         }
         let dev = child.dev;
         let scanned = self.deliver(child, dev);
@@ -364,9 +366,9 @@ impl TreeWalk {
     fn next_top<'a>(&mut self, tops: &'a [Top]) -> Option<&'a Top> {
         loop {
             let top = tops.get(self.tops)?;
-            let is_around =
-                |outer: &Top| outer.role != TopRole::Above && is_within(&top.at, &outer.at);
-            let is_met = tops[..self.tops].iter().any(is_around);
+            let is_met = tops[..self.tops]
+                .iter()
+                .any(|outer| outer.role != TopRole::Above && is_within(&top.at, &outer.at));
             self.tops += 1;
             if !is_met {
                 return Some(top);
@@ -408,6 +410,7 @@ impl Iterator for TreeWalk {
                 Some(Some(children)) => {
                     (level.unseen, level.children) = (children.len(), children.into_iter())
                 }
+                // The thread that made this batch is gone: to go on would leave out its entries.
                 Some(None) => return Some(Err(Error::new(ErrorKind::Bug, LOST))),
                 None => _ = self.levels.pop(),
             }

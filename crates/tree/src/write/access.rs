@@ -103,7 +103,7 @@ impl TargetWriter {
         let for_group = group_exceeds(stat.mode, entry.mode);
         let wanted = self.local_access_list(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
-        let there = if is_listed {
+        let current = if is_listed {
             read_access_list(&file).map_err(|e| failed(self, e))?
         } else {
             wanted.clone()
@@ -111,8 +111,8 @@ impl TargetWriter {
         let is_narrow = [uid, platform::user_id()].contains(&stat.uid)
             && stat.mode & 0o077 & !entry.mode == 0
             && (stat.gid == gid || !for_group)
-            && there == wanted;
-        Ok(is_narrow || self.new_file_has_same_access(entry, stat, there.as_ref())?)
+            && current == wanted;
+        Ok(is_narrow || self.new_file_has_same_access(entry, stat, current.as_ref())?)
     }
 
     /// Returns the access list of an entry as this system takes it; as it is, if it cannot be set.
@@ -128,7 +128,7 @@ impl TargetWriter {
     fn new_file_has_same_access(
         &mut self,
         entry: &Entry,
-        there: &Stat,
+        current: &Stat,
         listed: Option<&Xattr>,
     ) -> Result<bool> {
         let tree = self.tree.clone();
@@ -145,12 +145,11 @@ impl TargetWriter {
             };
             Ok((dir::stat_fd(file)?, read_access_list(file)?))
         });
-        let is_same = |(new, list): (Stat, Option<Xattr>)| {
-            (new.uid, new.gid) == (there.uid, there.gid)
-                && there.mode & 0o077 & !new.mode == 0
+        Ok(made.and_then(io::Result::ok).is_some_and(|(new, list)| {
+            (new.uid, new.gid) == (current.uid, current.gid)
+                && current.mode & 0o077 & !new.mode == 0
                 && list.as_ref() == listed
-        };
-        Ok(made.and_then(io::Result::ok).is_some_and(is_same))
+        }))
     }
 }
 
@@ -196,7 +195,7 @@ impl TargetTree {
 
     /// Returns whether this restore can have created the object with these attributes, at `path` in
     /// or as `dir`. If not, another user has put it there.
-    pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, there: &Stat) -> bool {
+    pub(crate) fn may_have_made(&self, path: &[u8], dir: impl AsFd, current: &Stat) -> bool {
         let (mine, new_owner) = (
             platform::user_id(),
             self.places.resolve(path).0.new_owner.get(),
@@ -205,12 +204,12 @@ impl TargetTree {
         // systems assign the owner themselves, so a test file shows the owner of new files.
         let is_made = || {
             with_test_file(dir, &self.notes, |file| {
-                dir::stat_fd(file).is_ok_and(|new| new.uid == there.uid)
+                dir::stat_fd(file).is_ok_and(|new| new.uid == current.uid)
             })
         };
         mine != 0
-            || there.uid == mine
-            || new_owner.is_some_and(|new_owner| new_owner.0 == there.uid)
+            || current.uid == mine
+            || new_owner.is_some_and(|new_owner| new_owner.0 == current.uid)
             || is_made() == Some(true)
     }
 }
@@ -244,13 +243,15 @@ impl TargetTree {
 
     fn restore_dir_access(&self) {
         let changed = std::mem::take(&mut *self.changed.locked());
-        for (path, was) in changed {
+        for (path, former) in changed {
             let Ok(dir) = self.open_dir(&path) else {
                 continue;
             };
-            if dir::stat_fd(&dir).is_ok_and(|stat| (stat.dev, stat.inode) == (was.dev, was.inode)) {
-                let _ = write::chown_fd(&dir, was.uid, was.gid);
-                let _ = write::chmod_fd(&dir, was.mode);
+            if dir::stat_fd(&dir)
+                .is_ok_and(|stat| (stat.dev, stat.inode) == (former.dev, former.inode))
+            {
+                let _ = write::chown_fd(&dir, former.uid, former.gid);
+                let _ = write::chmod_fd(&dir, former.mode);
             }
         }
     }
@@ -289,10 +290,10 @@ fn access_list_of(entry: &Entry) -> Option<&Xattr> {
     entry.xattrs.iter().find(|(name, _)| name == ACCESS_LIST)
 }
 
-/// Returns whether the group of a file with mode `has` may do more than others may by the mode
+/// Returns whether the group of a file with mode `current` may do more than others may by the mode
 /// `wanted`. Only then the identity of the group and the users in a list matter.
-fn group_exceeds(has: u32, wanted: u32) -> bool {
-    (has >> 3) & 0o7 & !wanted != 0
+fn group_exceeds(current: u32, wanted: u32) -> bool {
+    (current >> 3) & 0o7 & !wanted != 0
 }
 
 fn read_access_list(file: impl AsFd) -> io::Result<Option<Xattr>> {

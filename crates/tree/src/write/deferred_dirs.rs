@@ -80,8 +80,8 @@ impl DeferredDirs {
     /// # Errors
     /// Those of the file.
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
-        let (key, there) = self.find(path)?;
-        there.map(|_| self.places.insert(key, None));
+        let (key, place) = self.find(path)?;
+        place.map(|_| self.places.insert(key, None));
         Ok(())
     }
 
@@ -125,6 +125,8 @@ impl DeferredDirs {
 
     fn read_header(&self, place: HeaderAt) -> Result<Entry> {
         let mut filed = Vec::new();
+        // Headers are filed in order: what lies before `filed` is in the file, the rest still in
+        // memory.
         let header = match (place.offset.checked_sub(self.filed), &self.file) {
             (Some(at), _) => &self.rest[at as usize..][..place.len as usize],
             (None, Some(file)) => {

@@ -38,15 +38,19 @@ impl DeletionLimit {
     /// [`ErrorKind::Usage`] if they are more than the limit. Its hint names the option that allows
     /// them.
     pub fn check(&self, planned: PlannedDeletions, target: &str) -> Result<()> {
-        let PlannedDeletions { extra, there, .. } = planned;
-        let Some((why, option)) = self.objection(planned) else {
+        let PlannedDeletions {
+            extra,
+            there: existing,
+            ..
+        } = planned;
+        let Some((reason, option)) = self.objection(planned) else {
             return Ok(());
         };
-        let (extra, there) = (count(extra), count(there));
-        let what =
-            format!("cannot delete {extra} of the {there} files and directories in {target}");
-        Err(Error::new(ErrorKind::Usage, what)
-            .because(why)
+        let (extra, existing) = (count(extra), count(existing));
+        let message =
+            format!("cannot delete {extra} of the {existing} files and directories in {target}");
+        Err(Error::new(ErrorKind::Usage, message)
+            .because(reason)
             .hint(format!("nothing was changed; {option}")))
     }
 
@@ -80,10 +84,10 @@ impl DeletionLimit {
 mod tests {
     use super::*;
 
-    fn refusal(limit: DeletionLimit, extra: u64, there: u64, is_source_empty: bool) -> String {
+    fn refusal(limit: DeletionLimit, extra: u64, existing: u64, is_source_empty: bool) -> String {
         let planned = PlannedDeletions {
             extra,
-            there,
+            there: existing,
             is_source_empty,
         };
         let checked = limit.check(planned, "\"t\"");

@@ -57,18 +57,18 @@ pub(crate) struct OpenDirectory {
 
 impl OpenDirectory {
     /// Opens the directory, and creates it if it is missing.
-    fn open(at: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
+    fn open(place: &[u8], path: &Path, holder: Option<u32>) -> Result<Self> {
         let is_new = is_vacant(path)?;
         if let Some(lost) = dangling_symlink_target(path) {
-            let what =
+            let message =
                 format!("cannot write to {path:?}: it is a link to {lost:?}, which does not exist");
-            return Err(Error::new(ErrorKind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         let dir = holder.map_or_else(|| open_or_make(path), |holder| open_owned(path, holder))?;
         let passes_on_default_acl = xattr::passes_on_default_acl(&dir);
         let (new_file, new_owner, keeps_nanos) = Default::default();
         Ok(Self {
-            at: at.to_vec(),
+            at: place.to_vec(),
             path: path.to_owned(),
             dir,
             new_file,
@@ -81,8 +81,8 @@ impl OpenDirectory {
 
     fn open_mount(mount: &TargetMount) -> Result<Self> {
         if mount.at.is_empty() || !entry::is_safe(&mount.at) {
-            let what = format!("cannot mount a directory at {}", quoted(&mount.at));
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = format!("cannot mount a directory at {}", quoted(&mount.at));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         Self::open(&mount.at, &mount.directory, mount.holder)
     }
@@ -99,11 +99,10 @@ impl OpenDirectory {
                 );
             }
         };
-        let look_at_names = |file: &OwnedFd, name: &[u8]| {
+        let found = with_named_test_file(&self.dir, notes, |file, name| {
             look(file);
             ignores_case(&self.dir, name)
-        };
-        let found = with_named_test_file(&self.dir, notes, look_at_names);
+        });
         if found.is_none() {
             with_test_file(&self.dir, notes, look);
         }

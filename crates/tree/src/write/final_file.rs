@@ -54,7 +54,7 @@ impl TargetTree {
             let Some(dir) = self.parent_if_there(path)? else {
                 continue;
             };
-            let failed = |e| self.error("remove", path, e);
+            let failed = self.failed("remove", path);
             for name in [entry::split(path).1, UNFINISHED] {
                 ignore_missing(write::unlink_at(&dir, name)).map_err(failed)?;
             }
@@ -74,7 +74,7 @@ impl TargetTree {
         let Some(dir) = self.parent_if_there(&last.path)? else {
             return Ok(FinalPlaced::Missing);
         };
-        let failed = |e| self.error("put in place", &last.path, e);
+        let failed = self.failed("put in place", &last.path);
         if !exists(&dir, UNFINISHED).map_err(failed)? {
             return Ok(FinalPlaced::Missing);
         }
@@ -85,10 +85,13 @@ impl TargetTree {
         if may && !is_whole {
             return Ok(FinalPlaced::Kept);
         }
+        // The directory has its final time already, and the rename would change it.
         let mtime = stat_fd(&dir).map_err(failed)?.mtime;
         if may {
             write::rename_at(&dir, UNFINISHED, &dir, entry::split(&last.path).1).map_err(failed)?;
         } else {
+            // The file that this one belongs to is not there: the final file would make a server
+            // start on half a cluster.
             write::unlink_at(&dir, UNFINISHED).map_err(failed)?;
         }
         write::set_times_fd(&dir, mtime).map_err(failed)?;

@@ -69,14 +69,15 @@ impl Patch {
         let tree = writer.tree.clone();
         let (dir, name) = writer.enter(&entry.path)?;
         // Opening a device can have an effect: a tape rewinds, a watchdog starts.
-        let open = || match dir::stat(dir, name)?.kind {
-            FileKind::File => match write::open_write(dir, name) {
-                Err(e) if is_read_only_error(&e) => Ok((dir::open_read(dir, name)?, false)),
-                other => Ok((other?, true)),
-            },
-            _ => Err(io::ErrorKind::NotFound.into()),
-        };
-        let (fd, writable) = match tree.unless_name_taken(&entry.path, dir, name, open) {
+        let (fd, writable) = match tree.unless_name_taken(&entry.path, dir, name, || {
+            match dir::stat(dir, name)?.kind {
+                FileKind::File => match write::open_write(dir, name) {
+                    Err(e) if is_read_only_error(&e) => Ok((dir::open_read(dir, name)?, false)),
+                    other => Ok((other?, true)),
+                },
+                _ => Err(io::ErrorKind::NotFound.into()),
+            }
+        }) {
             Ok(opened) => opened,
             Err(e) if needs_new_file(&e) => return Ok(None),
             Err(e) => return Err(tree.error("open", &entry.path, e)),
@@ -109,16 +110,16 @@ impl Patch {
 
     /// Creates a new file whose content a later run finds if this one is interrupted, or opens the
     /// one that an earlier run left. It replaces the object at `entry.path` when it is finished. If
-    /// there is none, the file `from` becomes it. Returns whether it may have content.
+    /// there is none, the file `source` becomes it. Returns whether it may have content.
     ///
     /// # Errors
     /// The system's error, with the path.
     pub fn partial(
         writer: &mut TargetWriter,
         entry: &Entry,
-        from: Option<&[u8]>,
+        source: Option<&[u8]>,
     ) -> Result<(Self, bool)> {
-        let (made, has_content) = writer.partial_file(entry, from)?;
+        let (made, has_content) = writer.partial_file(entry, source)?;
         let stat =
             dir::stat_fd(&made.file).map_err(|e| writer.tree.error("look at", &entry.path, e))?;
         let patch = Self {
@@ -201,10 +202,13 @@ impl Patch {
         Ok(done)
     }
 
-    fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.file().read_at(&mut buffer[done..], at + done as u64) {
+            match self
+                .file()
+                .read_at(&mut buffer[done..], offset + done as u64)
+            {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -228,26 +232,26 @@ impl Patch {
         };
         for gap in read::data_outside(self.file(), *size, map)? {
             let end = gap.offset + gap.len;
-            let mut at = gap.offset;
-            while at < end {
-                let len = buffer.len().min((end - at) as usize);
-                self.clear_hole(at, &mut buffer[..len])?;
-                at += len as u64;
+            let mut offset = gap.offset;
+            while offset < end {
+                let len = buffer.len().min((end - offset) as usize);
+                self.clear_hole(offset, &mut buffer[..len])?;
+                offset += len as u64;
             }
         }
         Ok(())
     }
 
     /// Punches a hole of the length of `piece`, unless the bytes there are zeros already.
-    fn clear_hole(&self, at: u64, piece: &mut [u8]) -> io::Result<()> {
-        let got = self.read_at(at, piece)?;
+    fn clear_hole(&self, offset: u64, piece: &mut [u8]) -> io::Result<()> {
+        let got = self.read_at(offset, piece)?;
         if piece[..got].iter().all(|byte| *byte == 0) {
             return Ok(());
         }
         self.touched.store(true, Relaxed);
-        if !write::punch(self.file(), at, piece.len() as u64)? {
+        if !write::punch(self.file(), offset, piece.len() as u64)? {
             piece.fill(0);
-            self.file().write_all_at(&piece[..got], at)?;
+            self.file().write_all_at(&piece[..got], offset)?;
         }
         Ok(())
     }
@@ -274,7 +278,7 @@ impl Patch {
     /// The system's error, with the path.
     pub fn finish(&self, writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         let tree = writer.tree.clone();
-        let failed = |e| tree.error("write", &entry.path, e);
+        let failed = tree.failed("write", &entry.path);
         self.set_length(entry).map_err(failed)?;
         if !self.touched.load(Relaxed) && self.metadata_matches(writer, entry).map_err(failed)? {
             // The program that wrote the file may not have synced it.
@@ -283,11 +287,11 @@ impl Patch {
             }
             return Ok(false);
         }
-        let before = match &self.file {
+        let previous = match &self.file {
             PatchSource::New(made) if !made.is_partial() => Before::Made(PRIVATE),
             _ => Before::There(dir::stat_fd(self.file()).map_err(failed)?),
         };
-        writer.apply_metadata(self.file().as_fd(), entry, before)?;
+        writer.apply_metadata(self.file().as_fd(), entry, previous)?;
         if let PatchSource::New(made) = &self.file {
             made.move_into_place(writer)?;
         }
@@ -299,10 +303,11 @@ impl Patch {
         let is_same = stat.mode == entry.mode
             && (stat.uid, stat.gid) == writer.owner_ids(&entry.owner)
             && stat.mtime == entry.mtime;
-        let there = xattr::read_all(self.file())?;
-        let is_same_xattr =
-            |wanted: &Xattr, there: &Xattr| writer.tree.is_same_xattr(wanted, there);
-        Ok(is_same && has_only_xattrs(entry, &there, is_same_xattr))
+        let present = xattr::read_all(self.file())?;
+        Ok(is_same
+            && has_only_xattrs(entry, &present, |wanted, present| {
+                writer.tree.is_same_xattr(wanted, present)
+            }))
     }
 }
 
@@ -322,7 +327,7 @@ impl TargetWriter {
         let tree = self.tree.clone();
         let owner = self.owner_ids(&entry.owner);
         let (dir, name) = self.enter(&entry.path)?;
-        let failed = |e| tree.error("read", &entry.path, e);
+        let failed = tree.failed("read", &entry.path);
         let is_described = |stat: &Stat| {
             stat.kind == FileKind::File
                 && stat.size == entry.size()
@@ -343,24 +348,26 @@ impl TargetWriter {
         if read.map_err(failed)? != size {
             return Ok(None);
         }
-        let there = xattr::read_all(&file).map_err(failed)?;
-        let is_same = |wanted: &Xattr, there: &Xattr| tree.is_same_xattr(wanted, there);
-        Ok(has_only_xattrs(entry, &there, is_same).then_some(file))
+        let present = xattr::read_all(&file).map_err(failed)?;
+        Ok(has_only_xattrs(entry, &present, |wanted, present| {
+            tree.is_same_xattr(wanted, present)
+        })
+        .then_some(file))
     }
 
-    /// Returns whether the file at `entry.path` has the content of `from` and the metadata of the
+    /// Returns whether the file at `entry.path` has the content of `source` and the metadata of the
     /// entry.
     ///
     /// # Errors
     /// The system's error, with the path.
-    pub(crate) fn is_copy(&mut self, from: &File, entry: &Entry) -> Result<bool> {
-        let Some(there) = Patch::open(self, entry)? else {
+    pub(crate) fn is_copy(&mut self, source: &File, entry: &Entry) -> Result<bool> {
+        let Some(patch) = Patch::open(self, entry)? else {
             return Ok(false);
         };
-        if there.stat.size != entry.size() || !there.has_metadata_of(self, entry)? {
+        if patch.stat.size != entry.size() || !patch.has_metadata_of(self, entry)? {
             return Ok(false);
         }
-        let same = read::have_same_content(from, there.file(), there.stat.size);
+        let same = read::have_same_content(source, patch.file(), patch.stat.size);
         same.map_err(|e| self.tree.error("read", &entry.path, e))
     }
 }
@@ -373,7 +380,7 @@ pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     let tree = writer.tree.clone();
     let owner = writer.owner_ids(&entry.owner);
     let (dir, name) = writer.enter(&entry.path)?;
-    let failed = |e| tree.error("look at", &entry.path, e);
+    let failed = tree.failed("look at", &entry.path);
     let stat = match tree.unless_name_taken(&entry.path, dir, name, || dir::stat(dir, name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(failed)?,
@@ -387,9 +394,9 @@ pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
     if !same || (stat.uid, stat.gid) != owner || stat.mtime != entry.mtime {
         return Ok(false);
     }
-    let there = xattr::read_all_at(dir, name).map_err(failed)?;
-    let is_same = |wanted: &Xattr, there: &Xattr| tree.is_same_xattr(wanted, there);
-    Ok(has_only_xattrs(entry, &there, is_same))
+    let present = xattr::read_all_at(dir, name).map_err(failed)?;
+    let is_same = |wanted: &Xattr, present: &Xattr| tree.is_same_xattr(wanted, present);
+    Ok(has_only_xattrs(entry, &present, is_same))
 }
 
 /// Returns whether the file may still be opened for reading after this error.

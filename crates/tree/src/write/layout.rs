@@ -80,12 +80,11 @@ impl SharedDirectory {
 impl TargetMount {
     /// Returns whether the directory is empty apart from names of other owners.
     fn is_vacant(&self) -> Result<bool> {
-        let is_of_other_owner = |name: &[u8]| {
+        is_vacant_except(&self.directory, |name| {
             self.shared
                 .as_ref()
                 .is_some_and(|shared| shared.is_of_other_owner(name))
-        };
-        is_vacant_except(&self.directory, is_of_other_owner)
+        })
     }
 
     /// Returns whether any owner may use this name in the directory.
@@ -143,27 +142,28 @@ impl TargetLayout {
 
     fn is_linked(&self, mount: &TargetMount) -> bool {
         let link = self.root.join(OsStr::from_bytes(&mount.at));
-        let is_there =
-            |real: PathBuf| real_path(&mount.directory).is_ok_and(|directory| directory == real);
-        link.is_symlink() && real_path(&link).is_ok_and(is_there)
+        link.is_symlink()
+            && real_path(&link).is_ok_and(|real| {
+                real_path(&mount.directory).is_ok_and(|directory| directory == real)
+            })
     }
 
     /// Checks that no directory equals another one or lies within it.
     fn check_no_overlap(&self) -> Result<()> {
-        let mut before: Vec<(&Path, PathBuf)> = Vec::new();
+        let mut earlier: Vec<(&Path, PathBuf)> = Vec::new();
         for (path, _) in self.directories() {
             let real = resolve_existing(path)
                 .map_err(|e| Error::io(format!("could not look at {path:?}"), e))?;
-            let overlaps = |(_, other): &&(&Path, PathBuf)| {
-                real.starts_with(other) || other.starts_with(&real)
-            };
-            if let Some((other, _)) = before.iter().find(overlaps) {
-                let what = format!(
+            if let Some((other, _)) = earlier
+                .iter()
+                .find(|(_, other)| real.starts_with(other) || other.starts_with(&real))
+            {
+                let message = format!(
                     "cannot restore to both {other:?} and {path:?}: they are the same directory, or one contains the other"
                 );
-                return Err(Error::new(ErrorKind::Usage, what).hint(self.hint));
+                return Err(Error::new(ErrorKind::Usage, message).hint(self.hint));
             }
-            before.push((path, real));
+            earlier.push((path, real));
         }
         Ok(())
     }
@@ -188,8 +188,8 @@ fn check_fits(bytes: u64, free: u64, path: &Path) -> Result<()> {
     }
     let needed = bytes.div_ceil(1_000_000);
     let free = free / 1_000_000;
-    let what = format!("cannot restore to {path:?}: {needed} MB are needed, {free} MB are free");
-    Err(Error::new(ErrorKind::Full, what)
+    let message = format!("cannot restore to {path:?}: {needed} MB are needed, {free} MB are free");
+    Err(Error::new(ErrorKind::Full, message)
         .hint("free space or choose another directory; --overwrite skips this check"))
 }
 
@@ -223,21 +223,21 @@ fn is_vacant_except(path: &Path, may: impl Fn(&[u8]) -> bool) -> Result<bool> {
 /// without write permission passes, because the restore can add this permission.
 fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     let failed = |e| Error::io(format!("could not look at {path:?}"), e);
-    let there = deepest_existing(path).map_err(failed)?;
-    let may = if there.is_dir() {
-        may_write(&there)
+    let deepest = deepest_existing(path).map_err(failed)?;
+    let may = if deepest.is_dir() {
+        may_write(&deepest)
     } else {
         Err(io::ErrorKind::NotADirectory.into())
     };
-    if can_add_access && is_denied(&may) && real_path(path).is_ok_and(|real| real == there) {
-        let stat = open_root(&there).and_then(stat_fd).map_err(failed)?;
+    if can_add_access && is_denied(&may) && real_path(path).is_ok_and(|real| real == deepest) {
+        let stat = open_root(&deepest).and_then(stat_fd).map_err(failed)?;
         if can_add_write_access(&stat) {
             return Ok(());
         }
     }
     may.map_err(|e| {
         Error::io(
-            format!("cannot restore to {path:?}: {there:?} cannot be written to"),
+            format!("cannot restore to {path:?}: {deepest:?} cannot be written to"),
             e,
         )
     })
@@ -299,25 +299,25 @@ fn open_deepest(path: &Path) -> io::Result<(OwnedFd, &Path, &Path)> {
 /// # Errors
 /// The system's error.
 pub fn deepest_owner(path: &Path) -> io::Result<(&Path, u32)> {
-    let (dir, there, _) = open_deepest(path)?;
-    Ok((there, stat_fd(dir)?.uid))
+    let (dir, existing, _) = open_deepest(path)?;
+    Ok((existing, stat_fd(dir)?.uid))
 }
 
-/// Returns whether a directory of user `by` may stand for a directory that the backup assigns to
+/// Returns whether a directory of user `owner` may stand for a directory that the backup assigns to
 /// `holder`. Directories of root never do.
-pub fn is_trusted_owner(by: u32, holder: u32) -> bool {
-    by == holder && holder != 0
+pub fn is_trusted_owner(owner: u32, holder: u32) -> bool {
+    owner == holder && holder != 0
 }
 
 /// Opens or creates a directory that only the backup names. Checks the owner of the open directory,
 /// because the name may lead elsewhere by now.
 pub(super) fn open_owned(path: &Path, holder: u32) -> Result<OwnedFd> {
     let failed = |e| Error::io(format!("could not open the target {path:?}"), e);
-    let (dir, there, missing) = open_deepest(path).map_err(failed)?;
+    let (dir, existing, missing) = open_deepest(path).map_err(failed)?;
     let uid = stat_fd(&dir).map_err(failed)?.uid;
     if !is_trusted_owner(uid, holder) {
-        let what = format!("cannot restore to {path:?}: {there:?} now belongs to user {uid}");
-        return Err(Error::new(ErrorKind::Permission, what));
+        let message = format!("cannot restore to {path:?}: {existing:?} now belongs to user {uid}");
+        return Err(Error::new(ErrorKind::Permission, message));
     }
     if missing.as_os_str().is_empty() {
         return Ok(dir);

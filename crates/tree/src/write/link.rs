@@ -47,9 +47,12 @@ fn inode(stat: &Stat) -> Inode {
 
 /// Returns whether both names, each in its directory, are names of one file.
 fn is_same_file(one: (&OwnedFd, &[u8]), other: (&OwnedFd, &[u8])) -> bool {
-    let inode_of = |(dir, name): (&OwnedFd, &[u8])| dir::stat(dir, name).ok().map(|s| inode(&s));
     let one = inode_of(one);
     one.is_some() && one == inode_of(other)
+}
+
+fn inode_of((dir, name): (&OwnedFd, &[u8])) -> Option<Inode> {
+    dir::stat(dir, name).ok().map(|s| inode(&s))
 }
 
 impl TargetWriter {
@@ -60,7 +63,7 @@ impl TargetWriter {
     /// The system's error, with the path.
     pub fn link(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("link", path, e);
+        let failed = tree.failed("link", path);
         if tree.link_copies.locked().is_empty() && self.give_name(target, path)? {
             return Ok(());
         }
@@ -87,15 +90,14 @@ impl TargetWriter {
     /// Returns whether `path` is a name of one of these copies, or links it to the latest copy.
     fn link_to_copy(&mut self, link_copies: &[LinkCopy], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
-        let there = tree.inode_at(path).ok();
-        if tree.options.overwrite && link_copies.iter().any(|copy| Some(copy.inode) == there) {
+        let inode = tree.inode_at(path).ok();
+        if tree.options.overwrite && link_copies.iter().any(|copy| Some(copy.inode) == inode) {
             return Ok(true);
         }
-        let is_there = |copy: &&LinkCopy| {
+        let Some(latest) = link_copies.last().filter(|copy| {
             tree.inode_at(&copy.path)
-                .is_ok_and(|there| there == copy.inode)
-        };
-        let Some(latest) = link_copies.last().filter(is_there) else {
+                .is_ok_and(|inode| inode == copy.inode)
+        }) else {
             return Ok(false);
         };
         self.give_name(&latest.path, path)
@@ -106,18 +108,20 @@ impl TargetWriter {
     fn give_name(&mut self, target: &[u8], path: &[u8]) -> Result<bool> {
         let tree = self.tree.clone();
         let (parent, old) = tree.places.split(target);
-        let failed = |e| tree.error("link", path, e);
-        let from = tree.open_dir(parent).map_err(failed)?;
-        if tree.is_taken(target, &from, old) {
+        let failed = tree.failed("link", path);
+        let source_dir = tree.open_dir(parent).map_err(failed)?;
+        if tree.is_taken(target, &source_dir, old) {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
         let (dir, name) = self.enter(path)?;
-        let is_linked = tree.options.overwrite && is_same_file((dir, name), (&from, old));
+        // A repeated restore finds its own link. To replace it would need a name more, which may be
+        // one too many.
+        let is_linked = tree.options.overwrite && is_same_file((dir, name), (&source_dir, old));
         let linked = tree.create_or_replace(path, dir.as_fd(), name, |dir, name| {
             if is_linked {
                 Ok(())
             } else {
-                write::link_at(&from, old, dir, name)
+                write::link_at(&source_dir, old, dir, name)
             }
         });
         match linked {
@@ -130,39 +134,43 @@ impl TargetWriter {
     /// stays.
     fn copy(&mut self, target: &[u8], path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("copy", path, e);
+        let failed = tree.failed("copy", path);
         let (parent, old) = tree.places.split(target);
-        let from = tree.open_dir(parent).map_err(failed)?;
-        let stat = dir::stat(&from, old).map_err(failed)?;
+        let source_dir = tree.open_dir(parent).map_err(failed)?;
+        let stat = dir::stat(&source_dir, old).map_err(failed)?;
         if stat.kind == FileKind::File {
-            return self.copy_file(dir::open_read(&from, old).map_err(failed)?, path);
+            return self.copy_file(dir::open_read(&source_dir, old).map_err(failed)?, path);
         }
         let kind = match stat.kind {
-            FileKind::Symlink => EntryKind::Symlink(dir::read_link(&from, old).map_err(failed)?),
+            // The kind is that of the object that lies there now, not that of the backup.
+            FileKind::Symlink => {
+                EntryKind::Symlink(dir::read_link(&source_dir, old).map_err(failed)?)
+            }
             FileKind::Fifo => EntryKind::Fifo,
             FileKind::CharDevice => EntryKind::CharDevice(stat.rdev),
             FileKind::BlockDevice => EntryKind::BlockDevice(stat.rdev),
             _ => return Err(failed(replaced_error())),
         };
-        let xattrs = xattr::read_all_at(&from, old).map_err(failed)?;
+        let xattrs = xattr::read_all_at(&source_dir, old).map_err(failed)?;
         self.special_file(&entry_of(path, kind, &stat, xattrs))
     }
 
-    fn copy_file(&mut self, from: OwnedFd, path: &[u8]) -> Result<()> {
+    fn copy_file(&mut self, source: OwnedFd, path: &[u8]) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("copy", path, e);
-        let stat = dir::stat_fd(&from).map_err(failed)?;
+        let failed = tree.failed("copy", path);
+        let stat = dir::stat_fd(&source).map_err(failed)?;
         if stat.kind != FileKind::File {
             return Err(failed(replaced_error()));
         }
-        let entry = file_entry(&from, path, &stat).map_err(failed)?;
-        let from = File::from(from);
-        if tree.options.overwrite && self.is_copy(&from, &entry)? {
+        let entry = file_entry(&source, path, &stat).map_err(failed)?;
+        let source = File::from(source);
+        if tree.options.overwrite && self.is_copy(&source, &entry)? {
             return Ok(());
         }
+        // Only this user can read the copy until it has the access of the entry.
         let made = self.create_with_room(&entry, PRIVATE)?;
         for run in entry.runs(0, entry.data_len()) {
-            write::copy(&from, &made.file, run).map_err(failed)?;
+            write::copy(&source, &made.file, run).map_err(failed)?;
         }
         set_length(&made.file, &entry).map_err(failed)?;
         self.apply_metadata(made.file.as_fd(), &entry, Before::Made(PRIVATE))?;

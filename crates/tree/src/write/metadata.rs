@@ -52,9 +52,9 @@ impl ModeSteps {
         }
     }
 
-    /// Returns whether the object, whose mode is `has` if known, needs a call to set its mode.
-    fn must_set(&self, has: Option<u32>) -> bool {
-        let is_right = [Some(self.wanted), Some(self.before_list)].contains(&has);
+    /// Returns whether the object, whose mode is `current` if known, needs a call to set its mode.
+    fn must_set(&self, current: Option<u32>) -> bool {
+        let is_right = [Some(self.wanted), Some(self.before_list)].contains(&current);
         // Earlier calls may have cleared setuid and setgid.
         !is_right || self.wanted & 0o6000 != 0
     }
@@ -74,21 +74,21 @@ impl TargetWriter {
         &mut self,
         fd: BorrowedFd<'_>,
         entry: &Entry,
-        before: Before,
+        earlier: Before,
     ) -> Result<()> {
         let path = &entry.path;
-        let may_have_extra = self.may_have_extra_xattrs(path, before)?;
+        let may_have_extra = self.may_have_extra_xattrs(path, earlier)?;
         if may_have_extra {
-            let there =
+            let present =
                 xattr::read_all(fd).map_err(|e| self.tree.error("set the metadata of", path, e))?;
-            self.remove_extra_xattrs(entry, &there, |name| xattr::remove_fd(fd, name))?;
+            self.remove_extra_xattrs(entry, &present, |name| xattr::remove_fd(fd, name))?;
         }
-        let (mode, owner) = self.current_mode_and_owner(path, before, || dir::stat_fd(fd));
+        let (mode, owner) = self.current_mode_and_owner(path, earlier, || dir::stat_fd(fd));
         let owned = self.apply_owner(entry, owner, |uid, gid| write::chown_fd(fd, uid, gid))?;
         let set = |name: &[u8], value: &[u8]| xattr::set_fd(fd, name, value);
         self.set_xattrs(entry, true, set)?;
         let modes = ModeSteps::of(entry, owned);
-        let may_have_inherited = may_have_extra && matches!(before, Before::Made(_));
+        let may_have_inherited = may_have_extra && matches!(earlier, Before::Made(_));
         if may_have_inherited || modes.must_set(mode) {
             let done = write::chmod_fd(fd, modes.before_list);
             self.warn_if_forbidden(entry, "mode", done)?;
@@ -110,8 +110,8 @@ impl TargetWriter {
     }
 
     /// Returns whether the object can have attributes or an access list that are not in the backup.
-    fn may_have_extra_xattrs(&mut self, path: &[u8], before: Before) -> Result<bool> {
-        match (self.tree.may_have_extra_xattrs(path), before) {
+    fn may_have_extra_xattrs(&mut self, path: &[u8], earlier: Before) -> Result<bool> {
+        match (self.tree.may_have_extra_xattrs(path), earlier) {
             (Some(known), _) => Ok(known),
             (None, Before::There(_)) => Ok(true),
             (None, Before::Made(_)) => {
@@ -125,10 +125,10 @@ impl TargetWriter {
     fn current_mode_and_owner(
         &self,
         path: &[u8],
-        before: Before,
+        earlier: Before,
         stat: impl FnOnce() -> io::Result<Stat>,
     ) -> (Option<u32>, Option<(u32, u32)>) {
-        match before {
+        match earlier {
             Before::There(stat) => (Some(stat.mode), Some((stat.uid, stat.gid))),
             Before::Made(mode) => match self.tree.new_file(path, stat, mode) {
                 Some(attrs) => (attrs.keeps_mode.then_some(mode), Some(attrs.owner)),
@@ -141,10 +141,10 @@ impl TargetWriter {
     fn remove_extra_xattrs(
         &self,
         entry: &Entry,
-        there: &[Xattr],
+        present: &[Xattr],
         remove: impl Fn(&[u8]) -> io::Result<()>,
     ) -> Result<()> {
-        for name in extra_xattrs(entry, there) {
+        for name in extra_xattrs(entry, present) {
             let done = remove(name);
             self.check_xattr_result(entry, "remove", name, done)?;
         }
@@ -156,11 +156,11 @@ impl TargetWriter {
     fn apply_owner(
         &mut self,
         entry: &Entry,
-        has: Option<(u32, u32)>,
+        current: Option<(u32, u32)>,
         set: impl Fn(u32, u32) -> io::Result<()>,
     ) -> Result<bool> {
         let wanted = self.owner_ids(&entry.owner);
-        if has == Some(wanted) {
+        if current == Some(wanted) {
             return Ok(true);
         }
         match set(wanted.0, wanted.1) {
@@ -175,10 +175,10 @@ impl TargetWriter {
 
     /// Turns a refusal to set mode or time into a warning. A user who may give files away may not
     /// change them afterwards.
-    fn warn_if_forbidden(&self, entry: &Entry, what: &str, done: io::Result<()>) -> Result<()> {
+    fn warn_if_forbidden(&self, entry: &Entry, property: &str, done: io::Result<()>) -> Result<()> {
         match done {
             Err(e) if write::is_forbidden(&e) => {
-                self.tree.notes.add(what, &reason(&e), &entry.path);
+                self.tree.notes.add(property, &reason(&e), &entry.path);
                 Ok(())
             }
             done => done.map_err(|e| self.tree.error("set the metadata of", &entry.path, e)),
@@ -232,10 +232,12 @@ impl TargetWriter {
     /// As [`Self::apply_metadata`], for an object of this run that cannot be opened.
     pub(crate) fn apply_metadata_at(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let failed = tree.failed("set the metadata of", &entry.path);
         let (dir, name) = self.enter_shared(&entry.path)?;
         let object = UnopenedObject::open(dir.as_fd(), name).map_err(failed)?;
         let stat = object.stat().map_err(failed)?;
+        // Between creation and now another user may have put an object of their own here, which
+        // must not get the owner of the backup.
         if !is_of_kind(&stat, &entry.kind) || !tree.may_have_made(&entry.path, &dir, &stat) {
             return Err(failed(replaced_error()));
         }
@@ -261,11 +263,12 @@ impl TargetWriter {
         let may_have_inherited = self.may_have_extra_xattrs(&entry.path, Before::Made(mode))?;
         if may_have_inherited {
             let tree = self.tree.clone();
-            let failed = |e| tree.error("set the metadata of", &entry.path, e);
-            let there = object.xattrs().map_err(failed)?;
-            self.remove_extra_xattrs(entry, &there, |name| object.remove_xattr(name))?;
+            let failed = tree.failed("set the metadata of", &entry.path);
+            let present = object.xattrs().map_err(failed)?;
+            self.remove_extra_xattrs(entry, &present, |name| object.remove_xattr(name))?;
         }
         let owner = Some((stat.uid, stat.gid));
+        // The owner first: a change of owner clears setuid bits, which the mode sets afterwards.
         let owned = self.apply_owner(entry, owner, |uid, gid| object.chown(uid, gid))?;
         let modes = ModeSteps::of(entry, owned);
         if may_have_inherited || stat.mode != modes.before_list {
@@ -330,34 +333,38 @@ fn allowed_mode(entry: &Entry, owned: bool) -> u32 {
 
 /// Returns the names of the user and administrator attributes, access lists and capabilities that
 /// the entry lacks.
-fn extra_xattrs<'a>(entry: &'a Entry, there: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
-    let ours = |name: &[u8]| {
-        let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
-        prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
-    };
+fn extra_xattrs<'a>(entry: &'a Entry, present: &'a [Xattr]) -> impl Iterator<Item = &'a [u8]> {
     let wanted = |name: &[u8]| entry.xattrs.iter().any(|(wanted, _)| wanted == name);
-    there
+    present
         .iter()
         .map(|(name, _)| &name[..])
-        .filter(move |name| ours(name) && !wanted(name))
+        .filter(move |name| is_managed_xattr(name) && !wanted(name))
 }
 
-/// Returns whether `there` holds all attributes of the entry, by `is_same`, and no attribute that a
+fn is_managed_xattr(name: &[u8]) -> bool {
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"system.posix_acl_"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == b"security.capability"
+}
+
+/// Returns whether `present` holds all attributes of the entry, by `is_same`, and no attribute that a
 /// restore would remove.
 pub fn has_only_xattrs(
     entry: &Entry,
-    there: &[Xattr],
+    present: &[Xattr],
     is_same: impl Fn(&Xattr, &Xattr) -> bool,
 ) -> bool {
-    let is_there = |wanted: &Xattr| there.iter().any(|there| is_same(wanted, there));
-    entry.xattrs.iter().all(is_there) && extra_xattrs(entry, there).next().is_none()
+    entry
+        .xattrs
+        .iter()
+        .all(|wanted| present.iter().any(|present| is_same(wanted, present)))
+        && extra_xattrs(entry, present).next().is_none()
 }
 
 /// Returns whether an attribute of a backup is the one that an object has here: a list of permissions
 /// with the users and groups that its names are here.
-pub fn is_same_here(wanted: &Xattr, there: &Xattr, names: &OwnerNames, is_numeric: bool) -> bool {
-    if wanted.0 != there.0 || !is_list(&wanted.0) {
-        return wanted == there;
+pub fn is_same_here(wanted: &Xattr, present: &Xattr, names: &OwnerNames, is_numeric: bool) -> bool {
+    if wanted.0 != present.0 || !is_list(&wanted.0) {
+        return wanted == present;
     }
-    local_list(&wanted.1, names, is_numeric).is_ok_and(|local| local.raw == there.1)
+    local_list(&wanted.1, names, is_numeric).is_ok_and(|local| local.raw == present.1)
 }

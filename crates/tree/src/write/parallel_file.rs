@@ -78,12 +78,12 @@ impl ParallelFile {
         if end < state.write_end + WRITE_BEHIND_BYTES {
             return;
         }
-        let from = state.write_end;
+        let start = state.write_end;
         let dropped_end = state.dropped_end;
-        (state.write_end, state.dropped_end) = (end, from);
+        (state.write_end, state.dropped_end) = (end, start);
         drop(state);
-        write::write_behind(file, from, end - from);
-        write::drop_behind(file, dropped_end, from - dropped_end);
+        write::write_behind(file, start, end - start);
+        write::drop_behind(file, dropped_end, start - dropped_end);
     }
 
     /// Reads the data back and hashes it, without the holes. Used for the rare file whose pieces
@@ -95,12 +95,11 @@ impl ParallelFile {
         let made = self.open(writer, entry)?;
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; 1 << 20];
-        let hash = |bytes: &[u8]| _ = hasher.update(bytes);
         let read = each_piece(
             &made.file,
             entry.runs(0, entry.data_len()),
             &mut buffer,
-            hash,
+            |bytes| _ = hasher.update(bytes),
         );
         read.map_err(|e| writer.tree.error("read back", &entry.path, e))?;
         Ok(hasher.finalize())

@@ -52,21 +52,22 @@ impl NewFile {
 }
 
 impl TargetWriter {
-    /// Opens the unfinished file for `entry`, or makes the file `from` that, or creates it. Returns
+    /// Opens the unfinished file for `entry`, or makes the file `source` that, or creates it. Returns
     /// it, and whether it may have content.
     pub(super) fn partial_file(
         &mut self,
         entry: &Entry,
-        from: Option<&[u8]>,
+        source: Option<&[u8]>,
     ) -> Result<(NewFile, bool)> {
         let tree = self.tree.clone();
         let path = entry.path.clone();
-        let moved = match from {
-            Some(from) => self.take_over(entry, from)?,
+        let moved = match source {
+            Some(source) => self.take_over(entry, source)?,
             None => None,
         };
         let (dir, name) = self.enter(&path)?;
         let dir = dir.as_fd();
+        // The name follows from that of the entry, so an interrupted copy is found and continued.
         let partial = partial_name(name);
         let opened = tree.with_write_access(&path, dir, || open_partial(dir, &partial, moved));
         let (fd, has_content) = opened.map_err(|e| tree.error("create", &path, e))?;
@@ -86,19 +87,19 @@ impl TargetWriter {
         Ok((made, has_content))
     }
 
-    /// Renames the file `from` to the name of the unfinished file for `entry`, if it has no other
+    /// Renames the file `source` to the name of the unfinished file for `entry`, if it has no other
     /// name and only users whom the entry admits can have it open. Returns its device and inode.
-    fn take_over(&mut self, entry: &Entry, from: &[u8]) -> Result<Option<(u64, u64)>> {
+    fn take_over(&mut self, entry: &Entry, source: &[u8]) -> Result<Option<(u64, u64)>> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("rename", from, e);
-        let (parent, old) = tree.places.split(from);
+        let (parent, old) = tree.places.split(source);
         let Ok(from_dir) = tree.open_dir(parent) else {
             return Ok(None);
         };
         let Ok(file) = write::open_write(&from_dir, old) else {
             return Ok(None);
         };
-        let stat = dir::stat_fd(&file).map_err(failed)?;
+        let stat = dir::stat_fd(&file).map_err(|e| tree.error("rename", source, e))?;
+        // A further name would show the file while it is half changed.
         let is_alone = stat.kind == FileKind::File && stat.nlink == 1;
         if !is_alone || !self.may_keep_file(entry, &file, &stat)? {
             return Ok(None);
@@ -120,6 +121,7 @@ fn open_partial(
 ) -> io::Result<(OwnedFd, bool)> {
     if let Ok(file) = write::open_write(dir, name) {
         let stat = dir::stat_fd(&file)?;
+        // A file that others can have open could change below the new content.
         let is_private = stat.uid == platform::user_id() && stat.mode & 0o077 == 0;
         if stat.kind == FileKind::File
             && stat.nlink == 1

@@ -97,11 +97,11 @@ pub(crate) fn with_named_test_file<T>(
         return None;
     }
     let name = temporary_name();
-    let before = dir::stat_fd(&dir);
+    let dir_stat = dir::stat_fd(&dir);
     let file = write::create_file(&dir, &name, 0o600).ok()?;
     let found = look(&file, &name);
     remove_temporary(&dir, &name, notes);
     // A directory above the restored paths keeps its time. A failure does no harm.
-    let _ = before.and_then(|before| write::set_times_fd(&dir, before.mtime));
+    let _ = dir_stat.and_then(|dir_stat| write::set_times_fd(&dir, dir_stat.mtime));
     Some(found)
 }

@@ -100,10 +100,9 @@ impl Visit for RemoveVisitor<'_> {
             return removed.map(|()| false).map_err(|e| self.failed(path, e));
         }
         if stat.is_mount_boundary(dir::stat_fd(dir).map_err(|e| self.failed(path, e))?.dev) {
-            let what = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
-            return Err(
-                Error::new(ErrorKind::Exists, what).because("another file system is mounted there")
-            );
+            let message = self.failed(path, io::ErrorKind::ResourceBusy.into()).what;
+            return Err(Error::new(ErrorKind::Exists, message)
+                .because("another file system is mounted there"));
         }
         Ok(true)
     }

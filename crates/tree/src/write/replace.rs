@@ -75,9 +75,10 @@ impl NewFile {
             let PendingPlace { tree, path, .. } = &self.place;
             let (dir, name) = writer.enter(path)?;
             let dir = dir.as_fd();
-            let put = || tree.with_write_access(path, dir, || self.rename_into_place(dir, name));
-            tree.unless_name_taken(path, dir, name, put)
-                .map_err(|e| tree.error("replace", path, e))?;
+            tree.unless_name_taken(path, dir, name, || {
+                tree.with_write_access(path, dir, || self.rename_into_place(dir, name))
+            })
+            .map_err(|e| tree.error("replace", path, e))?;
         }
         self.place.is_placed.store(true, Relaxed);
         Ok(())
@@ -206,14 +207,13 @@ impl TargetWriter {
     /// Returns whether `made` replaces an object and has enough room once this object is removed.
     /// This is an estimate: compressed data may need less.
     fn fits_after_removal(&mut self, made: &NewFile, entry: &Entry) -> bool {
-        let bytes = |stat: dir::Stat| stat.blocks512.saturating_mul(512);
         let mut room = || {
             let (dir, name) = self.enter(&entry.path).ok()?;
             let replaced = dir::stat(dir, name)
                 .ok()
                 .filter(|stat| stat.nlink == 1)
-                .map_or(0, bytes);
-            let taken = dir::stat_fd(&made.file).map_or(0, bytes);
+                .map_or(0, allocated_bytes);
+            let taken = dir::stat_fd(&made.file).map_or(0, allocated_bytes);
             Some(
                 write::usable_bytes(&made.file)
                     .ok()?
@@ -234,14 +234,15 @@ impl TargetWriter {
         let path = entry.path.clone();
         let (dir, name) = self.enter(&path)?;
         let dir = dir.as_fd();
-        let create = || match tree.create_whole(dir, name, mode) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
-                tree.create_replacement(dir, name, mode)
-            }
-            made => made,
-        };
         let created = tree.unless_name_taken(&path, dir, name, || {
-            tree.with_write_access(&path, dir, create)
+            tree.with_write_access(&path, dir, || match tree.create_whole(dir, name, mode) {
+                // The plain creation is tried first: in an empty target it is the only call a file
+                // needs.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tree.options.overwrite => {
+                    tree.create_replacement(dir, name, mode)
+                }
+                made => made,
+            })
         });
         let (fd, name) = created.map_err(|e| self.creation_error(&path, e))?;
         Ok(NewFile {
@@ -254,6 +255,10 @@ impl TargetWriter {
             },
         })
     }
+}
+
+fn allocated_bytes(stat: dir::Stat) -> u64 {
+    stat.blocks512.saturating_mul(512)
 }
 
 impl TargetTree {

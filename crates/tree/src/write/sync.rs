@@ -71,10 +71,10 @@ impl TargetTree {
         self.places
             .mount_points()
             .chain([&b""[..]])
-            .try_for_each(|at| {
-                let dir = &self.places.resolve(at).0.dir;
+            .try_for_each(|index| {
+                let dir = &self.places.resolve(index).0.dir;
                 let dev = dir::stat_fd(dir)
-                    .map_err(|e| self.error("look at", at, e))?
+                    .map_err(|e| self.error("look at", index, e))?
                     .dev;
                 let mut settle = SyncVisitor {
                     tree: self,
@@ -84,7 +84,7 @@ impl TargetTree {
                         is_durable,
                     },
                 };
-                descend(dir.as_fd(), b".", at, &mut settle)
+                descend(dir.as_fd(), b".", index, &mut settle)
             })
     }
 }

@@ -122,6 +122,8 @@ impl TargetTree {
             sync_methods: AtomicU8::new(0),
             mask: Mask::clear(),
         };
+        // Before anything is created: a directory without write permission would refuse even the
+        // test file.
         for place in tree.places.all() {
             tree.add_write_access(&place.at, place.dir.as_fd());
         }
@@ -130,6 +132,8 @@ impl TargetTree {
             .all()
             .map(|place| place.probe_case_folding(&tree.notes))
             .collect();
+        // Names that were made are remembered only where `A` and `a` are one name: it takes memory
+        // for each object.
         tree.made = folds.contains(&true).then(Mutex::default);
         for place in tree.places.all() {
             let dir = place
@@ -166,11 +170,19 @@ impl TargetTree {
         let dir = self
             .open_parent(parent)
             .map_err(|e| self.error("create the directory of", path, e))?;
-        let create = |dir: BorrowedFd<'_>, name: &[u8]| {
+        self.create_or_replace(path, dir.as_fd(), name, |dir, name| {
             write::symlink_at(target.as_os_str().as_bytes(), dir, name)
-        };
-        self.create_or_replace(path, dir.as_fd(), name, create)
-            .map_err(|e| self.error("link", path, e))
+        })
+        .map_err(|e| self.error("link", path, e))
+    }
+
+    /// Returns how the system's errors become errors about the entry at `path`.
+    pub(super) fn failed<'a>(
+        &'a self,
+        doing: &'a str,
+        path: &'a [u8],
+    ) -> impl Fn(io::Error) -> Error + Copy + 'a {
+        move |error| self.error(doing, path, error)
     }
 
     /// Builds an error about the entry at `path`.
@@ -214,7 +226,7 @@ impl TargetTree {
         };
         let mut made = made.locked();
         let ends = (0..parent.len())
-            .filter(|at| parent[*at] == b'/')
+            .filter(|slash| parent[*slash] == b'/')
             .chain([parent.len()]);
         for above in ends
             .map(|end| &parent[..end])
@@ -224,6 +236,8 @@ impl TargetTree {
                 continue;
             }
             let stat = dir::stat_fd(self.open_or_make(above)?)?;
+            // The file system gave the directory of another name: entries of two directories would
+            // be mixed.
             if made.is_taken(above, &stat) {
                 return Err(name_taken_error());
             }
@@ -266,26 +280,26 @@ impl TargetTree {
         match local_list(value, &self.names, self.options.numeric_owner) {
             Ok(LocalAcl { raw, unknown }) => {
                 for name in unknown {
-                    let what = format!("permissions of {}", quoted(name.as_bytes()));
+                    let subject = format!("permissions of {}", quoted(name.as_bytes()));
                     self.notes.add(
-                        &what,
+                        &subject,
                         "by name: it is not known here, so its number got them",
                         path,
                     );
                 }
                 Some(Cow::Owned(raw))
             }
-            Err(why) => {
-                let what = format!("permissions {}", shown(value));
-                self.notes.add(&what, why, path);
+            Err(reason) => {
+                let subject = format!("permissions {}", shown(value));
+                self.notes.add(&subject, reason, path);
                 None
             }
         }
     }
 
     /// Returns whether an attribute of the backup is the one that is there.
-    pub(crate) fn is_same_xattr(&self, wanted: &Xattr, there: &Xattr) -> bool {
-        is_same_here(wanted, there, &self.names, self.options.numeric_owner)
+    pub(crate) fn is_same_xattr(&self, wanted: &Xattr, present: &Xattr) -> bool {
+        is_same_here(wanted, present, &self.names, self.options.numeric_owner)
     }
 
     /// Returns user and group numbers on this system: by name if the name exists here, otherwise by
@@ -373,12 +387,12 @@ impl TargetTree {
             return make();
         };
         let mut made = made.locked();
-        let before = dir::stat(&dir, name).ok();
-        if before.is_some_and(|stat| made.is_taken(path, &stat)) {
+        let previous = dir::stat(&dir, name).ok();
+        if previous.is_some_and(|stat| made.is_taken(path, &stat)) {
             return Err(name_taken_error());
         }
         let done = make()?;
-        before.iter().for_each(|stat| made.forget(stat));
+        previous.iter().for_each(|stat| made.forget(stat));
         made.note(path, &dir::stat(&dir, name)?);
         Ok(done)
     }

@@ -32,29 +32,28 @@ impl TargetWarnings {
         }
     }
 
-    /// Notes that `what` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
-    pub fn add(&self, what: &str, why: &str, path: &[u8]) {
-        self.count(format!("{what} not {} ({why})", self.done()), path);
+    /// Notes that `subject` (`owner`, `xattr "user.a"`) of `path` was not restored, and why.
+    pub fn add(&self, subject: &str, reason: &str, path: &[u8]) {
+        self.count(format!("{subject} not {} ({reason})", self.done()), path);
     }
 
     /// Notes that `path` became a name of a second file, because the first file takes no more
     /// names.
     pub(crate) fn add_copied_name(&self, path: &[u8]) {
-        let why = "too many hard links for the target file system: a copy of the file has the further names";
-        self.count(why.to_owned(), path);
+        let reason = "too many hard links for the target file system: a copy of the file has the further names";
+        self.count(reason.to_owned(), path);
     }
 
     /// Notes that a temporary file of this restore could not be removed from `dir`. Each directory
     /// gets one line.
     pub(crate) fn add_leftover(&self, dir: (u64, u64), file: &SystemPath, error: &io::Error) {
-        let line = || {
+        self.leftovers.locked().entry(dir).or_insert_with(|| {
             format!(
                 "could not remove {file:?}, a temporary file of this {}: {}",
                 if self.is_copy { "copy" } else { "restore" },
                 reason(error)
             )
-        };
-        self.leftovers.locked().entry(dir).or_insert_with(line);
+        });
     }
 
     /// Returns whether a temporary file of this restore is left in `dir`.
@@ -90,13 +89,12 @@ impl TargetWarnings {
     /// the first is "a/b"`.
     pub fn lines(&self) -> Vec<String> {
         let notes = self.counts.locked();
-        let line = |(what, (count, first)): (&String, &(u64, EntryPath))| match count {
-            1 => format!("{what}: {}", quoted(first)),
-            _ => format!("{what}: {count} entries, the first is {}", quoted(first)),
-        };
         notes
             .iter()
-            .map(line)
+            .map(|(subject, (count, first))| match count {
+                1 => format!("{subject}: {}", quoted(first)),
+                _ => format!("{subject}: {count} entries, the first is {}", quoted(first)),
+            })
             .chain(self.leftover_lines())
             .collect()
     }

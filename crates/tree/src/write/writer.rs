@@ -64,6 +64,7 @@ impl TargetWriter {
     /// Opens the directory of `path`. Returns it with the last name of the path.
     pub fn enter<'a>(&mut self, path: &'a [u8]) -> Result<(&OwnedFd, &'a [u8])> {
         let (parent, name) = self.tree.places.split(path);
+        // Entries come in archive order, so a directory that is left is not entered again.
         while let Some(last) = self.parents.pop_if(|last| !is_within(parent, &last.path)) {
             self.close(last.dir);
         }
@@ -117,11 +118,11 @@ impl TargetWriter {
 
     /// Returns whether new objects in the current directory can inherit an access list.
     pub(crate) fn inherits_acl(&self) -> bool {
-        let passes_on = |parent: &Parent| {
-            let found = || self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir);
-            *parent.passes_on_default_acl.get_or_init(found)
-        };
-        self.parents.last().is_none_or(passes_on)
+        self.parents.last().is_none_or(|parent| {
+            *parent.passes_on_default_acl.get_or_init(|| {
+                self.tree.options.overwrite && xattr::passes_on_default_acl(&parent.dir)
+            })
+        })
     }
 
     /// Builds the error for a parent directory that could not be opened. The error says so if the
@@ -132,8 +133,8 @@ impl TargetWriter {
         if !creation_error {
             return error;
         }
-        let why = "a symbolic link or a file has the name of a parent directory";
-        Error::new(ErrorKind::Exists, error.what).because(why)
+        let reason = "a symbolic link or a file has the name of a parent directory";
+        Error::new(ErrorKind::Exists, error.what).because(reason)
     }
 
     /// Returns the numbers of the owner and the group on this host.
@@ -199,16 +200,17 @@ impl TargetWriter {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             other => other.map(|()| true),
         };
-        let create = || tree.with_write_access(path, dir.as_fd(), create);
         if tree
-            .unless_name_taken(path, dir, name, create)
+            .unless_name_taken(path, dir, name, || {
+                tree.with_write_access(path, dir.as_fd(), create)
+            })
             .map_err(|e| tree.error("create", path, e))?
         {
             return Ok(true);
         }
-        let there = open_dir(dir, name);
-        let is_new = there.is_err();
-        let there = there.or_else(|error| {
+        let opened = open_dir(dir, name);
+        let is_new = opened.is_err();
+        let opened = opened.or_else(|error| {
             // A link is not replaced unless its path was requested, because its target would become
             // unreachable. fsck needs its own `lost+found`.
             if !asked_for || dir::is_lost_and_found(dir, name) {
@@ -219,12 +221,12 @@ impl TargetWriter {
             })?;
             open_dir(dir, name)
         });
-        let there = there.map_err(|e| self.creation_error(path, e))?;
+        let opened = opened.map_err(|e| self.creation_error(path, e))?;
         // In a target that was empty, this restore created the directory, perhaps as a parent of
         // another object.
         let is_ours =
-            self.lock_out_others(entry, &there, is_new || !tree.options.overwrite, asked_for)?;
-        tree.note_filesystem(there.as_fd())
+            self.lock_out_others(entry, &opened, is_new || !tree.options.overwrite, asked_for)?;
+        tree.note_filesystem(opened.as_fd())
             .map_err(|e| tree.error("look at", path, e))?;
         Ok(is_ours)
     }
@@ -236,7 +238,7 @@ impl TargetWriter {
     /// The system's error, with the path; an error if another directory has its place.
     pub fn finish_directory(&mut self, entry: &Entry) -> Result<()> {
         let tree = self.tree.clone();
-        let failed = |e| tree.error("set the metadata of", &entry.path, e);
+        let failed = tree.failed("set the metadata of", &entry.path);
         let dir = tree.open_dir(&entry.path).map_err(failed)?;
         let stat = dir::stat_fd(&dir).map_err(failed)?;
         if stat.uid != self.owner_ids(&entry.owner).0
@@ -249,8 +251,10 @@ impl TargetWriter {
         tree.changed.locked().remove(&entry.path);
         match tree.places.mount_target(&entry.path) {
             None => Ok(()),
-            Some(to) => {
-                let kind = EntryKind::Symlink(to.as_os_str().as_bytes().to_vec());
+            Some(final_name) => {
+                // A mounted directory is seen in its place through a link, which has the same owner
+                // and time.
+                let kind = EntryKind::Symlink(final_name.as_os_str().as_bytes().to_vec());
                 self.apply_metadata_at(&Entry {
                     kind,
                     xattrs: Vec::new(),
@@ -320,9 +324,9 @@ fn is_device(kind: &EntryKind) -> bool {
 pub(crate) fn write_data(fd: impl AsFd, entry: &Entry, offset: u64, data: &[u8]) -> io::Result<()> {
     let mut rest = data;
     for run in entry.runs(offset, data.len() as u64) {
-        let (piece, behind) = rest.split_at(run.len as usize);
+        let (piece, tail) = rest.split_at(run.len as usize);
         write::pwrite_all(&fd, piece, run.offset)?;
-        rest = behind;
+        rest = tail;
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ pub(super) fn of_process() -> Option<&'static NamedProfile> {
 /// As [`named`] and [`in_file`].
 pub(super) fn effective_words(program: &Command, line: TypedLine) -> Result<Vec<OsString>> {
     let nothing = Profile::default();
-    let profile = match profile_of(&line, program)? {
+    let profile = match profile_of(&line)? {
         Some(profile) => &PROFILE.get_or_init(|| profile).profile,
         None => &nothing,
     };
@@ -98,7 +98,14 @@ pub(super) fn program() -> Command {
     program
 }
 
-fn profile_of(line: &TypedLine, program: &Command) -> Result<Option<NamedProfile>> {
+/// [`program`] as far as one line of words needs it.
+pub(super) fn program_for(words: &[OsString]) -> Command {
+    let mut program = help::program_for(words);
+    program.build();
+    program
+}
+
+fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
     let names: Vec<_> = line.command.iter().map(String::as_str).collect();
     let is_naming = NAMING.contains(&&names[..]);
     let first = line.positionals.first().filter(|_| is_naming);
@@ -107,19 +114,19 @@ fn profile_of(line: &TypedLine, program: &Command) -> Result<Option<NamedProfile
     let variable = |name| env::var_os(name).filter(|value| !is_explicit && !value.is_empty());
     let config = line.config.clone().or_else(|| variable(CONFIG_VARIABLE));
     if let Some(config) = config {
-        return in_file(config.into(), program).map(Some);
+        return in_file(config.into(), &program()).map(Some);
     }
     let name = first.or_else(|| line.profile.clone());
     let name = name.or_else(|| variable(PROFILE_VARIABLE));
-    name.map(|name| named(&name, program)).transpose()
+    name.map(|name| named(&name)).transpose()
 }
 
 /// Reads the profile with a name.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none, else as [`in_file`].
-fn named(name: &OsStr, program: &Command) -> Result<NamedProfile> {
-    in_file(search::find(name, &search::directories())?, program)
+fn named(name: &OsStr) -> Result<NamedProfile> {
+    in_file(search::find(name, &search::directories())?, &program())
 }
 
 /// Reads the profile in a file.

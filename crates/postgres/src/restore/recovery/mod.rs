@@ -136,16 +136,19 @@ impl Recovery {
     /// With a target, that standby leaves its primary there and opens (observed with 13, 15 and
     /// 18).
     pub(crate) fn temporary_settings(&self) -> impl Iterator<Item = &str> {
-        let is_temporary = |name: &str, value: &str| match name {
-            "recovery_target_timeline" => value != "latest",
-            RESTORE_COMMAND => value == "false",
-            _ => TARGETS.contains(&name) && !value.is_empty(),
-        };
         let is_for_a_point = self.signal == Some(RECOVERY_SIGNAL);
         let settings = self.settings.iter().filter(move |_| is_for_a_point);
         settings
             .filter(move |(name, value)| is_temporary(name, value))
             .map(|(name, _)| name.as_str())
+    }
+}
+
+fn is_temporary(name: &str, value: &str) -> bool {
+    match name {
+        "recovery_target_timeline" => value != "latest",
+        RESTORE_COMMAND => value == "false",
+        _ => TARGETS.contains(&name) && !value.is_empty(),
     }
 }
 
@@ -243,6 +246,8 @@ pub(crate) fn plan(
     check_settings(&settings)?;
     let archive = is_set(&settings, RESTORE_COMMAND, known.restore_command);
     let primary = is_set(&settings, "primary_conninfo", known.primary);
+    // Without WAL from the archive the server would stop at the end of the backup, not at the
+    // point.
     if mode == Mode::Point && !archive {
         return Err(advice::no_restore_command(options, cluster));
     }
@@ -391,9 +396,9 @@ fn target_settings(
             &recovery_target::checked_xid(text)?.to_string(),
         ),
         Some(RecoveryTarget::Immediate) if !cluster.online => {
-            let what = "cannot recover to immediate: the cluster was shut down for the backup, \
+            let message = "cannot recover to immediate: the cluster was shut down for the backup, \
                 and is already consistent";
-            return Err(Error::new(ErrorKind::Usage, what).hint("leave out --target-immediate"));
+            return Err(Error::new(ErrorKind::Usage, message).hint("leave out --target-immediate"));
         }
         Some(RecoveryTarget::Immediate) => setting("recovery_target", "immediate"),
     };
@@ -402,6 +407,7 @@ fn target_settings(
         TargetAction::Promote => "promote",
         TargetAction::Shutdown => "shutdown",
     });
+    // Only what differs from the server's default is written.
     let exclusive = options
         .exclusive
         .then(|| setting("recovery_target_inclusive", "false"));
@@ -428,15 +434,17 @@ fn target_timeline(options: &RecoveryOptions, cluster: &ClusterInfo) -> Result<O
         ("current" | "latest", _) => {}
         (_, Some(number)) if number >= cluster.timeline => {}
         (_, Some(_)) => {
-            let what = format!(
+            let message = format!(
                 "cannot recover on timeline {timeline}: the backup is on timeline {}",
                 cluster.timeline
             );
-            return Err(Error::new(ErrorKind::Usage, what).hint("choose an older backup"));
+            return Err(Error::new(ErrorKind::Usage, message).hint("choose an older backup"));
         }
         (_, None) => {
-            let what = format!("cannot recover on timeline {timeline:?}");
-            return Err(Error::new(ErrorKind::Usage, what).hint("use current, latest or a number"));
+            let message = format!("cannot recover on timeline {timeline:?}");
+            return Err(
+                Error::new(ErrorKind::Usage, message).hint("use current, latest or a number")
+            );
         }
     }
     // Without leading zeros: the server would read them as octal.
