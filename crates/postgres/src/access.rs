@@ -1,7 +1,7 @@
 //! The way to the files of a running cluster, and how it is chosen.
 
 use super::{
-    conninfo::Params,
+    conninfo::{Host, Params, SettingPlace},
     control,
     data_dir::{
         DataDir, DataTree,
@@ -80,7 +80,9 @@ impl ClusterAccess {
         };
         let by_sql = open_sql(request, params, session, facts);
         by_sql.map_err(|error| match refused {
-            Some(local) if error.kind == ErrorKind::Permission => both_refused(local, error),
+            Some(local) if error.kind == ErrorKind::Permission => {
+                both_refused(params, local, error)
+            }
             _ => error,
         })
     }
@@ -206,13 +208,16 @@ fn open_sql(
     Ok(ClusterAccess::Sql(Arc::new(data)))
 }
 
-/// Returns the error if neither way is open.
-fn both_refused(local: Error, by_sql: Error) -> Error {
-    let error = by_sql.detail(local.line());
-    match local.hint {
-        Some(hint) => error.detail(format!("or {hint}")),
-        None => error,
-    }
+/// Returns the error if neither way is open: that of the files if the server is on this host, as
+/// its socket is, and that of SQL otherwise. The other one is added to it.
+fn both_refused(params: &Params, local: Error, by_sql: Error) -> Error {
+    let is_socket = |host: &Host| matches!(host.place, SettingPlace::Socket(_));
+    let (first, second) = match params.hosts.iter().all(is_socket) {
+        true => (local, by_sql),
+        false => (by_sql, local),
+    };
+    let error = first.detail(format!("nor otherwise: {}", second.line()));
+    second.detail.into_iter().fold(error, Error::detail)
 }
 
 /// Opens the files of a cluster that another host has.

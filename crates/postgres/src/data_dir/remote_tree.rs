@@ -217,3 +217,95 @@ impl RemoteFiles {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{data_dir::local::LocalDir, layout::ClusterLayout};
+    use fullbore_pipeline::frame::FrameContent;
+    use std::{fs, os::unix::fs::symlink, path::Path, path::PathBuf};
+
+    fn tree(dir: &Path) -> RemoteTree {
+        let layout = ClusterLayout::new(15, 202_209_061, true);
+        let late = Arc::new(LateFiles::new(layout, PathBuf::new(), HashSet::new()));
+        let owner = FileOwner {
+            owner: Owner::default(),
+            directory_mode: 0o750,
+        };
+        let elsewhere = HashSet::from([b"here".to_vec()]);
+        RemoteTree::new(Arc::new(LocalDir::new(dir)), late, owner, elsewhere)
+    }
+
+    /// A directory with a few files of a cluster.
+    fn cluster() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("base/5")).unwrap();
+        fs::create_dir(dir.path().join("here")).unwrap();
+        for (name, bytes) in [
+            ("base/5/100", 8192),
+            ("base/5/101", 8192),
+            ("base/5/101_init", 10),
+            ("base-x", 3),
+            ("PG_VERSION", 3),
+        ] {
+            fs::write(dir.path().join(name), vec![b'x'; bytes]).unwrap();
+        }
+        dir
+    }
+
+    fn scan(tree: &RemoteTree) -> Vec<Scanned> {
+        tree.scan().unwrap().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn the_files_that_are_backed_up_come_in_archive_order() {
+        let dir = cluster();
+        let found = scan(&tree(dir.path()));
+        let paths: Vec<&[u8]> = found.iter().map(|one| &one.entry.path[..]).collect();
+        let wanted: [&[u8]; 7] = [
+            b"",
+            b"PG_VERSION",
+            b"base",
+            b"base/5",
+            b"base/5/100",
+            b"base/5/101_init",
+            b"base-x",
+        ];
+        assert_eq!(paths, wanted);
+        let modes = [0, 1].map(|at: usize| found[at].entry.mode);
+        assert_eq!(modes, [0o750, 0o640]);
+    }
+
+    #[test]
+    fn relations_keep_the_length_of_the_scan_and_other_files_get_theirs_of_now() {
+        let dir = cluster();
+        let tree = tree(dir.path());
+        let found = scan(&tree);
+        fs::write(dir.path().join("base/5/100"), "short").unwrap();
+        fs::write(dir.path().join("PG_VERSION"), "longer").unwrap();
+        fs::remove_file(dir.path().join("base/5/101_init")).unwrap();
+        let frame = tree
+            .read(Slice::Members(found, None), Buf::default())
+            .unwrap();
+        let content = |path: &[u8]| {
+            let of = |what: &FrameContent| matches!(what, FrameContent::Whole(entry, _) if entry.path == path);
+            let part = frame.parts.iter().find(|part| of(&part.what))?;
+            Some(frame.data[part.inner as usize..][..part.len as usize].to_vec())
+        };
+        assert_eq!(content(b"PG_VERSION").unwrap(), b"longer");
+        let relation = content(b"base/5/100").unwrap();
+        assert!(relation.starts_with(b"short\0") && relation.len() == 8192);
+        assert_eq!(content(b"base/5/101_init"), None, "it was dropped");
+        assert_eq!(content(b"base-x").unwrap(), b"xxx");
+    }
+
+    #[test]
+    fn a_link_that_leads_back_ends_the_scan() {
+        let dir = cluster();
+        symlink(".", dir.path().join("back")).unwrap();
+        let mut scan = tree(dir.path()).scan().unwrap();
+        let failed = scan.find_map(Result::err).unwrap();
+        assert!(failed.line().contains("is too deep"), "{failed:?}");
+        assert!(scan.next().is_none());
+    }
+}

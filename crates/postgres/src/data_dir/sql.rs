@@ -59,11 +59,6 @@ impl SqlDir {
         })
     }
 
-    /// Returns the number of sessions that read.
-    pub fn sessions(&self) -> usize {
-        self.count
-    }
-
     /// Runs `run` in a session that no other thread uses, and waits for one.
     fn with<T>(&self, run: impl FnOnce(&mut FileSession) -> Result<T>) -> Result<T> {
         let mut idle = self.idle.locked();
