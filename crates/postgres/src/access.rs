@@ -212,9 +212,10 @@ fn open_sql(
 /// its socket is, and that of SQL otherwise. The other one is added to it.
 fn both_refused(params: &Params, local: Error, by_sql: Error) -> Error {
     let is_socket = |host: &Host| matches!(host.place, SettingPlace::Socket(_));
-    let (first, second) = match params.hosts.iter().all(is_socket) {
-        true => (local, by_sql),
-        false => (by_sql, local),
+    let (first, second) = if params.hosts.iter().all(is_socket) {
+        (local, by_sql)
+    } else {
+        (by_sql, local)
     };
     let error = first.detail(format!("nor otherwise: {}", second.line()));
     second.detail.into_iter().fold(error, Error::detail)

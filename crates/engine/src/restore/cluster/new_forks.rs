@@ -125,7 +125,6 @@ fn names_in(tree: &TargetTree, path: &[u8]) -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
     use fullbore_postgres::{
-        data_dir::local::LocalDir,
         lsn::segment_name,
         new_init_forks::CREATE,
         sample_wal::{TEST_SEGMENT, TEST_START, write_wal},
