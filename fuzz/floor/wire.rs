@@ -5,6 +5,7 @@ use fullbore_wire::{
     frame::{FrameLengths, MAX_DATA, MAX_HEADER, read_greeting},
     listing::{ListingReader, pages},
     message::{MAX_VALUES, Message, decode, encode},
+    object_call::{ObjectAnswer, ObjectCall},
 };
 
 /// Reads frames until one is wrong. A message that was read is written and read back as the same.
@@ -17,6 +18,14 @@ pub fn read_frames(mut bytes: &[u8]) {
         assert!(encoded.len() <= MAX_HEADER && data.len() <= MAX_DATA);
         assert_eq!(decode::<Message>(&encoded, MAX_VALUES).unwrap(), message);
     }
+}
+
+/// Reads the words of the service of objects.
+pub fn read_object_words(bytes: &[u8]) {
+    if let Ok(call) = decode::<ObjectCall>(bytes, MAX_VALUES) {
+        assert_eq!(decode::<ObjectCall>(&encode(&call), MAX_VALUES).unwrap(), call);
+    }
+    let _ = decode::<ObjectAnswer>(bytes, MAX_VALUES);
 }
 
 /// Reads a greeting.

@@ -4,7 +4,7 @@
 
 use fullbore_fuzz::{
     budget::{CountedMemory, within},
-    wire::{decode_values, greet, list, name_certificate, read_frames},
+    wire::{decode_values, greet, list, name_certificate, read_frames, read_object_words},
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -23,6 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         list(bytes);
         read_frames(bytes);
         name_certificate(bytes);
+        read_object_words(bytes);
         decode_values(bytes);
         // Most bytes are no lengths: as the header of a frame without data they come to the messages.
         let lengths = [bytes.len() as u32, 0].map(u32::to_le_bytes).concat();

@@ -17,11 +17,11 @@ use age_core::{
     secrecy::ExposeSecret,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_platform::exact_read::read_exactly;
 use std::{
     collections::HashSet,
     fs::File,
     io::{self, Read, Write},
-    os::unix::fs::FileExt,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -193,8 +193,7 @@ pub trait PositionalBytes: Send + Sync {
 
 impl PositionalBytes for File {
     fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
-        out.resize(len, 0);
-        self.read_exact_at(out, offset)
+        read_exactly(self, offset, len, out)
     }
 }
 
@@ -254,7 +253,6 @@ impl<S: PositionalBytes> SealedFile<S> {
         })
     }
 
-    /// Plain bytes of the file.
     pub fn plain_bytes(&self) -> u64 {
         self.opener.plain_bytes()
     }
@@ -358,7 +356,6 @@ pub struct OpeningReader<R> {
     number: u64,
     /// Stored bytes that were read ahead: one byte behind a chunk tells that it is not the last.
     ahead: Vec<u8>,
-    /// The open chunk.
     plain: Vec<u8>,
     /// Bytes of the open chunk that were given out.
     given: usize,

@@ -98,12 +98,12 @@ fn parse_ssh(bytes: &[u8], name: &str, prompt: &Prompt) -> Result<Vec<UserIdenti
             .decrypt(passphrase.as_bytes())
             .map_err(|_| wrong_passphrase(name))?;
     }
-    let identity = SshIdentity::new(&key).map_err(|why| {
+    let identity = SshIdentity::new(&key).map_err(|refusal| {
         Error::new(
             ErrorKind::Unsupported,
             format!("cannot use the key in {name}"),
         )
-        .because(why)
+        .because(refusal)
     })?;
     Ok(vec![UserIdentity {
         inner: Box::new(identity),

@@ -231,7 +231,6 @@ impl ObjectHeader {
         ))
     }
 
-    /// The file key.
     fn file_key(&self, ring: &KeyRing, name: &str) -> Result<FileKey> {
         let generation = ring.generation(self.generation, name)?;
         let Some(identity) = generation.identity() else {

@@ -26,7 +26,6 @@ const MIN_DIFFERENT_CHARS: usize = 6;
 
 /// The variable that names a file with keys.
 const KEY_FILE_VARIABLE: &str = "FULLBORE_KEY_FILE";
-/// The variable that has a passphrase.
 const PASSPHRASE_VARIABLE: &str = "FULLBORE_PASSPHRASE";
 
 /// The options with which a command reads what is encrypted.
@@ -53,7 +52,6 @@ impl fmt::Debug for Passphrase {
 }
 
 impl Passphrase {
-    /// From its text.
     pub fn new(text: &str) -> Self {
         Self(SecretString::from(text.to_owned()))
     }
@@ -100,7 +98,6 @@ impl KeyOptions {
         self
     }
 
-    /// Was any key given?
     pub fn is_empty(&self) -> bool {
         self.key_files.is_empty() && self.passphrase_file.is_none() && self.passphrase.is_none()
     }

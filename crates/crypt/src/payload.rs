@@ -42,7 +42,6 @@ pub trait SealObserver: fmt::Debug + Send + Sync {
     fn sealed(&self, key_print: [u8; 16], nonce: [u8; 12]);
 }
 
-/// The key of one payload.
 pub(super) struct PayloadKey {
     key: LessSafeKey,
     print: [u8; 16],
@@ -267,7 +266,6 @@ impl ChunkOpener {
         }))
     }
 
-    /// Plain bytes of the payload.
     pub fn plain_bytes(&self) -> u64 {
         self.plain_bytes
     }

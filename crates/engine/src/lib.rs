@@ -4,8 +4,10 @@
 //! command says it, and what a room below does alone.
 
 pub mod backup;
+pub mod backup_copy;
 pub mod copy;
 pub mod drill;
+pub mod export;
 pub mod plan;
 pub mod repair;
 pub mod report;

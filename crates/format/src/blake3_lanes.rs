@@ -80,10 +80,10 @@ pub(super) fn hash_contents(contents: &[&[u8]]) -> Vec<[u8; VALUE]> {
     let mut forest = Forest::with_chunks(chunks);
     let branched = || trees.iter().filter(|tree| tree.chunk_count() > 1);
     branched().for_each(|tree| forest.hash_alone(tree));
-    for at in 0..LANES {
-        let shorter = at + 1..LANES;
+    for lane in 0..LANES {
+        let shorter = lane + 1..LANES;
         forest.hash_nth_chunks(
-            at,
+            lane,
             branched().filter(|tree| shorter.contains(&tree.whole_chunks())),
         );
     }

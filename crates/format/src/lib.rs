@@ -5,6 +5,8 @@
 //! Belongs here: every stored byte and its limits. Does not belong here: where the bytes are stored
 //! (`storage`), and when objects may be removed (`repository`).
 
+#![warn(missing_docs)]
+
 pub mod acl;
 pub mod author;
 mod blake3_lanes;

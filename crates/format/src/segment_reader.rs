@@ -87,7 +87,7 @@ where
             (self.read_at)(offset, len, &mut header)?;
         }
         header.resize(SERVICE_HEADER_BYTES, 0);
-        Ok(std::array::from_fn(|at| header[at]))
+        Ok(std::array::from_fn(|index| header[index]))
     }
 
     /// Returns kind and payload of the service frame at `offset`, if it is whole and of a wanted

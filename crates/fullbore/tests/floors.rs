@@ -1,8 +1,6 @@
 //! The floors that no compiler holds: no two rooms of a crate import each other, only `platform` is unsafe, and a repository is
 //! reached through objects alone; see the architecture. Between crates the compiler holds them.
 
-#![allow(missing_docs)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

@@ -79,7 +79,7 @@ fn restore_to(to: &Path) -> Restore {
         to: to.to_owned(),
         paths: vec![b"sub/file".to_vec()],
         patterns: EntryPatterns::default(),
-        overwrite: fullbore_engine::restore::Overwrite::Never,
+        into: fullbore_engine::restore::RestoreInto::Empty,
         keep_going: false,
         numeric_owner: false,
         postgres: ClusterOptions::default(),
@@ -87,6 +87,7 @@ fn restore_to(to: &Path) -> Restore {
         memory: 64 << 20,
         fetch_words: Vec::new(),
         say_elsewhere: |_| {},
+        say_removed: |_| Ok(()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! PostgreSQL: sessions, backups of clusters, their files, and what a restore makes of them.
 
-#![allow(missing_docs)]
-
 mod postgres_backup;
 mod postgres_files;
 mod postgres_restore;

@@ -248,15 +248,15 @@ fn nobody_restores_below_a_server_that_runs() {
     let mut server = Command::new("sleep").arg("600").spawn().unwrap();
     let pid = format!("{}\n{}\n", server.id(), place.at("to").display());
     runs::write(place.at("to/postmaster.pid"), &pid);
-    for overwrite in [
-        fullbore_engine::restore::Overwrite::Never,
-        fullbore_engine::restore::Overwrite::All,
+    for into in [
+        fullbore_engine::restore::RestoreInto::Empty,
+        fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
     ] {
         let words = format!("a server runs there, process {}", server.id());
         assert_refused(
             &Restore {
                 storages: Storages::default(),
-                overwrite,
+                into,
                 ..place.plan()
             },
             ErrorKind::Exists,
@@ -286,7 +286,7 @@ fn nobody_restores_below_a_server_that_runs() {
     assert_refused(
         &Restore {
             storages: Storages::default(),
-            overwrite: fullbore_engine::restore::Overwrite::All,
+            into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
             ..place.plan()
         },
         ErrorKind::Exists,
@@ -301,7 +301,7 @@ fn nobody_restores_below_a_server_that_runs() {
     let mut server = start("2");
     run(&Restore {
         storages: Storages::default(),
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         ..place.plan()
     })
     .unwrap();
@@ -315,7 +315,7 @@ fn nothing_in_place_of_a_process_number_is_waited_for() {
     runs::make_fifo(&place.at("to/postmaster.pid"));
     let again = Restore {
         storages: Storages::default(),
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         ..place.plan()
     };
     let said = assert_refused(&again, ErrorKind::Corrupt, "could not read").line();
@@ -327,7 +327,7 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
     let place = Place::new();
     let again = Restore {
         storages: Storages::default(),
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         ..place.plan()
     };
     run(&place.plan()).unwrap();
@@ -470,7 +470,7 @@ fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
             assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
             run(&Restore {
                 storages: Storages::default(),
-                overwrite: fullbore_engine::restore::Overwrite::All,
+                into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
                 ..place.plan()
             })
             .unwrap();
@@ -567,10 +567,10 @@ fn without_backup_label_there_is_no_pg_control() {
 
 #[test]
 fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
-    let restored = |place: &Place, overwrite| {
+    let restored = |place: &Place, into| {
         let summary = run(&Restore {
             storages: Storages::default(),
-            overwrite,
+            into,
             ..place.plan()
         })
         .unwrap();
@@ -616,11 +616,11 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
         relation(EntryState::Unreadable("gone".into())),
     ] {
         // What is left of the first is no other cluster's.
-        for overwrite in [
-            fullbore_engine::restore::Overwrite::Never,
-            fullbore_engine::restore::Overwrite::All,
+        for into in [
+            fullbore_engine::restore::RestoreInto::Empty,
+            fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         ] {
-            let (names, notes, next) = restored(&place, overwrite);
+            let (names, notes, next) = restored(&place, into);
             assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
             assert!(
                 notes.contains(
@@ -632,7 +632,7 @@ fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
     }
     // Wrong as they are, pages that were stored are there.
     let place = relation(EntryState::BadPages(vec![0]));
-    let (names, notes, _) = restored(&place, fullbore_engine::restore::Overwrite::Never);
+    let (names, notes, _) = restored(&place, fullbore_engine::restore::RestoreInto::Empty);
     assert!(
         names == "1262 pg_control" && notes.contains("wrong page checksums"),
         "{names} {notes}"
@@ -668,7 +668,7 @@ fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
     assert!(!place.at("to/global/pg_control").exists());
     run(&Restore {
         storages: Storages::default(),
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         ..place.plan()
     })
     .unwrap();

@@ -1,7 +1,5 @@
 //! Repositories from the first backup to the last prune, profiles, and what the documents tell people to type.
 
-#![allow(missing_docs)]
-
 #[macro_use]
 extern crate testkit;
 

@@ -1,7 +1,5 @@
 //! Storages of objects: all members of the one interface, the wire to another host, and backups and prunes beside each other.
 
-#![allow(missing_docs)]
-
 #[macro_use]
 extern crate testkit;
 

@@ -39,7 +39,6 @@ pub struct Frame {
     pub rest: Option<Slice>,
 }
 
-/// One entry in a frame.
 #[derive(Debug)]
 pub struct FrameEntry {
     /// The entry, and how much of it.
@@ -58,7 +57,6 @@ pub struct FrameEntry {
     pub piece: Piece,
     /// CRC-32C of each block, if requested.
     pub crcs: Vec<u32>,
-    /// Chunks of the content, if requested.
     pub chunks: Vec<ContentChunk>,
     /// Whether the file was replaced since the scan. Later names in the scan may be links to the
     /// earlier file.
@@ -70,17 +68,14 @@ pub struct FrameEntry {
 /// The entry of a part, and the extent of the part.
 #[derive(Debug)]
 pub enum FrameContent {
-    /// The whole entry, including its content.
     Whole(Entry, EntryState),
     /// The header of a large file, whose content follows in frames of its own.
     Head(Entry, Arc<LargeFile>),
     /// Content of a large file, from this offset of its data.
     Piece {
-        /// The file.
         file: Arc<LargeFile>,
         /// Bytes of data before the piece.
         offset: u64,
-        /// Whether this is the last piece.
         last: bool,
     },
 }
@@ -116,7 +111,6 @@ pub struct LargeFile {
 /// One object of the scan, and whether its metadata could be read.
 #[derive(Debug, Clone)]
 pub struct Scanned {
-    /// The object.
     pub entry: Entry,
     /// [`EntryState::Whole`], or the reason why its content is not read.
     pub state: EntryState,
@@ -174,13 +168,11 @@ pub enum Slice {
     Members(Vec<Scanned>, Option<Arc<LargeFile>>),
     /// A piece of a large file.
     Piece {
-        /// The file.
         file: Arc<LargeFile>,
         /// Bytes of data before the piece.
         offset: u64,
         /// Bytes of the piece.
         len: u32,
-        /// Whether this is the last piece.
         last: bool,
     },
 }

@@ -29,7 +29,6 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 /// Settings that all streams of a backup share.
 #[derive(Debug)]
 pub struct StreamLayout {
-    /// ID of the backup.
     pub backup: String,
     /// Whether the backup is compared with others.
     pub is_incremental: bool,
@@ -43,18 +42,14 @@ pub struct StreamLayout {
     pub block_bytes: u64,
 }
 
-/// The outcome of a stream.
 #[derive(Debug, Default, Clone)]
 pub struct StreamOutcome {
-    /// The segments of the stream.
     pub segments: Vec<Segment>,
-    /// The pages of the stream.
     pub pages: Vec<PageAt>,
     /// For each segment, the bytes that a later backup refers to if nothing changes.
     pub kept: Vec<u64>,
     /// References to earlier backups. The sizes of their segments are not known here.
     pub live: Vec<Live>,
-    /// The totals of the stream.
     pub totals: BackupTotals,
     /// Entries that were not captured as they were.
     pub not_captured: Vec<NotCaptured>,

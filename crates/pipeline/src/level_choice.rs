@@ -21,7 +21,6 @@ use fullbore_platform::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Frames of a window.
 const WINDOW_FRAMES: u32 = 16;
 
 /// Seconds of a window that is judged by the processors: the system counts in hundredths.
@@ -56,7 +55,6 @@ struct LevelCourse {
     rested: u32,
 }
 
-/// A change of the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum LevelStep {
     #[default]

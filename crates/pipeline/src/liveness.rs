@@ -58,7 +58,6 @@ impl References {
         number
     }
 
-    /// Returns the number of a segment by its ID.
     pub fn number_of(&mut self, id: &SegmentId) -> u32 {
         if let Some(number) = self.numbers.get(id) {
             return *number;
@@ -75,7 +74,6 @@ impl References {
         number
     }
 
-    /// Returns the ID of the segment with this number.
     pub fn segment(&self, number: u32) -> &SegmentId {
         &self.counts[number as usize].id
     }
@@ -121,6 +119,8 @@ impl LiveCount {
         let offset = extent.frame.offset;
         let stored = u64::from(extent.frame.stored_len);
         let plain = u64::from(extent.frame.plain_len);
+        // Extents come frame by frame. The bytes of a frame count in proportion to its used
+        // content.
         let last = self.last.filter(|last| last.offset == offset);
         self.frames += u64::from(last.is_none());
         self.end = self.end.max(offset + stored);

@@ -36,7 +36,6 @@ const FIRST_ENTRIES: usize = 64;
 /// Maximum bytes of files in a window: some hundred milliseconds of a disk.
 pub const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
-/// Limits of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLimits {
     /// Maximum number of items, of any kind.
@@ -72,7 +71,6 @@ pub trait WindowFiles<T> {
     fn note_read_ahead(&self, _item: &mut T) {}
 }
 
-/// The files of a scan.
 pub struct ScannedFiles(pub Arc<dyn OpenAhead>);
 
 impl WindowFiles<Scanned> for ScannedFiles {
@@ -256,7 +254,6 @@ where
     }
 }
 
-/// A small file of a window.
 struct SmallFile {
     /// Index in the window.
     at: usize,

@@ -21,7 +21,6 @@ pub struct Placed {
     pub segment: u32,
     /// Offset of the bytes in the segment.
     pub offset: u64,
-    /// The data.
     pub data: Buf,
     /// Kind of the bytes.
     pub role: Role,
@@ -77,12 +76,9 @@ pub trait Sink: Send {
     fn finish(self: Box<Self>) -> Result<Vec<StoredSegment>>;
 }
 
-/// A segment that is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSegment {
-    /// Number of the segment.
     pub number: u32,
-    /// Stored bytes.
     pub bytes: u64,
     /// CRC-64/NVME of each 8 MiB as stored.
     pub parts: Vec<u64>,
@@ -90,7 +86,6 @@ pub struct StoredSegment {
 
 /// The destination of the streams of one backup.
 pub trait Destination: Send {
-    /// Abilities of the destination.
     fn abilities(&self) -> Abilities;
 
     /// Announces that the new backup refers to these backups. Returns the parts of them that it
@@ -179,7 +174,6 @@ pub struct Referred {
     pub sizes: Option<BTreeMap<String, u64>>,
 }
 
-/// Abilities of a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Abilities {
     /// Whether there can be several streams and segments, with pages and root as objects of their

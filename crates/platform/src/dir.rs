@@ -36,26 +36,20 @@ const PIECE: usize = 4095;
 /// Kind of a file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
     /// A symbolic link.
     Symlink,
     /// A named pipe.
     Fifo,
-    /// A character device.
     CharDevice,
-    /// A block device.
     BlockDevice,
-    /// A socket.
     Socket,
     /// The file system does not store kinds in its directories (ask [`stat`]), or fullbore does not
     /// know the kind.
     Unknown,
 }
 
-/// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirName {
     /// Any bytes but `/` and NUL; never `.` or `..`.
@@ -70,7 +64,6 @@ pub struct DirName {
 /// Metadata of an object, from `statx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Kind.
     pub kind: FileKind,
     /// Permission bits, setuid, setgid and sticky: at most `0o7777`.
     pub mode: u32,
@@ -88,7 +81,6 @@ pub struct Stat {
     pub ctime: Time,
     /// Creation time of the inode, if the file system has it.
     pub born: Option<Time>,
-    /// Inode number.
     pub inode: u64,
     /// Device of the file system that holds the object.
     pub dev: u64,
@@ -148,13 +140,14 @@ pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Returns whether this open directory is the root of a file system or of a mount.
 pub fn is_mount_root(dir: impl AsFd) -> bool {
-    let Ok(here) = stat_fd(&dir) else {
+    let Ok(mounted) = stat_fd(&dir) else {
         return false;
     };
     // Before Linux 5.8, compare with the parent: it is on another device, or is the same directory
     // for `/`.
-    here.is_mount
-        || stat(dir, b"..").is_ok_and(|above| above.dev != here.dev || above.inode == here.inode)
+    mounted.is_mount
+        || stat(dir, b"..")
+            .is_ok_and(|above| above.dev != mounted.dev || above.inode == mounted.inode)
 }
 
 /// Returns whether names can be added to the directory `path` but not removed or replaced. False if

@@ -22,7 +22,6 @@ pub enum SyncMethod {
 }
 
 impl SyncMethod {
-    /// Returns the bit of this method, for sets.
     pub fn bit(self) -> u8 {
         1 << self as u8
     }

@@ -126,7 +126,6 @@ pub fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == user_id()
 }
 
-/// The way to a path.
 struct PathWalk {
     /// The directory that was reached, and its path without links.
     dir: OwnedFd,

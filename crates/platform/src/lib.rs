@@ -15,6 +15,7 @@ mod blocking;
 pub mod child_environment;
 pub mod dir;
 pub mod durable;
+pub mod exact_read;
 pub mod guarded_path;
 pub mod inodes;
 mod machine;

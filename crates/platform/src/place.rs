@@ -3,7 +3,6 @@
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
 
-/// Quotes a path for messages.
 pub fn quoted_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
 }

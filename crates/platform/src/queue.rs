@@ -135,7 +135,6 @@ fn refused(error: io::Error) -> Error {
 /// This is safe, because no code that can panic runs while one of these mutexes is held. A panic
 /// elsewhere ends the run because a result is missing, not because of a lock.
 pub trait Locked<T> {
-    /// Locks the mutex.
     fn locked(&self) -> MutexGuard<'_, T>;
 
     /// Consumes the mutex and returns its value.
@@ -161,7 +160,6 @@ pub struct Monitor<T> {
 }
 
 impl<T> Monitor<T> {
-    /// Creates a monitor with this state.
     pub const fn new(state: T) -> Self {
         Self {
             state: Mutex::new((state, 0)),
@@ -264,7 +262,6 @@ impl<T> Queue<T> {
         item
     }
 
-    /// Returns whether items are waiting.
     pub fn has_items(&self) -> bool {
         !self.0.lock().0.items.is_empty()
     }

@@ -120,6 +120,7 @@ fn enter<V: Visit>(
     path: &[u8],
     visit: &mut V,
 ) -> Result<Option<DescendLevel>, V::Error> {
+    // Something that is gone by now needs no visit: programs delete files while a tree is walked.
     let stat = match dir::stat(dir, name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return visit.shut(name, path, false, e).map(|()| None),

@@ -16,7 +16,6 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// An object in a directory.
 #[derive(Debug)]
 pub struct UnopenedObject<'a> {
     fd: OwnedFd,

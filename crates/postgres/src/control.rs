@@ -62,7 +62,6 @@ pub struct Control {
     pub control_version: u32,
     /// Format of the catalogs, for example 202209061.
     pub catalog: u32,
-    /// State of the server.
     pub state: ControlState,
     /// LSN of the last checkpoint record.
     pub checkpoint_lsn: u64,
@@ -76,7 +75,6 @@ pub struct Control {
     pub min_recovery_timeline: u32,
     /// Bytes of a page, and pages of a segment file.
     pub sizes: Sizes,
-    /// Bytes of a WAL segment.
     pub wal_segment_bytes: u32,
     /// Version of the page checksums; 0 without checksums.
     pub checksum_version: u32,

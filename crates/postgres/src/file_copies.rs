@@ -19,7 +19,6 @@ const COPY: RecordKind = RecordKind {
 /// OIDs of a database and of its source. Both are the same if the database was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileCopies {
-    /// The copy.
     pub database: u32,
     /// The database that it is a copy of.
     pub from: u32,
@@ -48,7 +47,6 @@ impl Copies {
         self.at
     }
 
-    /// The copies found.
     pub fn found(&self) -> &[FileCopies] {
         &self.found
     }

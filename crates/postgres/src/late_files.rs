@@ -30,7 +30,6 @@ use std::{
 /// The late files of one cluster, and the rules of its layout.
 pub struct LateFiles {
     layout: ClusterLayout,
-    /// The data directory.
     data: PathBuf,
     tablespaces: HashSet<EntryPath>,
     files: RwLock<HashMap<EntryPath, Arc<File>>>,

@@ -29,9 +29,7 @@ pub struct Manifest {
 /// The WAL of one timeline that recovery needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalRange {
-    /// The timeline.
     pub timeline: u32,
-    /// Start of the range.
     pub start_lsn: u64,
     /// End of the range; the byte at this location is not needed.
     pub end_lsn: u64,

@@ -22,9 +22,7 @@ const INIT_FORK: u32 = 3;
 /// A relation whose init fork is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NewInitFork {
-    /// OID of the tablespace.
     pub tablespace: u32,
-    /// OID of the database.
     pub database: u32,
     /// File number of the relation.
     pub number: u32,

@@ -9,9 +9,6 @@
 /// Columns in a row.
 const LANES: usize = 32;
 
-/// Bytes of a row.
-const ROW: usize = LANES * 4;
-
 const PRIME: u32 = 16_777_619;
 
 /// Initial hash of each column; part of the format of data files.
@@ -69,18 +66,19 @@ pub enum PageVerdict {
 /// others. Bytes beyond the last whole row are ignored. The checksum's own two bytes count as
 /// zeros.
 pub fn checksum(page: &[u8], block: u32) -> u16 {
-    let (rows, _) = page.as_chunks::<ROW>();
+    let (words, _) = page.as_chunks();
+    let (rows, _) = words.as_chunks();
     let Some((first, rest)) = rows.split_first() else {
         return 0;
     };
     let mut first = *first;
-    first[8..10].fill(0);
+    first[2][..2].fill(0);
     let mut lanes = BASIS;
     mix(&mut lanes, &first);
     rest.iter().for_each(|row| mix(&mut lanes, row));
     // Two rows of zeros mix the last bits as well.
-    mix(&mut lanes, &[0; ROW]);
-    mix(&mut lanes, &[0; ROW]);
+    mix(&mut lanes, &[[0; 4]; LANES]);
+    mix(&mut lanes, &[[0; 4]; LANES]);
     let joined = lanes.into_iter().fold(0, |joined, lane| joined ^ lane) ^ block;
     // Never 0, which means that the page has no checksum.
     (joined % 65_535 + 1) as u16
@@ -89,9 +87,8 @@ pub fn checksum(page: &[u8], block: u32) -> u16 {
 /// Mixes a row into the columns, in place and in a loop: a version that returned a new array was
 /// not vectorized, and took 13 % of a backup.
 #[inline(always)]
-fn mix(lanes: &mut [u32; LANES], row: &[u8; ROW]) {
-    let (words, _) = row.as_chunks::<4>();
-    for (lane, word) in lanes.iter_mut().zip(words) {
+fn mix(lanes: &mut [u32; LANES], row: &[[u8; 4]; LANES]) {
+    for (lane, word) in lanes.iter_mut().zip(row) {
         let mixed = *lane ^ u32::from_ne_bytes(*word);
         *lane = mixed.wrapping_mul(PRIME) ^ (mixed >> 17);
     }
@@ -126,8 +123,13 @@ pub fn check(page: &[u8], block: u32, start_lsn: u64) -> PageVerdict {
 
 /// Returns the LSN of the page's last change, stored as two 32-bit numbers, the high half first.
 fn lsn(header: &[u8; 24]) -> u64 {
-    let word = |at: usize| {
-        u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    let word = |index: usize| {
+        u32::from_ne_bytes([
+            header[index],
+            header[index + 1],
+            header[index + 2],
+            header[index + 3],
+        ])
     };
     u64::from(word(0)) << 32 | u64::from(word(4))
 }

@@ -8,7 +8,6 @@
 pub struct Sizes {
     /// Bytes of a page (block).
     pub page_bytes: u32,
-    /// Blocks of a segment file.
     pub segment_blocks: u32,
 }
 
@@ -26,7 +25,6 @@ impl Default for Sizes {
 pub const DEFAULT_TABLESPACE: u32 = 1663;
 const GLOBAL_TABLESPACE: u32 = 1664;
 
-/// A fork of a relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RelationFork {
     /// Rows.
@@ -44,7 +42,6 @@ pub enum RelationFork {
 pub struct RelationFile {
     /// File number of the relation (`relfilenode`); not always its OID.
     pub number: u32,
-    /// The fork.
     pub fork: RelationFork,
     /// Number of the segment, from 0.
     pub segment: u32,

@@ -33,7 +33,6 @@ pub use super::{access::Via, data_dir::sql::SESSIONS};
 /// The cluster to back up, and the options.
 #[derive(Debug, Clone)]
 pub struct ClusterRequest {
-    /// The cluster's location.
     pub server: ClusterServer,
     /// True for a checkpoint at once; false to spread it over time.
     pub fast: bool,
@@ -47,7 +46,6 @@ pub struct ClusterRequest {
     pub sessions: NonZeroUsize,
 }
 
-/// Location of a cluster.
 #[derive(Debug, Clone)]
 pub enum ClusterServer {
     /// A running server, with its connection parameters.

@@ -6,7 +6,6 @@ use crate::{
 };
 use std::path::Path;
 
-/// Bytes of a segment.
 pub const TEST_SEGMENT: u64 = 1 << 20;
 /// The first record of [`write_wal`].
 pub const TEST_START: Lsn = Lsn(TEST_SEGMENT + LONG_PAGE_HEADER);

@@ -18,10 +18,8 @@ const EVENT_TRIGGERS_SINCE: u32 = 17;
 /// Settings of a session, which override those of its role and its database: no library is loaded for it.
 const WITHOUT_LIBRARIES: &str = "-c session_preload_libraries= -c local_preload_libraries=";
 
-/// A session on a socket.
 pub struct SocketSession(Client);
 
-/// The answer to a query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueryAnswer {
     /// The first 100 rows, as COPY writes them: tabs between columns, `\N` for null. A row ends after 4096 bytes.

@@ -80,7 +80,6 @@ pub struct ClusterSource {
     pub(super) awaited: Mutex<BTreeSet<entry::EntryPath>>,
 }
 
-/// A source for each stream.
 pub type Sources = Vec<Arc<dyn Source>>;
 
 /// One stream of the cluster: the directories on one device.
@@ -167,13 +166,15 @@ impl ClusterSource {
         ask: impl FnOnce(&mut Session) -> Result<Option<T>>,
     ) -> Option<T> {
         let session = self.session.as_ref()?;
-        let answer = session.with(Session::is_summarizing).and_then(|does| {
-            if does {
-                session.with_second_session(ask)
-            } else {
-                Ok(None)
-            }
-        });
+        let answer = session
+            .with(Session::is_summarizing)
+            .and_then(|has_summaries| {
+                if has_summaries {
+                    session.with_second_session(ask)
+                } else {
+                    Ok(None)
+                }
+            });
         answer.unwrap_or_else(|error| {
             platform::debug(|| format!("{otherwise}: {}", error.line()));
             None

@@ -79,6 +79,11 @@ impl Timelines {
         Some(self)
     }
 
+    /// The timelines, the latest first, each with its start.
+    pub fn starts(&self) -> impl Iterator<Item = (u32, Lsn)> {
+        self.0.iter().copied()
+    }
+
     /// Start of the latest timeline.
     pub fn last_start(&self) -> Lsn {
         self.0[0].1

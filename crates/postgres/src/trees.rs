@@ -19,6 +19,7 @@ use fullbore_format::{
 };
 use fullbore_platform::dir::{self, Stat};
 use fullbore_tree::{
+    file_rules::FileRules,
     patterns::Patterns,
     read::{Closed, SourceTree, Top, TopRole, TreeRules},
 };
@@ -37,7 +38,6 @@ use std::{
 
 /// Facts needed to open the trees of a cluster.
 pub(super) struct TreeOpener<'a> {
-    /// The data directory.
     pub(super) data: &'a FilePath,
     pub(super) major: u32,
     /// Catalog version number; names the cluster's directory in each tablespace.
@@ -148,9 +148,7 @@ fn tree_device(split: bool, stat: &Stat) -> u64 {
 fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
     TreeRules {
         exclude: Patterns::default(),
-        exclude_caches: false,
-        exclude_if_present: Vec::new(),
-        one_file_system: false,
+        files: FileRules::default(),
         on_excluded: None,
         looks_twice: false,
         walkers: reading.walkers,

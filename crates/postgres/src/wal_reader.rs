@@ -79,7 +79,6 @@ pub struct WalSegments<'a> {
     /// The possible names of each segment, the one to read first; from the segment with the start
     /// on.
     pub names: &'a [Vec<String>],
-    /// Bytes of a segment.
     pub bytes: u64,
 }
 

@@ -180,7 +180,6 @@ struct CompletedSegments {
     over: Receiver<()>,
     start: Lsn,
     timeline: u32,
-    /// Bytes of a segment.
     bytes: u64,
     /// The server has written WAL up to here.
     end: Lsn,

@@ -43,7 +43,6 @@ pub struct BlockChanges {
 /// Tablespace, database, file number and fork.
 type Name = (u32, u32, u32, RelationFork);
 
-/// Changes of one fork.
 #[derive(Debug, Clone, Default)]
 struct Blocks {
     /// Blocks from this number on were truncated, or made anew.
@@ -51,12 +50,10 @@ struct Blocks {
     changed: Vec<u32>,
 }
 
-/// A line of a summary.
 #[derive(Debug, Clone, Copy)]
 pub struct SummaryLine {
     /// Tablespace, database and file number.
     pub relation: (u32, u32, u32),
-    /// Number of the fork.
     pub fork: i16,
     /// A changed block or, if `is_limit`, the shortest length of the fork.
     pub block: u32,
@@ -132,7 +129,6 @@ impl BlockChanges {
         self.held = changed + self.forks.len() * FORK_BLOCKS;
     }
 
-    /// Records a line of a summary.
     fn add(&mut self, line: SummaryLine) {
         if self.held >= MAX_BLOCKS {
             return;

@@ -222,7 +222,6 @@ impl Base {
         self.damage.locked().insert(error.line());
     }
 
-    /// The ids of the backups.
     pub fn ids(&self) -> Vec<String> {
         self.archives
             .iter()
@@ -235,7 +234,6 @@ impl Base {
         self.archives.first().map(|(archive, _)| archive.clone())
     }
 
-    /// Returns the cluster of the base, if there is only one base.
     pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {
             [(archive, _)] => archive.root.postgres.as_ref(),

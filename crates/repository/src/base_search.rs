@@ -32,9 +32,7 @@ use std::{
 /// A backup of the same source that cannot be a base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
-    /// Its id.
     pub backup: String,
-    /// The difference.
     pub why: &'static str,
 }
 

@@ -164,7 +164,6 @@ impl ComparedEntries {
     }
 }
 
-/// The rules of the comparison.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CompareRules {
     pub(super) compare: Compare,

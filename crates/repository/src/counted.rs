@@ -19,7 +19,6 @@ use std::sync::Arc;
 /// Backups of the future that an error lists.
 const LISTED: usize = 5;
 
-/// Returns the ids that count.
 pub(super) fn counted(mut ids: Vec<String>) -> Vec<String> {
     let now = Timestamp::now();
     ids.retain(|id| !is_of_future(id, now));

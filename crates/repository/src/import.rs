@@ -28,7 +28,6 @@ use std::sync::Arc;
 pub struct IncomingBackup {
     objects: Arc<dyn Objects>,
     id: String,
-    /// The sealed root of the backup.
     sealed: Vec<u8>,
     /// Backups without any object here before this copy.
     made: Vec<String>,

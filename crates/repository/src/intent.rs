@@ -92,7 +92,6 @@ impl HeldIntent {
         }
     }
 
-    /// The backup.
     pub(super) fn id(&self) -> &str {
         &self.intent.id
     }

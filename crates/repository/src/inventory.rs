@@ -35,14 +35,12 @@ pub struct Inventory {
     pub sheets: Vec<PageRef>,
 }
 
-/// A segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentPlace {
     /// The backup that wrote the segment, and its number there.
     pub id: SegmentId,
     /// A backup that refers to the segment, through which it is read.
     pub archive: usize,
-    /// Stored bytes.
     pub bytes: u64,
     /// Bytes of the tar stream; `None` if unknown.
     pub plain_bytes: Option<u64>,
@@ -52,7 +50,6 @@ pub struct SegmentPlace {
     pub ended: bool,
 }
 
-/// A page.
 pub struct PageRef {
     /// The first backup that refers to the page, and the index in its root.
     pub at: (usize, usize),
@@ -173,7 +170,6 @@ fn segment_key(id: &SegmentId) -> (String, u32, u32) {
 
 /// The description of its segments in the document of a backup that is listed, forgotten or dead.
 pub struct KnownFrames {
-    /// The root of the backup.
     pub root: Root,
     is_listed: bool,
 }
@@ -364,7 +360,6 @@ pub fn files<'a>(
     })
 }
 
-/// The error of a missing root.
 pub(crate) fn no_root(objects: &dyn Objects, id: &str) -> Error {
     let root = objects.describe(&key(id, layout::ROOT));
     Error::corrupt(format!("the root {root} is missing"))

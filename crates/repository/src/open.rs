@@ -34,7 +34,6 @@ use std::{
 /// Backups that an error lists.
 const LISTED: usize = 5;
 
-/// The meaning of FROM.
 pub enum OpenedFrom {
     /// A backup that fullbore wrote.
     Backup(Box<Archive>),
@@ -295,7 +294,6 @@ pub(super) fn lost_root(message: &str) -> Error {
         .hint("`fullbore repair` rebuilds it, or tells you what else to do; @BACKUP selects another backup")
 }
 
-/// The hint for a damaged root.
 pub(super) const ROOT_DAMAGED: &str = "`fullbore repair` rebuilds it, or tells you what else to do; `fullbore list` shows other backups for @BACKUP";
 
 /// Opens a backup of a repository; a damaged root gets a hint.

@@ -44,7 +44,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// A tombstone: the backup, and the name of the object in it.
 pub(super) type Tombstone = (String, String);
 
-/// Returns all tombstones, in order.
 pub(super) fn tombstones(objects: &dyn Objects) -> Result<Vec<Tombstone>> {
     let listed = objects.list(TOMBSTONES)?.into_iter();
     let names = listed.filter_map(|object| tombstone(&object.key[TOMBSTONES.len() + 1..]));
@@ -422,7 +421,6 @@ pub fn settle_all(objects: &dyn Objects, ids: &[&str]) -> Result<()> {
 /// Leases on the intents of backups, by id.
 pub(super) type HeldLeases = BTreeMap<String, Box<dyn Lease>>;
 
-/// A backup that is alive.
 #[derive(Debug, Default)]
 pub struct LiveBackup {
     /// The bases that its intent names.
@@ -461,7 +459,6 @@ pub(super) fn alive(
     Ok(alive)
 }
 
-/// Returns the ids of all intents.
 pub(super) fn intents(objects: &dyn Objects) -> Result<Vec<String>> {
     Ok(listed_intents(&objects.list(INTENTS)?))
 }
@@ -557,7 +554,6 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns whether another backup refers to this one.
 fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
     for (referrer, document) in roots::documents(objects, Documents::new())? {
         let counts = !matches!(document.state, BackupState::Forgotten | BackupState::Void);

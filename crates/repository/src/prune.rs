@@ -330,7 +330,7 @@ impl PruneSurvey {
             .filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
         // No backup refers to an unknown name.
-        let known = self.candidates.iter().filter(|of| is_own(&of.name));
+        let known = self.candidates.iter().filter(|object| is_own(&object.name));
         known.into_iter().try_for_each(|candidate| {
             match objects.put(&candidate.tombstone(), b"", &PutIf::Always) {
                 // A full storage cannot store a tombstone, and needs the prune all the more; the

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 /// others need.
 #[derive(Debug, Default)]
 pub struct Pruned {
-    /// By id.
     pub backups: BTreeMap<String, BackupRemains>,
     /// Backups that were skipped, because it cannot be found out whether they are alive.
     pub doubtful: Vec<String>,
@@ -22,7 +21,6 @@ pub struct Pruned {
 /// The outcome for a backup that is not listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackupRemains {
-    /// Deleted objects.
     pub freed: ObjectCount,
     /// Objects that the storage refused to delete.
     pub undeleted: ObjectCount,
@@ -35,12 +33,10 @@ pub struct BackupRemains {
     pub by: Vec<String>,
 }
 
-/// Stored objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ObjectCount {
     /// Segments among them.
     pub segments: u64,
-    /// Bytes of all.
     pub bytes: u64,
 }
 

@@ -42,7 +42,6 @@ impl BackupState {
 /// The document of a backup, as read.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The kind of the document.
     pub state: BackupState,
     /// Its contents; `None` if it is damaged but not a root, so that no backup is lost with it.
     pub facts: Option<Arc<RootFacts>>,
@@ -52,7 +51,6 @@ pub struct Document {
 /// time.
 #[derive(Debug, Clone, Default)]
 pub struct RootFacts {
-    /// The source of the backup.
     pub source: SourceInfo,
     /// The system identifier of the cluster, if the source is one.
     pub cluster: Option<String>,
@@ -95,12 +93,10 @@ impl BackupFiles {
         self.sizes.get(name).copied()
     }
 
-    /// Returns all names, ascending.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.sizes.keys()
     }
 
-    /// Returns whether the backup has no files.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }

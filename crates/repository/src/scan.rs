@@ -15,7 +15,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// The state of a directory below `backups/`.
 pub enum FoundDirectory {
-    /// A backup.
     Backup(Box<Archive>),
     /// A backup whose root is damaged.
     Damaged(Error),

@@ -40,7 +40,6 @@ pub struct TimeSpan {
 }
 
 impl TimeSpan {
-    /// Returns whether a time is in the span.
     pub fn holds(&self, time: Timestamp) -> bool {
         (self.begin..=self.end).contains(&time)
     }

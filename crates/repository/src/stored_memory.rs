@@ -23,7 +23,6 @@ const PURPOSE: &str = "fullbore memory of verifications v1";
 /// Elements of the document: a run of parts has three, and a segment a few more.
 const MAX_ELEMENTS: usize = 4 * MAX_PARTS as usize;
 
-/// The document.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct StoredMemory {
     format: u32,

@@ -450,7 +450,6 @@ pub(super) fn remove_backup(objects: &Arc<dyn Objects>, id: &str) -> bool {
 /// Segments of a stream that may still be uploading while the next one is written.
 const FINISHING: usize = 1;
 
-/// The segments of one stream.
 struct SegmentWriter {
     objects: Arc<dyn Objects>,
     backup: String,
@@ -463,7 +462,6 @@ struct SegmentWriter {
     stored: Vec<StoredSegment>,
 }
 
-/// The segment that is being written.
 struct OpenSegment {
     number: u32,
     bytes: u64,

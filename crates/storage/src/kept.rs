@@ -17,12 +17,12 @@ use fullbore_format::{
     key_kind::{BackupPart, KeyKind},
     layout::BACKUPS,
 };
-use fullbore_platform::{debug, guarded_path::own_dir};
+use fullbore_platform::{debug, exact_read::read_exactly, guarded_path::own_dir};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
     io::{self, Write},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -156,9 +156,7 @@ impl Objects for KeptBackups {
         if file.metadata().map_err(|e| Error::io(what(), e))?.len() < end {
             return Err(Error::new(ErrorKind::Corrupt, what()).because("it ends too early"));
         }
-        out.resize(len, 0);
-        file.read_exact_at(out, offset)
-            .map_err(|error| Error::io(what(), error))
+        read_exactly(&file, offset, len, out).map_err(|error| Error::io(what(), error))
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {

@@ -8,6 +8,8 @@
 //! Here belongs how bytes are stored, read and leased. What the bytes mean does not: no function here reads a root or knows when a
 //! backup may be removed.
 
+#![warn(missing_docs)]
+
 mod append;
 mod cached;
 mod clock;

@@ -51,7 +51,7 @@ struct RememberedRepository {
 
 /// The content of a file.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct MemoryDocument {
+struct MemoryDocument {
     location: String,
     repositories: Vec<RememberedRepository>,
 }
@@ -436,7 +436,7 @@ mod tests {
             .unwrap();
         let file = memory(dir.path()).file.unwrap();
         fs::write(&file, "{").unwrap();
-        let error = read_document(&file).unwrap_err();
+        let error = read_document::<MemoryDocument>(&file).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt);
     }
 }

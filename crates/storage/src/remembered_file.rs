@@ -1,9 +1,10 @@
 //! The file in which a host remembers the repositories of one location.
 
-use super::{Location, remembered::MemoryDocument};
+use super::Location;
 use fullbore_format::error::{Error, Result};
 use fullbore_platform as platform;
 use fullbore_platform::debug;
+use serde::de::DeserializeOwned;
 use std::{
     fs,
     io::{self, Read},
@@ -39,7 +40,11 @@ pub(super) fn file_system_of(path: &Path) -> Option<String> {
     above.find_map(|dir| platform::file_system_id(dir).ok())
 }
 
-pub(super) fn read_document(file: &Path) -> Result<Option<MemoryDocument>> {
+/// Reads the document in a file; `None` if the file cannot be read.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it is damaged.
+pub(super) fn read_document<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
     let mut bytes = Vec::new();
     let read =
         fs::File::open(file).and_then(|file| file.take(MAX_FILE_BYTES).read_to_end(&mut bytes));

@@ -3,7 +3,7 @@
 use super::{
     ssh::HostSettings,
     wire::{
-        Dialer, JoinOffer, JoinedEnds, NoService, TlsFiles, Wire, WireEnds, WireObjects, WireTimes,
+        Dialer, JoinOffer, JoinedEnds, Offer, TlsFiles, Wire, WireEnds, WireObjects, WireTimes,
         connect_tcp, greet_to_join,
     },
 };
@@ -62,9 +62,8 @@ pub(super) fn connect(server: &str, settings: &HostSettings) -> Result<WireObjec
         ..WireTimes::default()
     };
     let ends = dialer.connect()?;
-    let service = Arc::new(NoService);
     let limits = settings.limits.clone();
-    let wire = Wire::greet(ends, &dialer.peer, service, &times, limits)
+    let wire = Wire::greet(ends, &dialer.peer, Offer::none(), &times, limits)
         .map_err(|error| refused_by_server(error, &dialer.peer))?
         .dialing(Arc::new(dialer), settings.connections, times)?;
     let path = if path == "/" { "" } else { path };

@@ -3,9 +3,8 @@
 use super::{
     install::ProgramCopy,
     wire::{
-        Dialer, JoinOffer, JoinedEnds, NoService, TlsFiles, Wire, WireEnds, WireLimits,
-        WireObjects, WireService, WireStreams, WireTimes, connect_tcp, greet_to_join,
-        pinned_client,
+        Dialer, JoinOffer, JoinedEnds, Offer, TlsFiles, Wire, WireEnds, WireLimits, WireObjects,
+        WireStreams, WireTimes, connect_tcp, greet_to_join, pinned_client,
     },
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -105,7 +104,7 @@ fn quoted_for_shell(word: &str) -> String {
 /// # Errors
 /// [`ErrorKind::Unreachable`] if ssh fails, [`ErrorKind::Unsupported`] without this version of fullbore there; those of the other host.
 pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Result<WireObjects> {
-    let wire = connect_to(host, settings, Arc::new(NoService))?;
+    let wire = connect_to(host, settings, Offer::none())?;
     let name = format!("ssh://{host}{}", path.display());
     Arc::new(wire).objects(path.as_os_str(), &name)
 }
@@ -129,8 +128,12 @@ pub fn connect_to_peer() -> Result<Wire> {
         input: copy()?,
         output: copy()?,
     };
-    let service = Arc::new(NoService);
-    Wire::connect(streams, "the other host", service, WireTimes::default())
+    Wire::connect(
+        streams,
+        "the other host",
+        Offer::none(),
+        WireTimes::default(),
+    )
 }
 
 /// What the process offers that has started this one.
@@ -141,21 +144,17 @@ pub(super) fn peer_objects(name: &str) -> Result<WireObjects> {
     Arc::new(connect_to_peer()?).objects(OsStr::new(""), name)
 }
 
-/// A connection to another host, over which it is offered a service.
+/// A connection to another host, over which it is offered services.
 ///
 /// # Errors
 /// As `connect`.
-pub fn connect_to(
-    host: &str,
-    settings: &HostSettings,
-    service: Arc<dyn WireService>,
-) -> Result<Wire> {
+pub fn connect_to(host: &str, settings: &HostSettings, offer: Offer) -> Result<Wire> {
     let way = SshWay::new(host, settings)?;
-    let wire = match way.connect(settings, service.clone()) {
+    let wire = match way.connect(settings, offer.clone()) {
         Err(error) if settings.installs && error.kind == ErrorKind::Unsupported => {
             let copy = ProgramCopy::of_this_program()?;
             copy.install(way.command(&[]), &way.peer)?;
-            way.connect(settings, service)?
+            way.connect(settings, offer)?
         }
         connected => connected?,
     };
@@ -207,11 +206,11 @@ impl SshWay {
         command
     }
 
-    fn connect(&self, settings: &HostSettings, service: Arc<dyn WireService>) -> Result<Wire> {
+    fn connect(&self, settings: &HostSettings, offer: Offer) -> Result<Wire> {
         let times = WireTimes::default();
         let (ends, mut child) = self.start(&times)?;
         let limits = settings.limits.clone();
-        let wire = Wire::greet(ends, &self.peer, service, &times, limits);
+        let wire = Wire::greet(ends, &self.peer, offer, &times, limits);
         match wire {
             Ok(wire) => Ok(wire.keeping(Box::new(child))),
             Err(error) => Err(explained(

@@ -93,7 +93,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         filter: Default::default(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore_engine::restore::Overwrite::Never,
+        into: fullbore_engine::restore::RestoreInto::Empty,
         keep_going: false,
         numeric_owner: false,
         postgres: Default::default(),
@@ -101,6 +101,7 @@ pub fn plan(from: &Path, to: &Path) -> Restore {
         memory: 1 << 27,
         fetch_words: Vec::new(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! What the programs of tests share: runs of the real program, trees, backups made by hand, and the servers that tests need.
 
-#![allow(missing_docs)]
-
 pub mod fake_gcs;
 pub mod fault_proxy;
 pub mod fixture;

@@ -1,6 +1,6 @@
 //! A pool of connections with one session of the server, which clients have one after the other, as pgbouncer's. It stays when they go.
 
-#![allow(missing_docs, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::{
     io::{Read, Write},

@@ -11,7 +11,6 @@ use std::{
     sync::Mutex,
 };
 
-/// The commands that run.
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Ends all commands whose output is read, because this process ends. May be called at any time.
@@ -40,6 +39,7 @@ impl CommandOutput {
         let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
         let failed = |e| Error::io(format!("could not run {program:?}"), e);
         let mut command = Command::new(program);
+        // The command of a user needs neither the passphrase nor the keys of a store.
         let command = without_secrets(&mut command);
         let command = command.args(words.iter().skip(1)).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;

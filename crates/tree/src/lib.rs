@@ -5,6 +5,7 @@
 
 pub mod command_output;
 pub mod far;
+pub mod file_rules;
 pub mod patterns;
 pub mod read;
 pub mod stdin;

@@ -3,7 +3,6 @@
 use crate::patterns::Patterns;
 use fullbore_format::error::quoted;
 
-/// Patterns that are named.
 const NAMED: usize = 10;
 
 /// Returns a warning about the patterns that matched nothing in a scan that is complete. Those that

@@ -237,6 +237,7 @@ pub fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::message::{Call, CallAnswer, MAX_VALUES, decode};
+    use crate::{object_call::ObjectCall, service::ServiceNumber};
     use proptest::prelude::*;
 
     fn framed(message: &Message, data: &[u8]) -> Vec<u8> {
@@ -249,11 +250,14 @@ mod tests {
     fn frames_are_read_as_they_were_written_and_one_that_is_cut_is_an_error() {
         let message = Message::Call {
             id: 7,
-            call: Call::ReadAt {
-                key: "a/b".into(),
-                offset: u64::MAX,
-                len: 1,
-            },
+            call: Call::new(
+                ServiceNumber::OBJECTS,
+                encode(&ObjectCall::ReadAt {
+                    key: "a/b".into(),
+                    offset: u64::MAX,
+                    len: 1,
+                }),
+            ),
             following: None,
         };
         let bytes = [
@@ -326,7 +330,7 @@ mod tests {
             byte in any::<u8>(),
             bytes in any::<u64>(),
         ) {
-            let message = Message::Answer { id: bytes, answer: CallAnswer::Put(Some(bytes.to_string())) };
+            let message = Message::Answer { id: bytes, answer: CallAnswer::Done(bytes.to_be_bytes().to_vec().into()) };
             let mut encoded = encode(&message);
             prop_assert_eq!(decode::<Message>(&encoded, MAX_VALUES).unwrap(), message);
             let at = at.index(encoded.len());

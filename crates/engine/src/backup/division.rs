@@ -111,7 +111,7 @@ impl Division {
             device,
             kind: String::new(),
         });
-        if place.is_dir && !rules.one_file_system {
+        if place.is_dir && !rules.files.one_file_system {
             self.add_mounts(at, &place.real, split, rules)?;
         }
         Ok(())

@@ -11,12 +11,13 @@ use fullbore_format::{
 use fullbore_pipeline::source::Source;
 use fullbore_platform as platform;
 use fullbore_postgres::stopped;
-use fullbore_storage::wire::{AskTopic, MAX_ANSWER_BYTES, Wire};
+use fullbore_storage::wire::{MAX_ANSWER_BYTES, ServiceNumber, Wire};
 use fullbore_tree::{
     far::{
         FarOrigin, OpenedSources, ServedSources, SourceChannel, far_host_name, far_warnings,
         open_far,
     },
+    file_rules::FileRules,
     read::Own,
 };
 use minicbor::{Decode, Encode, bytes::ByteVec};
@@ -44,7 +45,7 @@ impl SourceChannel for WireChannel {
     fn ask(&self, question: &[u8]) -> Result<Vec<u8>> {
         self.0
             .peer()
-            .ask(AskTopic::Files, question, MAX_ANSWER_BYTES)
+            .ask(ServiceNumber::FILES, question, MAX_ANSWER_BYTES)
     }
 }
 
@@ -54,52 +55,36 @@ struct ScopeWords {
     #[n(0)]
     paths: Vec<ByteVec>,
     #[n(1)]
-    exclude: Vec<ByteVec>,
+    rules: FileRules,
     #[n(2)]
-    exclude_from: Vec<ByteVec>,
-    #[n(3)]
-    exclude_caches: bool,
-    #[n(4)]
-    exclude_if_present: Vec<ByteVec>,
-    #[n(5)]
     files_from: Option<ByteVec>,
-    #[n(6)]
+    #[n(3)]
     null: bool,
-    #[n(7)]
-    one_file_system: bool,
-    #[n(8)]
+    #[n(4)]
     full_paths: bool,
-    #[n(9)]
+    #[n(5)]
     looks_twice: bool,
     /// Does each device get its own stream?
-    #[n(10)]
+    #[n(6)]
     split: bool,
 }
 
-fn words<T: AsRef<std::ffi::OsStr>>(all: &[T]) -> Vec<ByteVec> {
-    let bytes = all.iter().map(|one| one.as_ref().as_bytes().to_vec());
-    bytes.map(Into::into).collect()
+fn path_word(path: &Path) -> ByteVec {
+    path.as_os_str().as_bytes().to_vec().into()
 }
 
-fn names<T: From<OsString>>(words: Vec<ByteVec>) -> Vec<T> {
-    let names = words
-        .into_iter()
-        .map(|word| OsString::from_vec(word.into()));
-    names.map(Into::into).collect()
+fn word_path(word: ByteVec) -> PathBuf {
+    OsString::from_vec(word.into()).into()
 }
 
 impl ScopeWords {
     fn of(scope: &Scope, split: bool) -> Self {
         let list = scope.files_from.as_ref();
         Self {
-            paths: words(&scope.paths),
-            exclude: words(&scope.exclude),
-            exclude_from: words(&scope.exclude_from),
-            exclude_caches: scope.exclude_caches,
-            exclude_if_present: words(&scope.exclude_if_present),
-            files_from: list.map(|list| list.as_os_str().as_bytes().to_vec().into()),
+            paths: scope.paths.iter().map(|path| path_word(path)).collect(),
+            rules: scope.rules.clone(),
+            files_from: list.map(|list| path_word(list)),
             null: scope.null,
-            one_file_system: scope.one_file_system,
             full_paths: scope.full_paths,
             looks_twice: scope.looks_twice,
             split,
@@ -108,22 +93,17 @@ impl ScopeWords {
 
     /// All files and directories that are read for the scope.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let lists = self.exclude_from.iter().chain(&self.files_from);
-        let words = self.paths.iter().chain(lists);
-        words.map(|word| PathBuf::from(OsString::from_vec(word.to_vec())))
+        let words = self.paths.iter().chain(&self.files_from).cloned();
+        let lists = self.rules.exclude_from.iter().map(PathBuf::from);
+        words.map(word_path).chain(lists)
     }
 
     fn scope(self) -> Scope {
-        let list = self.files_from;
         Scope {
-            paths: names(self.paths),
-            exclude: names(self.exclude),
-            exclude_from: names(self.exclude_from),
-            exclude_caches: self.exclude_caches,
-            exclude_if_present: names(self.exclude_if_present),
-            files_from: list.map(|list| PathBuf::from(OsString::from_vec(list.into()))),
+            paths: self.paths.into_iter().map(word_path).collect(),
+            rules: self.rules,
+            files_from: self.files_from.map(word_path),
             null: self.null,
-            one_file_system: self.one_file_system,
             full_paths: self.full_paths,
             looks_twice: self.looks_twice,
             on_excluded: None,

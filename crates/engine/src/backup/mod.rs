@@ -8,6 +8,7 @@
 pub mod changes;
 pub(crate) mod division;
 pub mod far_source;
+pub mod file_service;
 pub(crate) mod named_paths;
 pub mod paths;
 pub(crate) mod source;

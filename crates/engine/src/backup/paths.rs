@@ -15,11 +15,12 @@ use fullbore_platform::BlockedCalls;
 use fullbore_postgres::stopped;
 use fullbore_repository::writer;
 use fullbore_tree::{
+    file_rules::FileRules,
     patterns::{PatternPlace, Patterns},
     read::{ExclusionListener, Own, SourceTree, TopRole, TreeRules},
 };
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io::Read,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -31,20 +32,12 @@ use std::{
 pub struct Scope {
     /// Files and directories; one directory alone: its contents are the root of the backup.
     pub paths: Vec<PathBuf>,
-    /// Patterns as in .gitignore; what matches is left out.
-    pub exclude: Vec<OsString>,
-    /// Files with such patterns; those of `exclude` come after them.
-    pub exclude_from: Vec<PathBuf>,
-    /// Whether the contents of directories with a CACHEDIR.TAG are left out.
-    pub exclude_caches: bool,
-    /// Names of files: the contents of a directory that holds one are left out.
-    pub exclude_if_present: Vec<OsString>,
+    /// Which of them are left out.
+    pub rules: FileRules,
     /// File with the only names to back up, one a line; `-` for standard input.
     pub files_from: Option<PathBuf>,
     /// Whether the names of `files_from` end in NUL.
     pub null: bool,
-    /// Whether other file systems are left out.
-    pub one_file_system: bool,
     /// Whether each path is stored under its whole path.
     pub full_paths: bool,
     /// Whether the next backup compares less than the inodes.
@@ -67,40 +60,36 @@ pub struct OpenedPaths {
     pub warnings: Vec<String>,
 }
 
+/// Returns an option with its value, which may be no text.
+fn option_text(name: &str, value: &OsStr) -> String {
+    match value.to_str() {
+        Some(text) => format!("{name} {text}"),
+        None => format!("{name} {}", value.as_bytes().escape_ascii()),
+    }
+}
+
 impl Scope {
     /// Returns the options that exclude entries.
     pub fn left_out(&self) -> Vec<String> {
-        let option = |name: &str, value: &OsStr| match value.to_str() {
-            Some(text) => format!("{name} {text}"),
-            None => format!("{name} {}", value.as_bytes().escape_ascii()),
-        };
-        let each = |name: &str, values: &[OsString]| -> Vec<String> {
-            values.iter().map(|value| option(name, value)).collect()
-        };
-        let file = |name: &str, path: &PathBuf| option(name, path.as_os_str());
+        let rules = &self.rules;
+        let list = self.files_from.iter();
+        let mut options: Vec<_> = list
+            .map(|path| option_text("--files-from", path.as_os_str()))
+            .collect();
+        for (name, values) in [
+            ("--exclude", &rules.exclude),
+            ("--exclude-from", &rules.exclude_from),
+            ("--exclude-if-present", &rules.exclude_if_present),
+        ] {
+            options.extend(values.iter().map(|value| option_text(name, value)));
+        }
         let flags = [
-            (self.exclude_caches, "--exclude-caches"),
-            (self.one_file_system, "--one-file-system"),
+            (rules.exclude_caches, "--exclude-caches"),
+            (rules.one_file_system, "--one-file-system"),
         ];
-        let flags = flags
-            .into_iter()
-            .filter(|(given, _)| *given)
-            .map(|(_, name)| name.to_owned());
-        let lists = self
-            .files_from
-            .iter()
-            .map(|path| file("--files-from", path));
-        let patterns = each("--exclude", &self.exclude).into_iter();
-        let patterns = patterns.chain(
-            self.exclude_from
-                .iter()
-                .map(|path| file("--exclude-from", path)),
-        );
-        lists
-            .chain(patterns)
-            .chain(each("--exclude-if-present", &self.exclude_if_present))
-            .chain(flags)
-            .collect()
+        let given = flags.into_iter().filter(|(is_given, _)| *is_given);
+        options.extend(given.map(|(_, name)| name.to_owned()));
+        options
     }
 
     /// Opens all paths. With `split`, each device gets its own stream.
@@ -110,7 +99,7 @@ impl Scope {
     pub fn open(&self, split: bool, walkers: usize, own: Own) -> Result<OpenedPaths> {
         let named = name_paths(&self.paths, self.full_paths)?;
         let patterns = self.patterns(&named)?;
-        let rules = Arc::new(self.rules(patterns, walkers, own));
+        let rules = Arc::new(self.tree_rules(patterns, walkers, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());
         let paths = named
             .iter()
@@ -161,7 +150,6 @@ impl Scope {
     }
 
     fn patterns(&self, named: &[NamedPath]) -> Result<Patterns> {
-        let lines: Vec<&[u8]> = self.exclude.iter().map(|line| line.as_bytes()).collect();
         let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec();
         let place = |NamedPath { at, name, place }: &NamedPath| PatternPlace {
             names: vec![
@@ -176,19 +164,13 @@ impl Scope {
             .filter(|one| one.place.is_dir)
             .map(place)
             .collect();
-        Patterns::read(&lines, &self.exclude_from, &places)
+        self.rules.patterns(&places)
     }
 
-    fn rules(&self, exclude: Patterns, walkers: usize, own: Own) -> TreeRules {
+    fn tree_rules(&self, exclude: Patterns, walkers: usize, own: Own) -> TreeRules {
         TreeRules {
+            files: self.rules.clone(),
             exclude,
-            exclude_caches: self.exclude_caches,
-            exclude_if_present: self
-                .exclude_if_present
-                .iter()
-                .map(|name| name.as_bytes().to_vec())
-                .collect(),
-            one_file_system: self.one_file_system,
             looks_twice: self.looks_twice,
             on_excluded: self.on_excluded,
             walkers,

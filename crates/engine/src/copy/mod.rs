@@ -23,6 +23,7 @@ pub mod near;
 pub(crate) mod plan;
 pub(crate) mod removal;
 pub mod rules;
+pub mod service;
 pub(crate) mod spool;
 pub(crate) mod work;
 

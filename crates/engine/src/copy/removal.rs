@@ -113,13 +113,13 @@ impl TreeRemoval {
     }
 
     fn is_below_mark(&self, path: &[u8]) -> bool {
-        let has_marks = self.rules.exclude_caches || !self.rules.exclude_if_present.is_empty();
-        has_marks && self.marks.leaves_out(path, false)
+        self.rules.files.has_marks() && self.marks.leaves_out(path, false)
     }
 
     /// Returns whether a directory is on another file system than the root, which is left out.
     fn is_beyond(&self, dir: &OwnedFd) -> bool {
-        self.rules.one_file_system && dir::stat_fd(dir).is_ok_and(|now| now.dev != self.device)
+        self.rules.files.one_file_system
+            && dir::stat_fd(dir).is_ok_and(|now| now.dev != self.device)
     }
 }
 

@@ -5,6 +5,7 @@ use fullbore_platform as platform;
 use fullbore_platform::dir;
 use fullbore_postgres::stopped;
 use fullbore_tree::{
+    file_rules::FileRules,
     patterns::{PatternPlace, Patterns},
     read::{Own, SourceTree, Top, TopRole, TreeRules},
 };
@@ -15,36 +16,22 @@ use std::{
     sync::Arc,
 };
 
-/// Rules for leaving out parts of a tree.
+/// Rules for leaving out parts of a tree, and the names of the tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct CopyRules {
-    /// Lines as in `.gitignore`.
+    /// Which files are left out. The side of the command line has read the files with patterns.
     #[n(0)]
-    pub exclude: Vec<ByteVec>,
+    pub files: FileRules,
     /// Names of the source that a pattern may begin with: absolute paths without the first `/`.
     #[n(1)]
     pub names: Vec<ByteVec>,
-    /// Whether to leave out the contents of directories with a valid `CACHEDIR.TAG`.
-    #[n(2)]
-    pub exclude_caches: bool,
-    /// Names that leave out the contents of the directory that holds them.
-    #[n(3)]
-    pub exclude_if_present: Vec<ByteVec>,
-    /// Whether to stay on one file system.
-    #[n(4)]
-    pub one_file_system: bool,
 }
 
 impl CopyRules {
-    /// Returns whether any rule leaves something out of a directory that exists on both sides.
-    pub fn may_leave_out(&self) -> bool {
-        !self.exclude.is_empty() || self.exclude_caches || !self.exclude_if_present.is_empty()
-    }
-
     /// Returns whether a directory that only the target has can be removed with all of its content:
     /// nothing in it can be left out.
     pub(super) fn removes_whole_directories(&self) -> bool {
-        !self.may_leave_out() && !self.one_file_system
+        !self.files.may_leave_out() && !self.files.one_file_system
     }
 
     /// Returns the rules for what is deleted from the target. With `delete_excluded`, only other
@@ -52,8 +39,11 @@ impl CopyRules {
     pub(super) fn of_deletion(&self, delete_excluded: bool) -> Self {
         match delete_excluded {
             true => Self {
-                one_file_system: self.one_file_system,
-                ..Self::default()
+                files: FileRules {
+                    one_file_system: self.files.one_file_system,
+                    ..FileRules::default()
+                },
+                names: Vec::new(),
             },
             false => self.clone(),
         }
@@ -68,13 +58,12 @@ impl CopyRules {
             names: self.names.iter().map(|name| name.to_vec()).collect(),
             at: Vec::new(),
         };
-        let lines: Vec<&[u8]> = self.exclude.iter().map(|line| &line[..]).collect();
-        let no_files: [&Path; 0] = [];
-        Ok(LeftOutPatterns(Patterns::read(
-            &lines,
-            &no_files,
-            &[place],
-        )?))
+        // A path of the other side must not be read on this one.
+        let files = FileRules {
+            exclude_from: Vec::new(),
+            ..self.files.clone()
+        };
+        files.patterns(&[place]).map(LeftOutPatterns)
     }
 
     /// Opens the directory at `root` as a source; objects of `own` are not entered.
@@ -85,14 +74,8 @@ impl CopyRules {
         let opened = dir::open_root(root);
         let opened = opened.map_err(|e| Error::io(format!("could not open {root:?}"), e))?;
         let rules = TreeRules {
+            files: self.files.clone(),
             exclude: self.patterns()?.0,
-            exclude_caches: self.exclude_caches,
-            exclude_if_present: self
-                .exclude_if_present
-                .iter()
-                .map(|name| name.to_vec())
-                .collect(),
-            one_file_system: self.one_file_system,
             looks_twice: false,
             on_excluded: None,
             walkers: platform::cores().get().clamp(2, 8),

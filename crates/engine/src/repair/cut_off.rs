@@ -2,7 +2,7 @@
 //!
 //! Such a file counts as not captured, and so do its other names.
 
-use super::{give_up::without, root::FoundPage};
+use super::{found_page::FoundPage, give_up::without};
 use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::Result,

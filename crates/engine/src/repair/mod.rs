@@ -12,6 +12,7 @@
 
 pub(crate) mod cluster_facts;
 pub(crate) mod cut_off;
+mod found_page;
 pub(crate) mod frame_index;
 pub(crate) mod give_up;
 mod rely;

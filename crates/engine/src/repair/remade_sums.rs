@@ -5,7 +5,7 @@
 //! bytes are damaged, and the checksums of the segment's parts are computed again from the present
 //! bytes. Otherwise every later check would report damage that harms no file.
 
-use super::{frame_index::FrameIndex, root::sum};
+use super::{found_page::sum, frame_index::FrameIndex};
 use fullbore_format::{
     error::Result,
     page::{FrameAt, SegmentId},

@@ -5,14 +5,19 @@
 //! Checksums of stored parts are computed again, from the present bytes. This module writes no
 //! object.
 
-use super::{cluster_facts, cut_off, frame_index::FrameIndex, totals::describe};
+use super::{
+    cluster_facts, cut_off,
+    found_page::{FoundPage, sum},
+    frame_index::FrameIndex,
+    totals::describe,
+};
 use fullbore_format::{
-    digest::{Crc64, hex},
+    digest::hex,
     entry::order,
     error::{Error, Result},
     layout,
     page::{ManifestPage, SegmentId},
-    root::{BackupOptions, FORMAT, PART_BYTES, Root, Segment, SourceInfo},
+    root::{BackupOptions, FORMAT, Root, Segment, SourceInfo},
     segment::{Label, SERVICE_HEADER_BYTES, Service},
     segment_reader::SegmentReader,
     sizes,
@@ -43,20 +48,6 @@ pub(crate) struct RebuiltRoot {
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
     /// The permanent losses, in words.
     pub(crate) notes: Vec<String>,
-}
-
-/// A page that was found.
-pub(crate) struct FoundPage {
-    pub(crate) stream: u32,
-    pub(crate) segment: u32,
-    pub(crate) offset: u64,
-    /// Its place in the order: the bytes of the segment before it, or before the page that precedes
-    /// it in the manifest.
-    pub(crate) order: u64,
-    pub(crate) stored: Vec<u8>,
-    pub(crate) page: ManifestPage,
-    /// Whether the segment has a copy of it.
-    pub(crate) is_copied: bool,
 }
 
 /// The facts from the segments of a backup.
@@ -333,25 +324,6 @@ fn segment(
         plain_bytes,
         parts,
     })
-}
-
-/// Returns the length of a segment, and the CRC-64 of each part of its stored bytes.
-///
-/// # Errors
-/// Errors of the system.
-pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64, String)> {
-    let len = store.len(object)?;
-    let (mut parts, mut buffer) = (String::new(), Vec::new());
-    let stored = store.sealing().stored_bytes(len);
-    for from in (0..stored).step_by(PART_BYTES as usize) {
-        let (mut crc, end) = (Crc64::default(), stored.min(from + PART_BYTES));
-        for at in (from..end).step_by(1 << 20) {
-            store.read_stored_at(object, at, (end - at).min(1 << 20) as usize, &mut buffer)?;
-            crc.update(&buffer);
-        }
-        parts.push_str(&format!("{:016x}", crc.value().0));
-    }
-    Ok((len, parts))
 }
 
 /// Reads the service frame at `at`. Returns whether it could be read, or is the filler of an unused

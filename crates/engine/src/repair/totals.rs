@@ -1,6 +1,6 @@
 //! Computes the totals of a rebuilt root from its pages: places, references, and counts.
 
-use super::root::FoundPage;
+use super::found_page::FoundPage;
 use fullbore_format::{
     digest::{Algorithm, Digest, hex},
     entry::{self, EntryKind},

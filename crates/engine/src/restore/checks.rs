@@ -1,6 +1,6 @@
 //! Checks before a restore: the requested paths exist, and the target is not the source.
 
-use super::Restore;
+use super::request::Restore;
 use fullbore_format::{
     entry::{EntryKind, EntryPath, is_within},
     error::{Error, ErrorKind, Result, quoted},

@@ -7,7 +7,7 @@
 //! divided into stretches, and a worker has all frames of one stretch, which may be many if the
 //! file has many small changes. The worker assembles the stretch, then hashes and writes it once.
 
-use super::RestoreRun;
+use super::run::RestoreRun;
 use crate::report::damage::{LEFT, frame_damage};
 use fullbore_format::{
     digest::Digest,
@@ -49,7 +49,7 @@ struct RestoreWorker {
 impl RestoreRun<'_> {
     /// Runs the first pass: restores everything except hard links and the metadata of directories.
     pub(super) fn content(&self, limit: &WorkerLimit<'_>) -> Result<()> {
-        if self.selection.is_everything() && self.cluster.restores_all_databases() {
+        if self.selection.is_everything() && self.rules.restores_all() {
             self.meter
                 .total_bytes
                 .store(self.archive.root.totals.bytes, Relaxed);

@@ -4,7 +4,7 @@
 //! new link changes the times of its directory, and the mode of the directory may forbid access.
 //! The worker that completes the last entry a directory waits for also finishes that directory.
 
-use super::RestoreRun;
+use super::run::RestoreRun;
 use crate::report::skipped::link_to_skipped_file;
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, order, split},
@@ -99,7 +99,7 @@ impl RestoreRun<'_> {
         match item.entry.kind {
             EntryKind::Directory => item.state != EntryState::Vanished,
             EntryKind::HardLink(_) => {
-                item.state.is_stored() && !self.cluster.leaves_out(&item.entry.path)
+                item.state.is_stored() && !self.rules.leaves_out(&item.entry.path)
             }
             _ => false,
         }

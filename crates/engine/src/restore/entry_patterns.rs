@@ -1,6 +1,9 @@
 //! Patterns that choose entries of a restore.
 
-use super::Restore;
+use super::{
+    cluster::refusals::refuse_patterns,
+    request::{EntryPatterns, Restore},
+};
 use fullbore_format::{
     entry::{EntryKind, EntryPath, is_within, split},
     error::{Error, ErrorKind, Result},
@@ -9,15 +12,6 @@ use fullbore_format::{
 use fullbore_repository::archive::{Archive, Selection, source_paths::selection_in};
 use fullbore_tree::patterns::{PatternPlace, Patterns};
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
-
-/// Patterns as in `.gitignore`, from the root of the backup.
-#[derive(Debug, Clone, Default)]
-pub struct EntryPatterns {
-    /// Only entries that one of these matches, and those below them; empty for all.
-    pub include: Vec<OsString>,
-    /// Entries that are not restored, nor those below them.
-    pub exclude: Vec<OsString>,
-}
 
 impl EntryPatterns {
     /// Refuses patterns where only a stream is read.
@@ -44,12 +38,7 @@ impl Restore {
         if include.is_empty() && exclude.is_empty() {
             return Ok(paths);
         }
-        if archive.root.postgres.is_some() {
-            let what = "cannot restore a cluster with --include or --exclude";
-            return Err(Error::new(ErrorKind::Usage, what)
-                .because("a server needs all of its files")
-                .hint("--database restores one database"));
-        }
+        refuse_patterns(archive)?;
         let selection = if include.is_empty() {
             paths
         } else {

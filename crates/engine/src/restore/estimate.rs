@@ -5,8 +5,10 @@
 //! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
-    MissingParts, Restore, check_paths_exist,
+    checks::check_paths_exist,
     cluster::{self, choose_backup},
+    request::Restore,
+    rules::{EntryFate, EntryRules},
 };
 use fullbore_format::{
     digest::{Algorithm, piece},
@@ -23,14 +25,11 @@ use fullbore_platform::{
     },
     write::{anonymous_file, fsync, pwrite_all},
 };
-use fullbore_postgres::restore::{
-    plan::{ClusterPlan, Fate},
-    recovery::RecoveryFacts,
-};
 use fullbore_repository::archive::unnamed_losses;
 use fullbore_repository::archive::{
     Archive, Selection,
     frame_reader::FrameReader,
+    missing::MissingParts,
     schedule::{self, JobPlanner},
 };
 use serde::Serialize;
@@ -156,8 +155,7 @@ impl EstimateRequest {
             let what = "cannot estimate a restore from standard input: the estimate would have to read all of it";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        let archive =
-            choose_backup::open_chosen(&self.restore, self.restore.overwrite.is_allowed())?;
+        let archive = choose_backup::open_chosen(&self.restore, self.restore.into.overwrites())?;
         let selection = self.restore.selection(&archive)?;
         check_paths_exist(&archive, &selection, self.restore.keep_going)?;
         let workers = self.restore.workers;
@@ -182,14 +180,14 @@ impl EstimateRequest {
         selection: &Selection,
         contract: RestoreEstimate,
     ) -> Result<(RestoreEstimate, DecodeSample)> {
-        let plan = self.plan(archive)?;
+        let rules = cluster::rules_of_estimate(&self.restore, archive)?;
         let mut count = JobTotals {
             contract,
             opened: HashSet::new(),
             sample: DecodeSample::default(),
         };
         let mut linked = HashSet::new();
-        let is_restored = |path: &[u8]| selection.takes(path) && !plan.leaves_out(path);
+        let is_restored = |path: &[u8]| selection.takes(path) && !rules.leaves_out(path);
         let mut entries = 0;
         let mut files = 0;
         let mut lacking = MissingParts::new(unnamed_losses::loss_affects(archive, selection)?);
@@ -198,7 +196,7 @@ impl EstimateRequest {
             Ok(())
         });
         for item in archive.records(selection, false) {
-            let Some(item) = restored_record(&plan, item?, &mut lacking) else {
+            let Some(item) = restored_record(&*rules, item?, &mut lacking) else {
                 continue;
             };
             entries += u64::from(item.from == 0);
@@ -219,36 +217,20 @@ impl EstimateRequest {
         };
         Ok((contract, count.sample))
     }
-
-    /// Returns the rules for the files of a cluster, as far as they decide which files are
-    /// restored.
-    fn plan(&self, archive: &Archive) -> Result<ClusterPlan> {
-        let Some(facts) = &archive.root.postgres else {
-            return cluster::check_not_postgres(&self.restore).map(|()| ClusterPlan::default());
-        };
-        let known = RecoveryFacts {
-            stopped: archive.root.captured_at(),
-            is_all: true,
-            restore_command: true,
-            primary: true,
-            ..RecoveryFacts::default()
-        };
-        ClusterPlan::new(&self.restore.postgres, facts, &known)
-    }
 }
 
 /// Returns the record as it is restored, or `None` if it is left out.
 fn restored_record(
-    plan: &ClusterPlan,
+    rules: &dyn EntryRules,
     item: PageItem,
     lacking: &mut MissingParts,
 ) -> Option<PageItem> {
-    match plan.fate(&item.entry.path) {
-        Fate::Restored => {
+    match rules.fate(&item.entry.path) {
+        EntryFate::Restored => {
             lacking.note(&item);
             Some(item)
         }
-        Fate::Emptied if item.from == 0 => Some(item.without_content()),
+        EntryFate::Emptied if item.from == 0 => Some(item.without_content()),
         _ => None,
     }
 }

@@ -1,6 +1,9 @@
 //! Existing files of a target: which of them a restore may replace.
 
-use super::Restore;
+use super::{
+    plan::RestorePlan,
+    request::{Restore, RestoreInto},
+};
 use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
@@ -12,29 +15,16 @@ use fullbore_platform::{
     queue::Locked,
 };
 use fullbore_repository::archive::{Archive, Selection};
-use fullbore_tree::write::{
-    layout::{TargetLayout, is_vacant},
-    writer::TargetWriter,
-};
+use fullbore_tree::write::{layout::is_vacant, writer::TargetWriter};
 use std::{collections::HashSet, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Mutex};
 
 /// Which existing files a restore replaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Overwrite {
-    /// None: the target is empty, or what is restored is not there.
-    #[default]
-    Never,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplacedFiles {
+    Nothing,
     /// Those that are not newer than in the backup.
     Older,
-    /// All.
     All,
-}
-
-impl Overwrite {
-    /// Returns whether any are replaced.
-    pub fn is_allowed(self) -> bool {
-        self != Self::Never
-    }
 }
 
 /// The files of a target that stay because they are newer than in the backup.
@@ -45,9 +35,9 @@ pub(super) struct NewerFiles {
 }
 
 impl NewerFiles {
-    pub(super) fn of(overwrite: Overwrite) -> Self {
+    pub(super) fn of(replaced: ReplacedFiles) -> Self {
         Self {
-            is_kept: overwrite == Overwrite::Older,
+            is_kept: replaced == ReplacedFiles::Older,
             paths: Mutex::default(),
         }
     }
@@ -93,24 +83,21 @@ impl Restore {
     ///
     /// # Errors
     /// [`ErrorKind::Exists`] if something is there; errors of pages, and of the system.
-    pub(super) fn overwrite_in(
-        &self,
-        archive: &Archive,
-        selection: &Selection,
-        layout: &TargetLayout,
-    ) -> Result<Overwrite> {
-        let is_tree = archive.root.postgres.is_none();
-        match self.overwrite {
-            Overwrite::Older if !is_tree => Ok(Overwrite::All),
-            Overwrite::Never if is_tree && !self.paths.is_empty() => {
-                if is_vacant(&layout.root)? {
-                    return Ok(Overwrite::Never);
-                }
-                self.check_nothing_there(archive, selection)?;
-                // A file that another program makes meanwhile is newer, and stays.
-                Ok(Overwrite::Older)
+    pub(super) fn replaced_files(&self, plan: &RestorePlan) -> Result<ReplacedFiles> {
+        let is_one = plan.rules.are_used_as_one();
+        match self.into {
+            RestoreInto::Delta { .. } | RestoreInto::Overwrite { newer: true } => {
+                Ok(ReplacedFiles::All)
             }
-            overwrite => Ok(overwrite),
+            RestoreInto::Overwrite { newer: false } if is_one => Ok(ReplacedFiles::All),
+            RestoreInto::Overwrite { newer: false } => Ok(ReplacedFiles::Older),
+            RestoreInto::Empty if is_one || self.paths.is_empty() => Ok(ReplacedFiles::Nothing),
+            RestoreInto::Empty if is_vacant(&plan.layout.root)? => Ok(ReplacedFiles::Nothing),
+            RestoreInto::Empty => {
+                self.check_nothing_there(&plan.archive, &plan.selection)?;
+                // A file that another program makes meanwhile is newer, and stays.
+                Ok(ReplacedFiles::Older)
+            }
         }
     }
 

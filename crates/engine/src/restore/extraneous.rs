@@ -6,6 +6,7 @@
 //! points. A mount point for which the backup has an empty directory is kept with its content,
 //! because the backup excluded the mounted file system. Changes nothing.
 
+use super::plan::RestorePlan;
 use fullbore_format::{
     entry::{self, EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
@@ -15,14 +16,10 @@ use fullbore_platform::{
     dir::{self, FileKind, LOST_AND_FOUND, Stat, open_dir, open_root},
     tree_walk::{Visit, descend},
 };
-use fullbore_postgres::restore::plan::ClusterPlan;
-use fullbore_repository::archive::{Archive, Selection};
+use fullbore_repository::archive::Selection;
 use fullbore_tree::{
     patterns::Patterns,
-    write::{
-        deletion_limit::PlannedDeletions,
-        layout::{TargetLayout, TargetMount},
-    },
+    write::{deletion_limit::PlannedDeletions, layout::TargetMount},
 };
 use std::{
     collections::{BTreeSet, HashSet},
@@ -51,13 +48,14 @@ pub(crate) struct ExtraneousFiles {
 /// [`ErrorKind::Corrupt`] for a damaged page, because the expected files are unknown then.
 /// [`ErrorKind::Exists`] if a path that must be kept blocks a path of the backup. Errors of the
 /// system.
-pub(crate) fn find_extraneous(
-    archive: &Archive,
-    selection: &Selection,
-    plan: &ClusterPlan,
-    layout: &TargetLayout,
-    never: &Patterns,
-) -> Result<ExtraneousFiles> {
+pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<ExtraneousFiles> {
+    let RestorePlan {
+        archive,
+        selection,
+        rules,
+        layout,
+        ..
+    } = plan;
     let mut places = Vec::new();
     for (at, path) in std::iter::once((&b""[..], &layout.root))
         .chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
@@ -85,7 +83,7 @@ pub(crate) fn find_extraneous(
         let item = item.map_err(|e| {
             e.detail("nothing is removed, because the list of files in the backup is incomplete")
         })?;
-        if item.from == 0 && !plan.leaves_out(&item.entry.path) {
+        if item.from == 0 && !rules.leaves_out(&item.entry.path) {
             walk.expect(
                 &item.entry.path,
                 matches!(item.entry.kind, EntryKind::Directory),
@@ -95,6 +93,22 @@ pub(crate) fn find_extraneous(
     }
     walk.leave(|_| false)?;
     Ok(walk.found)
+}
+
+/// Refuses a target whose other files would be used with those of the backup.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] for the first of them in order; those of [`find_extraneous`].
+pub(crate) fn refuse_leftovers(plan: &RestorePlan) -> Result<()> {
+    if !plan.rules.refuses_leftovers() {
+        return Ok(());
+    }
+    let mut paths = find_extraneous(plan, &Patterns::default())?.paths;
+    paths.sort_unstable();
+    let mut errors = paths
+        .iter()
+        .filter_map(|path| plan.rules.leftover_error(path));
+    errors.next().map_or(Ok(()), Err)
 }
 
 struct ExtraWalk<'a> {

@@ -19,26 +19,21 @@ mod entry_patterns;
 pub mod estimate;
 pub(crate) mod existing;
 pub(crate) mod extraneous;
+pub(crate) mod plan;
 pub mod preview;
+mod request;
+pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod tar_stream;
 
-pub use fullbore_repository::archive::missing::MissingParts;
-
-use crate::report::{
-    damage::{Damage, Report},
-    skipped::SkippedEntries,
-};
-use checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source, selected_paths};
+use crate::report::{damage::Report, skipped::SkippedEntries};
+use checks::selected_paths;
 use cluster::choose_backup;
-use delta::{Delta, DeltaChanges};
-pub use entry_patterns::EntryPatterns;
-use existing::NewerFiles;
-pub use existing::Overwrite;
-use extraneous::ExtraneousFiles;
+use delta::Delta;
+use existing::{NewerFiles, ReplacedFiles};
+use extraneous::refuse_leftovers;
 use fullbore_format::{
     digest::Algorithm,
-    entry::EntryPath,
     error::{Error, Result},
     root::Root,
     text::source_text,
@@ -46,23 +41,20 @@ use fullbore_format::{
 use fullbore_pipeline::{ordered::Permits, workers::WorkerLimit};
 use fullbore_platform as platform;
 use fullbore_platform::{metrics::meter::Meter, queue::Locked};
-use fullbore_postgres::restore::plan as postgres;
-use fullbore_repository::archive::unnamed_losses;
 use fullbore_repository::{
-    archive::Archive,
+    archive::{Archive, missing::MissingParts},
     open::{OpenedFrom, open_any},
-    select::BackupFilter,
 };
-use fullbore_storage::Storages;
 use fullbore_tree::write::{
-    layout::{TargetLayout, TargetMount},
+    layout::TargetLayout,
     tree::{TargetOptions, TargetTree},
 };
+use plan::RestorePlan;
+pub use request::{DeltaChanges, EntryPatterns, ExtraDeletion, Restore, RestoreInto, Summary};
+use rules::WrittenParts;
 use run::RestoreRun;
 use std::{
-    ffi::OsString,
     num::NonZeroUsize,
-    path::PathBuf,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Instant,
 };
@@ -72,92 +64,14 @@ const RETRY_HINT: &str = "when that path can be written, run the same command ag
 const RETRY_OVERWRITE_HINT: &str =
     "when that path can be written, run the same command again with --overwrite=all";
 
-/// The backup to restore, the target, and the options of the restore.
-#[derive(Debug, Clone)]
-pub struct Restore {
-    /// How storages are reached.
-    pub storages: Storages,
-    /// `FROM[@BACKUP]`, or `-` for a tar on standard input.
-    pub from: OsString,
-    /// Selects the backups of which the latest is restored.
-    pub filter: BackupFilter,
-    /// The target directory.
-    pub to: PathBuf,
-    /// Paths in the backup; empty for everything.
-    pub paths: Vec<Vec<u8>>,
-    /// Patterns that choose among them.
-    pub patterns: EntryPatterns,
-    /// Whether the target may hold files already, and which of them are replaced.
-    pub overwrite: Overwrite,
-    /// Whether the restore continues after damage and restores every undamaged file.
-    pub keep_going: bool,
-    /// Whether owners are restored by number instead of by name.
-    pub numeric_owner: bool,
-    /// Options that only the restore of a PostgreSQL cluster has.
-    pub postgres: postgres::ClusterOptions,
-    /// Number of threads that decode and digest at once.
-    pub workers: NonZeroUsize,
-    /// Memory limit of all buffers together, in bytes.
-    pub memory: u64,
-    /// The words of a command that fetches WAL: the program, then the options with which it reaches this repository.
-    pub fetch_words: Vec<OsString>,
-    /// Called before the first write, with the directories outside of the target that the restore
-    /// writes to.
-    pub say_elsewhere: fn(&[TargetMount]),
-}
-
-/// The outcome of a restore.
-#[derive(Debug, Default)]
-pub struct Summary {
-    /// ID of the backup; empty for a foreign tar.
-    pub id: String,
-    /// Source of the backup; empty for a stream without metadata.
-    pub source: String,
-    /// Start time of the backup, as RFC 3339.
-    pub time: String,
-    /// The requested paths, in their order; empty if everything was requested.
-    pub paths: Vec<EntryPath>,
-    /// The requested databases; empty for a whole cluster and for other backups.
-    pub databases: Vec<String>,
-    /// Number of entries that were restored or tried.
-    pub entries: u64,
-    /// Whether the manifest has digests to check files against.
-    pub digested: bool,
-    /// Notes on parts that could not be restored and are no failure, one line for each reason.
-    pub notes: Vec<String>,
-    /// Steps for the user to take now, one line each.
-    pub next: Vec<String>,
-    /// Number of steps, from the start of `next`, that must precede the start of the server.
-    pub needed: usize,
-    /// Damage that cost files; only with `keep_going`.
-    pub damage: Vec<Damage>,
-    /// Parts that the backup itself does not hold as they were.
-    pub lacking: MissingParts,
-    /// Counts of a restore into existing files.
-    pub changes: Option<DeltaChanges>,
-    /// Wall-clock time in seconds.
-    pub seconds: f64,
-}
-
-impl Summary {
-    /// Returns 4 if something is damaged, 3 if the backup does not hold everything as it was, else
-    /// 0.
-    pub fn exit_code(&self) -> u8 {
-        match (self.damage.is_empty(), self.lacking.is_empty()) {
-            (false, _) => 4,
-            (true, false) => 3,
-            (true, true) => 0,
-        }
-    }
-}
-
 impl Restore {
-    /// Returns the root of the backup that is restored, into an existing tree or not.
+    /// Returns the root of the backup that is restored.
     ///
     /// # Errors
     /// Those of choosing and opening it.
-    pub fn chosen_root(&self, in_place: bool) -> Result<Root> {
-        Ok(choose_backup::open_chosen(self, in_place)?.root)
+    pub fn chosen_root(&self) -> Result<Root> {
+        let is_in_place = self.into.is_in_place();
+        Ok(choose_backup::open_chosen(self, is_in_place)?.root)
     }
 
     /// Restores the backup or the stream that `from` names.
@@ -165,8 +79,10 @@ impl Restore {
     /// # Errors
     /// Every error that ends a restore; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) for damage without `keep_going`.
     pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        if let Some(archive) = choose_backup::choose_of_cluster(self, self.overwrite.is_allowed())?
-        {
+        if matches!(self.into, RestoreInto::Delta { .. }) {
+            return self.run_archive(self.open_for_delta()?, meter);
+        }
+        if let Some(archive) = choose_backup::choose_of_cluster(self, self.into.is_in_place())? {
             return self.run_archive(archive, meter);
         }
         let opened = if self.from == "-" {
@@ -193,24 +109,22 @@ impl Restore {
     /// # Errors
     /// As [`Restore::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Summary> {
-        self.run_in(archive, meter, None)
-    }
-
-    /// Restores the backup; with `delta`, updates the files that the target already has.
-    pub(crate) fn run_in(
-        &self,
-        archive: Archive,
-        meter: &Meter,
-        delta: Option<&Delta<'_>>,
-    ) -> Result<Summary> {
         let start = Instant::now();
         archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
         let noted = report.clone();
         let archive = archive.warn_with(move |damage| noted.warn(damage));
-        let (run, extra) = self.prepare(archive, report, meter, delta)?;
+        let plan = RestorePlan::new(self, archive)?;
+        plan.check_source(self)?;
+        let extra = self.list_deletions(&plan)?;
+        refuse_leftovers(&plan)?;
+        let run = self.begin(plan, report, meter)?;
         let removed = run.remove_extraneous(&extra.paths)?;
-        self.write(&run, delta)?;
+        let delta = match self.into {
+            RestoreInto::Delta { .. } => Some(Delta::new()),
+            RestoreInto::Empty | RestoreInto::Overwrite { .. } => None,
+        };
+        self.write(&run, delta.as_ref())?;
         let changes = delta.map(|delta| delta.changes(removed));
         let summary = self.finish(run, extra.kept, changes)?;
         Ok(Summary {
@@ -219,77 +133,50 @@ impl Restore {
         })
     }
 
-    /// Plans and checks the restore, and opens the target. Also returns the files that do not
-    /// belong to the backup, if they are to be removed.
-    fn prepare<'a>(
+    /// Opens the target for what was planned.
+    fn begin<'a>(
         &self,
-        archive: Archive,
+        plan: RestorePlan,
         report: Arc<Report>,
         meter: &'a Meter,
-        delta: Option<&Delta<'_>>,
-    ) -> Result<(RestoreRun<'a>, ExtraneousFiles)> {
-        let selection = self.selection(&archive)?;
-        check_paths_exist(&archive, &selection, self.keep_going)?;
+    ) -> Result<RestoreRun<'a>> {
         platform::raise_open_files_limit();
-        let cluster = cluster::plan(self, &archive, &selection)?;
-        let layout = cluster::layout(self, &archive, &selection, &cluster);
-        refuse_target_in_source(self, &archive, &layout)?;
-        refuse_replacing_source(self, &archive, &selection, &layout)?;
-        let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        let extra = match delta {
-            None => ExtraneousFiles::default(),
-            Some(delta) => {
-                delta.list_deletions(&archive, &selection, &cluster, &layout, unnamed)?
-            }
-        };
-        cluster::refusals::refuse_leftovers(self, &archive, &selection, &cluster, &layout)?;
-        let overwrite = match delta {
-            Some(_) => Overwrite::All,
-            None => self.overwrite_in(&archive, &selection, &layout)?,
-        };
-        (self.say_elsewhere)(&layout.mounts);
-        let tree = Self {
-            overwrite,
-            ..self.clone()
-        }
-        .create_tree(&layout)?;
-        let permits = Permits::new(self.workers.min(self.workers_that_fit(&archive)));
-        let run = RestoreRun {
-            archive,
-            selection,
-            cluster,
+        let replaced = self.replaced_files(&plan)?;
+        (self.say_elsewhere)(&plan.layout.mounts);
+        let tree = self.create_tree(&plan.layout, replaced != ReplacedFiles::Nothing)?;
+        let permits = Permits::new(self.workers.min(self.workers_that_fit(&plan.archive)));
+        Ok(RestoreRun {
+            archive: plan.archive,
+            selection: plan.selection,
+            rules: plan.rules,
             tree,
             report,
             meter,
             permits,
             stand_ins: Mutex::default(),
-            lacking: Mutex::new(MissingParts::new(unnamed)),
+            lacking: Mutex::new(MissingParts::new(plan.unnamed)),
             absent: Mutex::default(),
             not_ours: Mutex::default(),
-            newer: NewerFiles::of(overwrite),
+            newer: NewerFiles::of(replaced),
             refused: SkippedEntries::default(),
-        };
-        Ok((run, extra))
+        })
     }
 
-    /// Writes everything except the last file of a cluster, and makes it durable.
-    fn write(&self, run: &RestoreRun<'_>, delta: Option<&Delta<'_>>) -> Result<()> {
+    /// Writes everything except the file that is placed last, and makes it durable.
+    fn write(&self, run: &RestoreRun<'_>, delta: Option<&Delta>) -> Result<()> {
         let fit = self.workers_that_fit(&run.archive);
         let limit = WorkerLimit::climbing(self.workers.min(fit), fit.get(), run.meter);
         match delta {
             None => run.content(&limit)?,
             Some(delta) => delta.content(run, &limit)?,
         }
-        cluster::write_files(&run.cluster, &run.archive, &run.tree, &run.report)?;
-        cluster::write_archived_wal(self, &run.cluster, &run.archive, &run.tree)?;
+        run.rules.write_files(&written_parts(run))?;
         let damaged = run.report.files();
-        if delta.is_none() && self.overwrite.is_allowed() {
+        if self.into.overwrites() {
             run.report_kept_files(&damaged)?;
         }
         run.links_and_directories(&limit, &damaged)?;
-        if let Some(info) = &run.archive.root.postgres {
-            cluster::new_forks::remove_forks(&self.to, &run.cluster, info, &run.tree)?;
-        }
+        run.rules.remove_files(&run.tree)?;
         run.tree.sync()
     }
 
@@ -304,11 +191,11 @@ impl Restore {
         kept: Vec<String>,
         changes: Option<DeltaChanges>,
     ) -> Result<Summary> {
-        let lacking = run.lacking.opened();
         let damage = run.report.damage();
         // A server must not start on an incomplete cluster, so its last file is left out.
-        let is_complete = run.refused.is_empty() && lacking.is_captured();
-        let closing = cluster::finish(self, &run.cluster, &run.archive, &run.tree, is_complete)?;
+        let is_complete = run.refused.is_empty() && run.lacking.locked().is_captured();
+        let closing = run.rules.finish(&run.tree, is_complete)?;
+        let lacking = run.lacking.opened();
         let mut notes = lacking.lines();
         if damage.is_empty()
             && let Some(error) = run.refused.into_error("backup", &run.tree)
@@ -316,7 +203,7 @@ impl Restore {
             notes.extend(kept);
             notes.extend(closing.notes);
             let error = notes.into_iter().fold(error, Error::detail);
-            let replaces = changes.is_some() || self.overwrite.is_allowed();
+            let replaces = self.into.is_in_place();
             return Err(with_retry_hint(error, closing.is_kept, replaces));
         }
         notes.extend(run.newer.line());
@@ -350,11 +237,11 @@ impl Restore {
     }
 
     /// Opens or creates the target tree.
-    pub(crate) fn create_tree(&self, layout: &TargetLayout) -> Result<Arc<TargetTree>> {
+    fn create_tree(&self, layout: &TargetLayout, overwrite: bool) -> Result<Arc<TargetTree>> {
         TargetTree::create(
             layout,
             TargetOptions {
-                overwrite: self.overwrite.is_allowed(),
+                overwrite,
                 numeric_owner: self.numeric_owner,
                 usual_parents: false,
                 whole_files: false,
@@ -386,4 +273,12 @@ fn with_retry_hint(error: Error, is_kept: bool, replaces: bool) -> Error {
     } else {
         RETRY_OVERWRITE_HINT
     })
+}
+
+fn written_parts<'a>(run: &'a RestoreRun<'_>) -> WrittenParts<'a> {
+    WrittenParts {
+        archive: &run.archive,
+        tree: &run.tree,
+        report: &run.report,
+    }
 }

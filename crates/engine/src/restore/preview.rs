@@ -1,6 +1,6 @@
 //! Lists what a restore would create and change. Nothing is written, and no content is read.
 
-use super::{Restore, checks::check_paths_exist, cluster::choose_backup};
+use super::{checks::check_paths_exist, cluster::choose_backup, request::Restore};
 use fullbore_format::{
     entry::{Device, Entry, EntryKind, EntryPath, Xattr},
     error::{Error, Result},

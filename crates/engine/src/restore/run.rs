@@ -1,16 +1,19 @@
 //! The shared state of a restore, and the planning of one entry.
 
-use super::{MissingParts, directories, existing::NewerFiles};
+use super::{
+    directories,
+    existing::NewerFiles,
+    rules::{EntryFate, EntryRules},
+};
 use crate::report::{damage::Report, skipped::SkippedEntries};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath},
-    error::{Error, Result, quoted},
+    error::{Error, Result},
     page::{EntryState, PageItem},
 };
 use fullbore_pipeline::ordered::Permits;
 use fullbore_platform::{metrics::meter::Meter, queue::Locked};
-use fullbore_postgres::restore::plan::{ClusterPlan, Fate};
-use fullbore_repository::archive::{Archive, Selection};
+use fullbore_repository::archive::{Archive, Selection, missing::MissingParts};
 use fullbore_tree::write::{tree::TargetTree, writer::TargetWriter};
 use std::{
     collections::{HashMap, HashSet},
@@ -21,8 +24,8 @@ use std::{
 pub(crate) struct RestoreRun<'a> {
     pub(crate) archive: Archive,
     pub(crate) selection: Selection,
-    /// The rules by which files of a cluster are restored, emptied or left out.
-    pub(super) cluster: ClusterPlan,
+    /// The rules by which entries are restored, emptied or left out.
+    pub(crate) rules: Box<dyn EntryRules>,
     pub(crate) tree: Arc<TargetTree>,
     pub(crate) report: Arc<Report>,
     pub(crate) meter: &'a Meter,
@@ -52,24 +55,19 @@ impl RestoreRun<'_> {
         writer: &mut TargetWriter,
         item: PageItem,
     ) -> Result<()> {
-        let item = match self.cluster.fate(&item.entry.path) {
-            Fate::Restored => {
+        let item = match self.rules.fate(&item.entry.path) {
+            EntryFate::Restored => {
                 self.lacking.locked().note(&item);
                 item
             }
-            Fate::Emptied if item.from == 0 => item.without_content(),
+            EntryFate::Emptied if item.from == 0 => item.without_content(),
             // The record is left out, or continues a file that is emptied already.
             _ => return Ok(()),
         };
         self.meter.entries.fetch_add(1, Relaxed);
-        if self.cluster.is_outside_server_directories(&item.entry.path) {
-            let what = format!(
-                "unexpected file in tablespace: {}",
-                quoted(&item.entry.path)
-            );
-            return self
-                .report
-                .add((Error::corrupt(what), vec![item.entry.path.clone()]));
+        if let Some(what) = self.rules.misplaced(&item.entry.path) {
+            let path = item.entry.path.clone();
+            return self.report.add((Error::corrupt(what), vec![path]));
         }
         match &item.entry.kind {
             // A directory that could not be listed still holds entries of other streams.
@@ -83,7 +81,7 @@ impl RestoreRun<'_> {
                 Ok(())
             }
             EntryKind::HardLink(target)
-                if self.selection.takes(target) && !self.cluster.leaves_out(target) =>
+                if self.selection.takes(target) && !self.rules.leaves_out(target) =>
             {
                 Ok(())
             }

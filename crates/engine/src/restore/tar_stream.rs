@@ -10,7 +10,11 @@
 //! are durable, and checked as far as a checksum covers them. A member that cannot be made is left
 //! out, and reported as an error after the rest is restored.
 
-use super::{Restore, Summary, cluster, selected_paths};
+use super::{
+    checks::selected_paths,
+    cluster,
+    request::{Restore, Summary},
+};
 use crate::{
     report::{
         damage::{Damage, Report},
@@ -80,7 +84,7 @@ fn run(restore: &Restore, input: impl Read + Send + 'static, meter: &Meter) -> R
         found: vec![false; selection.paths().len()],
         selection,
         directories: DeferredDirs::default(),
-        came: restore.overwrite.is_allowed().then(RestoredPaths::default),
+        came: restore.into.overwrites().then(RestoredPaths::default),
         refused: SkippedEntries::default(),
         trailed: false,
         report: &report,
@@ -113,7 +117,7 @@ fn open_tree(restore: &Restore) -> Result<Arc<TargetTree>> {
     TargetTree::create(
         &TargetLayout::plain(&restore.to),
         TargetOptions {
-            overwrite: restore.overwrite.is_allowed(),
+            overwrite: restore.into.overwrites(),
             numeric_owner: restore.numeric_owner,
             usual_parents: true,
             whole_files: false,
@@ -458,9 +462,8 @@ impl TarRestore<'_> {
         let is_complete = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
         let root = self.members.self_check.root();
         let closing = root
-            .and_then(|root| root.postgres.as_ref())
             .filter(|_| is_complete)
-            .map(|cluster| cluster::stream_notes(cluster, &restore.to))
+            .map(|root| cluster::stream_notes(root, &restore.to))
             .unwrap_or_default();
         let mut notes = lacking.lines();
         notes.extend(self.tree().notes.lines());

@@ -2,7 +2,6 @@
 //!
 //! Every push lists after it has stored: of two that store other content under one name, at least one sees the other.
 
-use super::server_files::WalDirectory;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     wal::{SegmentName, WalRun},
@@ -49,13 +48,14 @@ impl WalConflict {
     }
 }
 
-/// Returns the conflicts of segments that were stored in `own`, whose digests are `digests`.
+/// Returns the conflicts of segments that were stored in `own`, whose digests are `digests`. `here` gives the digests of others, if
+/// they are on this host.
 ///
 /// # Errors
 /// The storage's.
 pub(super) fn conflicts(
     archive: &WalArchive,
-    wal: &WalDirectory,
+    here: &dyn Fn(SegmentName) -> Option<[u8; 32]>,
     own: &WalRun,
     digests: &BTreeMap<SegmentName, [u8; 32]>,
 ) -> Result<Vec<WalConflict>> {
@@ -66,7 +66,7 @@ pub(super) fn conflicts(
     for stored in archive.runs_beside(own.first)? {
         let is_beside = stored.run != *own && !stored.run.is_partial;
         if is_beside && stored.run.segments().any(|segment| own.covers(segment)) {
-            compare(archive, wal, &stored, digests, &mut found)?;
+            compare(archive, here, &stored, digests, &mut found)?;
         }
     }
     Ok(found)
@@ -74,14 +74,14 @@ pub(super) fn conflicts(
 
 fn compare(
     archive: &WalArchive,
-    wal: &WalDirectory,
+    here: &dyn Fn(SegmentName) -> Option<[u8; 32]>,
     stored: &StoredRun,
     digests: &BTreeMap<SegmentName, [u8; 32]>,
     found: &mut Vec<WalConflict>,
 ) -> Result<()> {
     let index = match archive.index(stored) {
         Err(error) if error.kind == ErrorKind::Permission => {
-            return compare_unread(archive, wal, stored, digests, found);
+            return compare_unread(archive, here, stored, digests, found);
         }
         // A prune may have deleted it meanwhile, and `wal check` names damage: neither is a reason to keep WAL on the server.
         Err(error) if error.kind.is_loss() => {
@@ -109,7 +109,7 @@ fn compare(
 /// of its segments there is no answer, and `wal check` with a key gives it later.
 fn compare_unread(
     archive: &WalArchive,
-    wal: &WalDirectory,
+    here: &dyn Fn(SegmentName) -> Option<[u8; 32]>,
     stored: &StoredRun,
     digests: &BTreeMap<SegmentName, [u8; 32]>,
     found: &mut Vec<WalConflict>,
@@ -117,9 +117,7 @@ fn compare_unread(
     let mut all = BTreeMap::new();
     for segment in stored.run.segments() {
         let known = digests.get(&segment).copied();
-        let read = || wal.read_segment(segment, false).ok();
-        let digest =
-            known.or_else(|| read().map(|(content, ..)| *blake3::hash(&content).as_bytes()));
+        let digest = known.or_else(|| here(segment));
         let Some(digest) = digest else {
             debug(|| {
                 format!(

@@ -24,6 +24,8 @@ pub struct SystemReport {
     pub timelines: Vec<TimelineReport>,
     /// Segments that are missing between others.
     pub gaps: Vec<WalGap>,
+    /// Those of them that an operator has accepted.
+    pub accepted_gaps: Vec<WalGap>,
     /// The backups from which a recovery to the newest WAL meets a gap, each with the first one.
     pub cut_off: Vec<(String, WalGap)>,
     /// Timelines that two servers began.
@@ -100,13 +102,19 @@ impl SystemReport {
             let gaps = tree.gaps_on_way(begin, way_end(need), None);
             gaps.first().map(|gap| (need.id.clone(), *gap))
         };
+        let gaps = tree.gaps();
         Self {
+            accepted_gaps: gaps
+                .iter()
+                .filter(|gap| is_accepted(gap, wal))
+                .copied()
+                .collect(),
             segment_bytes: wal.segment_bytes,
             segments: wal.listing.segments().len() as u64,
-            objects: (wal.listing.runs.len() + wal.listing.small.len()) as u64,
+            objects: wal.listing.objects(),
             bytes: wal.listing.bytes(),
             timelines: timelines.iter().map(report).collect(),
-            gaps: tree.gaps(),
+            gaps,
             cut_off: needs.iter().filter_map(first_gap).collect(),
             doubtful_timelines: wal.doubtful_timelines.clone(),
             system,
@@ -120,4 +128,22 @@ impl SystemReport {
             .rev()
             .find_map(|timeline| timeline.ends.map(|(_, last)| last))
     }
+}
+
+/// Returns whether notes of accepted gaps have all segments of a gap.
+fn is_accepted(gap: &WalGap, wal: &SystemWal) -> bool {
+    let index = |segment: SegmentName| segment.index(wal.segment_bytes);
+    let end = index(gap.to);
+    let mut next = index(gap.from);
+    while next <= end {
+        let notes = wal.listing.accepted.iter();
+        let ends = notes
+            .filter(|(first, last)| (index(*first)..=index(*last)).contains(&next))
+            .map(|(_, last)| index(*last));
+        match ends.max() {
+            Some(last) => next = last.saturating_add(1),
+            None => return false,
+        }
+    }
+    true
 }

@@ -187,28 +187,27 @@ impl WalGet {
         stored: &StoredRun,
         segment: SegmentName,
     ) -> Result<Got> {
-        let mut found = None;
-        archive.read_segments(stored, segment, &mut |name, content| {
-            if name == segment {
-                found = Some(content);
+        self.write(&segment_of_run(archive, stored, segment)?)
+    }
+
+    /// Writes a segment of which there are only pieces.
+    fn fetch_tail(&self, wal: &SystemWal, segment: SegmentName) -> Result<Got> {
+        self.write(&segment_of_tail(wal, segment)?)
+    }
+
+    /// Writes the last segment, of which only the beginning was received. If the server archived the part that it had when the
+    /// timeline ended, and that begins with the same bytes, it has at least as much.
+    fn fetch_end(&self, wal: &SystemWal, segment: SegmentName) -> Result<Got> {
+        let received = segment_of_tail(wal, segment)?;
+        let len = wal.tail_bytes(segment);
+        match &partial_runs(wal, segment)[..] {
+            [stored] => {
+                let archived = segment_of_run(&wal.archive, stored, segment)?;
+                let is_more = archived.get(..len) == received.get(..len);
+                self.write(if is_more { &archived } else { &received })
             }
-            Ok(false)
-        })?;
-        let key = stored.run.to_string();
-        let content = found
-            .ok_or_else(|| Error::corrupt(format!("{} lacks {segment}", archive.describe(&key))))?;
-        let facts = check_segment(&content, segment)?;
-        let system = archive.system().split('.').next().unwrap_or_default();
-        if facts.system.to_string() != system {
-            let what = format!(
-                "{segment} in {} is of another cluster",
-                archive.describe(&key)
-            );
-            return Err(
-                Error::corrupt(what).because(format!("its system identifier is {}", facts.system))
-            );
+            _ => self.write(&received),
         }
-        self.write(&content)
     }
 
     /// Why a segment is not there: the end of the archive, or a gap.
@@ -218,14 +217,10 @@ impl WalGet {
             .map(|control| u64::from(control.wal_segment_bytes));
         let wal = SystemWal::load(archive.clone(), bytes)?;
         if wal.tree.has(segment) {
-            // It has arrived meanwhile.
+            // It has arrived meanwhile, or is whole in pieces.
             return match run_with(archive, segment)? {
                 Some(stored) => self.fetch_from(archive, &stored, segment),
-                None => Err(gap(
-                    archive,
-                    segment,
-                    "it was deleted while it was looked for".to_owned(),
-                )),
+                None => self.fetch_tail(&wal, segment),
             };
         }
         let start = wal.tree.start_of(segment.timeline);
@@ -239,6 +234,7 @@ impl WalGet {
         }
         let why = match (wal.tree.later_than(segment), self.through) {
             (Some(later), _) => format!("{later}, which is later, is there"),
+            _ if wal.tree.is_open(segment) => return self.fetch_end(&wal, segment),
             (None, Some(through)) if segment.place() <= through.place() => {
                 format!("the restore saw the archive up to {through}")
             }
@@ -254,13 +250,7 @@ impl WalGet {
 
     /// At the end of a timeline there may be the segment in which it ended.
     fn end(&self, archive: &WalArchive, wal: &SystemWal, segment: SegmentName) -> Result<Got> {
-        let partial = wal
-            .listing
-            .runs
-            .iter()
-            .filter(|stored| stored.run.is_partial && stored.run.covers(segment));
-        let partial: Vec<_> = partial.collect();
-        match partial[..] {
+        match partial_runs(wal, segment)[..] {
             [stored] => self.fetch_from(archive, stored, segment),
             [] => Ok(Got::Missing(format!("the archive ends before {segment}"))),
             _ => {
@@ -296,6 +286,67 @@ impl WalGet {
             }
         }
     }
+}
+
+/// Returns the runs with a segment in which a timeline ended.
+fn partial_runs(wal: &SystemWal, segment: SegmentName) -> Vec<&StoredRun> {
+    let runs = wal.listing.runs.iter();
+    runs.filter(|stored| stored.run.is_partial && stored.run.covers(segment))
+        .collect()
+}
+
+/// Reads a segment of a run, and checks that it is of this cluster.
+fn segment_of_run(
+    archive: &WalArchive,
+    stored: &StoredRun,
+    segment: SegmentName,
+) -> Result<Vec<u8>> {
+    let mut found = None;
+    archive.read_segments(stored, segment, &mut |name, content| {
+        if name == segment {
+            found = Some(content);
+        }
+        Ok(false)
+    })?;
+    let key = archive.describe(&stored.run.to_string());
+    let content = found.ok_or_else(|| Error::corrupt(format!("{key} lacks {segment}")))?;
+    check_system(archive, segment, &content, &key)?;
+    Ok(content)
+}
+
+/// Reads a segment of which there are only pieces. A run may take their place meanwhile.
+fn segment_of_tail(wal: &SystemWal, segment: SegmentName) -> Result<Vec<u8>> {
+    let archive = &wal.archive;
+    match wal.read_tail(segment) {
+        Ok(Some(content)) => {
+            check_system(archive, segment, &content, "its pieces")?;
+            Ok(content)
+        }
+        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+        _ => match run_with(archive, segment)? {
+            Some(stored) => segment_of_run(archive, &stored, segment),
+            None => {
+                let why = "it was deleted while it was looked for";
+                Err(gap(archive, segment, why.to_owned()))
+            }
+        },
+    }
+}
+
+/// Checks that a segment is of the cluster of the archive. Messages call its place `place`.
+fn check_system(
+    archive: &WalArchive,
+    segment: SegmentName,
+    content: &[u8],
+    place: &str,
+) -> Result<()> {
+    let facts = check_segment(content, segment)?;
+    let system = archive.system().split('.').next().unwrap_or_default();
+    if facts.system.to_string() == system {
+        return Ok(());
+    }
+    let what = format!("{segment} in {place} is of another cluster");
+    Err(Error::corrupt(what).because(format!("its system identifier is {}", facts.system)))
 }
 
 fn gap(archive: &WalArchive, segment: SegmentName, why: String) -> Error {

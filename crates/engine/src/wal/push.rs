@@ -100,7 +100,8 @@ impl PushTarget {
         let (stored, object) = run.object(archive.system(), archive.digester())?;
         archive.put_run(&stored, &object)?;
         let digests = run.digests();
-        let found = conflicts(&archive, wal, &stored, &digests)?;
+        let here = |segment| wal.digest(segment);
+        let found = conflicts(&archive, &here, &stored, &digests)?;
         let is_right = |(segment, _): &&(SegmentName, _)| !has_conflict(&found, *segment);
         let right: Vec<_> = run.stamps.iter().filter(is_right).copied().collect();
         if let Some(conflict) = conflict_of(&found, stored.first) {
@@ -277,7 +278,8 @@ fn not_archived(name: &str) -> Error {
     Error::new(ErrorKind::Usage, what).hint("archive_command = 'fullbore wal push %p --to REPO'")
 }
 
-fn begun_before(archive: &WalArchive, timeline: u32) -> Error {
+/// The error of a history whose timeline has another one.
+pub(super) fn begun_before(archive: &WalArchive, timeline: u32) -> Error {
     let what = format!(
         "cannot archive the history of timeline {timeline} of system {}",
         archive.system()

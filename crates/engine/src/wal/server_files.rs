@@ -169,6 +169,12 @@ impl WalDirectory {
         Ok((content, before, facts))
     }
 
+    /// Returns the digest of a segment; `None` if it is not there, or not the one of that name.
+    pub(super) fn digest(&self, segment: SegmentName) -> Option<[u8; 32]> {
+        let (content, ..) = self.read_segment(segment, false).ok()?;
+        Some(*blake3::hash(&content).as_bytes())
+    }
+
     /// Reads a history or a label.
     pub(super) fn read_small(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.path(name);

@@ -7,11 +7,15 @@ use fullbore_format::{
 use fullbore_platform::debug;
 use fullbore_postgres::{
     archiver::SegmentArchive,
-    wal_archive::{HeldWal, TimelineTree, check_segment},
+    wal_archive::{HeldWal, TimelineTree, check_segment, read_segment_facts},
 };
-use fullbore_repository::wal::{StoredRun, WalArchive, WalListing, has_wal_of};
+use fullbore_repository::wal::{SegmentTail, StoredRun, WalArchive, WalListing, has_wal_of};
 use fullbore_storage::{Objects, Storages};
-use std::{collections::BTreeMap, ffi::OsString, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    sync::Arc,
+};
 
 /// Bytes of a segment unless a server was made with others.
 const USUAL_SEGMENT_BYTES: u64 = 16 << 20;
@@ -29,6 +33,8 @@ pub struct SystemWal {
     pub segment_bytes: u64,
     /// Timelines that two servers began.
     pub doubtful_timelines: Vec<u32>,
+    /// The pieces of segments that no run has.
+    tails: BTreeMap<SegmentName, SegmentTail>,
 }
 
 impl SystemWal {
@@ -74,18 +80,64 @@ impl SystemWal {
                 doubtful.push(*timeline);
             }
         }
+        let mut segments = listing.segments();
+        let mut tails = listing.tails();
+        tails.retain(|segment, _| !segments.contains(segment));
+        let is_whole = |tail: &SegmentTail| u64::from(tail.end()) >= segment_bytes;
+        let mut open = BTreeSet::new();
+        for (segment, tail) in &tails {
+            match is_whole(tail) {
+                true => segments.insert(*segment),
+                false => open.insert(*segment),
+            };
+        }
         let held = HeldWal {
-            segments: listing.segments(),
+            segments,
             partial: listing.partial_segments(),
+            open,
             segment_bytes,
         };
         Ok(Self {
+            tails,
             tree: TimelineTree::new(held, &histories),
             archive,
             listing,
             segment_bytes,
             doubtful_timelines: doubtful,
         })
+    }
+
+    /// Returns the segments that are whole, but in pieces.
+    pub(super) fn whole_tails(&self) -> Vec<SegmentName> {
+        let tails = self.tails.keys().copied();
+        tails.filter(|segment| self.tree.has(*segment)).collect()
+    }
+
+    /// Returns how many bytes of a segment its pieces have, from the beginning on.
+    pub(super) fn tail_bytes(&self, segment: SegmentName) -> usize {
+        self.tails
+            .get(&segment)
+            .map_or(0, |tail| tail.end() as usize)
+    }
+
+    /// Reads the pieces of a segment, with zeros behind them; `None` if there are none. Use it only for a segment that is whole,
+    /// or the end of its timeline.
+    ///
+    /// # Errors
+    /// Those of [`WalArchive::read_tail`]; [`ErrorKind::Corrupt`] if it is not the segment of that name.
+    pub fn read_tail(&self, segment: SegmentName) -> Result<Option<Vec<u8>>> {
+        let Some(tail) = self.tails.get(&segment) else {
+            return Ok(None);
+        };
+        let mut content = self.archive.read_tail(tail)?;
+        let bytes = read_segment_facts(&content).map(|facts| facts.segment_bytes);
+        let bytes =
+            bytes.filter(|bytes| *bytes == self.segment_bytes && *bytes >= content.len() as u64);
+        if let Some(bytes) = bytes {
+            content.resize(bytes as usize, 0);
+        }
+        check_segment(&content, segment)?;
+        Ok(Some(content))
     }
 }
 
@@ -94,15 +146,19 @@ impl SystemWal {
 /// # Errors
 /// Those of reading it; without a key that reads, it is the usual one.
 pub fn segment_bytes_of(archive: &WalArchive, listing: &WalListing) -> Result<u64> {
-    let Some(stored) = listing.runs.last() else {
-        return Ok(USUAL_SEGMENT_BYTES);
+    let bytes = match (listing.runs.last(), listing.tails().last_key_value()) {
+        (Some(stored), _) => archive.index(stored).map(|index| Some(index.segment_bytes)),
+        (None, Some((_, tail))) => archive
+            .read_tail(tail)
+            .map(|content| read_segment_facts(&content).map(|facts| facts.segment_bytes)),
+        (None, None) => Ok(None),
     };
-    match archive.index(stored) {
+    match bytes {
         Err(error) if error.kind == ErrorKind::Permission => {
             debug(|| format!("segments are taken for 16 MiB: {}", error.line()));
             Ok(USUAL_SEGMENT_BYTES)
         }
-        index => Ok(index?.segment_bytes),
+        bytes => Ok(bytes?.unwrap_or(USUAL_SEGMENT_BYTES)),
     }
 }
 
@@ -160,7 +216,14 @@ pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8
         let what = format!("could not read {segment} of system {}", archive.system());
         Error::new(ErrorKind::NotFound, what).because("it is not in the archive")
     };
-    let stored = run_with(archive, segment)?.ok_or_else(missing)?;
+    let Some(stored) = run_with(archive, segment)? else {
+        let wal = SystemWal::load(archive.clone(), None)?;
+        let content = match wal.tree.has(segment) {
+            true => wal.read_tail(segment)?,
+            false => None,
+        };
+        return content.ok_or_else(missing);
+    };
     let mut found = None;
     archive.read_segments(&stored, segment, &mut |name, content| {
         found = Some(content).filter(|_| name == segment);

@@ -86,7 +86,7 @@ pub fn block_digests(piece: &Piece, block_bytes: u64) -> Vec<[u8; BLOCK_DIGEST_B
     match piece {
         Piece::Blocks(digests) => digests
             .iter()
-            .map(|digest| std::array::from_fn(|at| if at < kept { digest[at] } else { 0 }))
+            .map(|digest| std::array::from_fn(|index| if index < kept { digest[index] } else { 0 }))
             .collect(),
         _ => Vec::new(),
     }

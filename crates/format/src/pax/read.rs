@@ -313,6 +313,7 @@ impl PaxReader {
         stored: u64,
     ) -> Result<(EntryKind, u64)> {
         let sparse = &attributes.sparse;
+        // GNU tar has written sparse files in three ways: type S, and the PAX versions 0 and 1.0.
         let is_old = header.block[field::TYPEFLAG] == b'S';
         let has_map =
             is_old || sparse.pairs.is_some() || sparse.major.is_some_and(|major| major > 0);

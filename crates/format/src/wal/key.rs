@@ -2,6 +2,7 @@
 
 use super::{
     name::{SegmentName, WalFileName, check_system_name},
+    piece::WalPiece,
     run::MAX_MEMBERS,
 };
 use crate::layout::WAL;
@@ -9,6 +10,8 @@ use std::fmt;
 
 /// Directory of histories and labels of a system.
 const HISTORY: &str = "history";
+/// Directory of the gaps of a system that an operator has accepted.
+const GAPS: &str = "gaps";
 /// What the key of a run ends with.
 const RUN_SUFFIX: &str = ".tar.zst";
 
@@ -52,6 +55,17 @@ pub enum WalKey {
         /// Over the content.
         digest: WalDigest,
     },
+    /// A piece of a segment that was not finished when it was stored.
+    Piece(WalPiece),
+    /// The note that these segments and those between them are missing, and that an operator has accepted it.
+    Gap {
+        /// The system.
+        system: String,
+        /// The first segment.
+        from: SegmentName,
+        /// The last one.
+        to: SegmentName,
+    },
 }
 
 /// Returns the directory of a system.
@@ -79,7 +93,7 @@ pub fn history_dir(system: &str) -> String {
 }
 
 impl WalDigest {
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         if text.len() != 32
             || !text
                 .bytes()
@@ -136,6 +150,20 @@ impl WalDigester {
         Self::half(&hasher)
     }
 
+    /// Returns the digest of a piece of a segment that begins at `from` in it.
+    pub fn of_piece(
+        &self,
+        system: &str,
+        segment: SegmentName,
+        from: u32,
+        content: &[u8],
+    ) -> WalDigest {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(format!("piece {system} {segment} {from}\n").as_bytes());
+        hasher.update(content);
+        Self::half(&hasher)
+    }
+
     fn half(hasher: &blake3::Hasher) -> WalDigest {
         let mut half = [0; 16];
         half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
@@ -187,9 +215,12 @@ impl WalKey {
         if !check_system_name(system) {
             return None;
         }
-        let found = match rest.strip_prefix(HISTORY) {
-            Some(name) => Self::parse_small(system, name.strip_prefix('/')?),
-            None => Self::parse_run(system, rest.rsplit_once('/')?.1),
+        let (dir, name) = rest.rsplit_once('/')?;
+        let found = match dir {
+            HISTORY => Self::parse_small(system, name),
+            GAPS => Self::parse_gap(system, name),
+            _ => Self::parse_run(system, name)
+                .or_else(|| WalPiece::parse(system, name).map(Self::Piece)),
         };
         // One object has one key: directories and digits must be as they are written.
         found.filter(|found| found.to_string() == key)
@@ -231,11 +262,22 @@ impl WalKey {
         })
     }
 
+    fn parse_gap(system: &str, name: &str) -> Option<Self> {
+        let (from, to) = name.strip_suffix(".json")?.split_once('-')?;
+        let (from, to) = (SegmentName::parse(from)?, SegmentName::parse(to)?);
+        (from <= to).then(|| Self::Gap {
+            system: system.to_owned(),
+            from,
+            to,
+        })
+    }
+
     /// Returns the system that the object is of.
     pub fn system(&self) -> &str {
         match self {
             Self::Run(run) => &run.system,
-            Self::Small { system, .. } => system,
+            Self::Piece(piece) => &piece.system,
+            Self::Small { system, .. } | Self::Gap { system, .. } => system,
         }
     }
 
@@ -243,7 +285,7 @@ impl WalKey {
     pub fn run(self) -> Option<WalRun> {
         match self {
             Self::Run(run) => Some(run),
-            Self::Small { .. } => None,
+            _ => None,
         }
     }
 }
@@ -252,6 +294,10 @@ impl fmt::Display for WalKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Run(run) => write!(f, "{run}"),
+            Self::Piece(piece) => write!(f, "{piece}"),
+            Self::Gap { system, from, to } => {
+                write!(f, "{}/{GAPS}/{from}-{to}.json", system_dir(system))
+            }
             Self::Small {
                 system,
                 name,
@@ -307,8 +353,16 @@ mod tests {
             };
             assert_eq!(WalKey::parse(&key.to_string()), Some(key));
         }
+        let segment = run.first;
+        let gap = WalKey::Gap {
+            system: "7".to_owned(),
+            from: segment,
+            to: segment.next(16 << 20),
+        };
+        assert_eq!(WalKey::parse(&gap.to_string()), Some(gap));
         let key = run.to_string();
         for bad in [
+            format!("wal/7/gaps/{}-{segment}.json", segment.next(16 << 20)),
             key.replace("-40-", "-41-"),
             key.replace("-40-", "-00-"),
             key.replace("-40-", "-+4-"),

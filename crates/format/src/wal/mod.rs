@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! wal/<system>/<timeline>/<log>/<first segment>-<count>-<digest>.tar.zst   a run of consecutive segments
+//! wal/<system>/<timeline>/tail/<segment>-<from>-<to>-<digest>.tar.zst      a piece of a segment that is not finished
+//! wal/<system>/gaps/<first segment>-<last segment>.json                    segments whose loss was accepted
 //! wal/<system>/history/<timeline>-<digest>.history                         the history of a timeline
 //! wal/<system>/history/<segment>.<offset>-<digest>.backup                  the label of a base backup
 //! ```
@@ -10,12 +12,14 @@
 
 mod key;
 mod name;
+mod piece;
 mod run;
 
 pub use key::{
     WalDigest, WalDigester, WalKey, WalRun, history_dir, log_dir, system_dir, timeline_dir,
 };
 pub use name::{SegmentName, WalFileName, check_segment_bytes, check_system_name};
+pub use piece::{WalPiece, longest_chain, piece_object, tail_dir};
 pub use run::{
     MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, TAIL_BYTES, WalMember, WalRunIndex, pack_segment,
     run_object, unpack_segment,

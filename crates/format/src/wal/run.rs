@@ -100,10 +100,22 @@ pub fn pack_segment(
     is_partial: bool,
     level: i32,
 ) -> Result<PackedSegment> {
-    let mut plain = Vec::with_capacity(HEADER_BYTES + content.len());
     let suffix = if is_partial { ".partial" } else { "" };
+    let plain = tar_member(&format!("{name}{suffix}"), content)?;
+    let frame = compress(&plain, level)?;
+    Ok(PackedSegment {
+        name,
+        digest: *blake3::hash(content).as_bytes(),
+        frame,
+        plain_bytes: plain.len(),
+    })
+}
+
+/// Returns header, content and padding of a file in a tar.
+pub(super) fn tar_member(name: &str, content: &[u8]) -> Result<Vec<u8>> {
+    let mut plain = Vec::with_capacity(HEADER_BYTES + content.len());
     let entry = Entry {
-        path: format!("{name}{suffix}").into_bytes(),
+        path: name.as_bytes().to_vec(),
         kind: EntryKind::File {
             size: content.len() as u64,
             map: None,
@@ -118,16 +130,11 @@ pub fn pack_segment(
     // With header and padding each frame is a whole tar member: zstd and tar read the object
     // without fullbore.
     plain.resize(plain.len() + padding(content.len() as u64), 0);
-    let frame = compress(&plain, level)?;
-    Ok(PackedSegment {
-        name,
-        digest: *blake3::hash(content).as_bytes(),
-        frame,
-        plain_bytes: plain.len(),
-    })
+    Ok(plain)
 }
 
-fn compress(plain: &[u8], level: i32) -> Result<Vec<u8>> {
+/// Compresses bytes as one zstd frame.
+pub(super) fn compress(plain: &[u8], level: i32) -> Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
     let mut context = CCtx::create();
     for parameter in [

@@ -1,20 +1,22 @@
 //! The commands, as clap sees them.
 
 use super::{
+    command_line, help,
     options::{GlobalArgs, PLAIN_EXIT_CODES},
     profile::ProfileArgs,
-    storage::StorageArgs,
+    storage::{CacheUse, StorageArgs, StorageNeeds},
     verbs::{
-        backup::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs, copy::CopyTreeArgs,
-        diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs, forget::ForgetArgs,
-        init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs, prune::PruneArgs,
-        repair::RepairArgs, restore::RestoreArgs, run::RunProfileArgs, serve::ServeArgs,
-        show::ShowArgs, stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs,
-        wal::WalArgs,
+        backup_args::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs,
+        copy::CopyTreeArgs, diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs,
+        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs,
+        prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs, run::RunProfileArgs,
+        serve::ServeArgs, show::ShowArgs, stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs,
+        verify::VerifyArgs, wal::WalArgs,
     },
 };
-use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use clap::{CommandFactory, Parser, Subcommand};
+use fullbore_storage::ClearUse;
+use std::{ffi::OsString, path::PathBuf};
 
 /// Back up and restore PostgreSQL clusters and file trees, as fast as the slowest piece of hardware permits, in standard streams.
 ///
@@ -125,10 +127,78 @@ pub(super) enum Command {
     },
 }
 
+/// Returns the program for clap.
+pub(super) fn command() -> clap::Command {
+    help::arranged(Cli::command(), |_| true)
+}
+
+/// Returns the program for one line of words: only commands whose name is a word have arguments.
+///
+/// Most of the time of a start is spent on arguments. It reads the line as [`program`] does, if it
+/// does not refuse the line.
+pub(super) fn program_for(words: &[OsString]) -> clap::Command {
+    if words.iter().any(|word| command_line::is_alias(word)) {
+        return program();
+    }
+    let is_named = |name: &str| words.iter().any(|word| word == name);
+    let mut program = help::arranged(Cli::command(), is_named);
+    program.build();
+    program
+}
+
+/// Returns the program as clap knows it, with the global options in every command.
+pub(super) fn program() -> clap::Command {
+    let mut program = command();
+    program.build();
+    program
+}
+
+impl Command {
+    /// Returns what the command needs of storages.
+    pub(super) fn storage_needs(&self) -> StorageNeeds {
+        StorageNeeds {
+            cache: self.cache_use(),
+            clear: self.clear_use(),
+            accepts_other_keys: matches!(self, Self::Init(_)),
+        }
+    }
+
+    fn cache_use(&self) -> CacheUse {
+        match self {
+            Self::List(_)
+            | Self::Show(_)
+            | Self::Stats(_)
+            | Self::Cat(_)
+            | Self::Find(_)
+            | Self::Diff(_)
+            | Self::Restore(_)
+            | Self::Drill(_)
+            | Self::Export(_) => CacheUse::Documents,
+            Self::Backup(_) => CacheUse::Bases,
+            _ => CacheUse::Nothing,
+        }
+    }
+
+    /// Returns whether the command may use a clear repository beside a key.
+    fn clear_use(&self) -> ClearUse {
+        let encrypt = match self {
+            Self::Backup(args) => Some(&args.encrypt),
+            Self::Init(args) => Some(&args.encrypt),
+            Self::Export(args) => Some(&args.encrypt),
+            Self::Copy(args) => Some(args.encrypt()),
+            _ => None,
+        };
+        match self {
+            _ if encrypt.is_some_and(|encrypt| encrypt.no_encryption) => ClearUse::Decided,
+            Self::Copy(_) | Self::Export(_) => ClearUse::OneOfTwo,
+            _ => ClearUse::Refused,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn every_command_takes_the_global_options() {

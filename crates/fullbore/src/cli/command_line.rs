@@ -1,13 +1,14 @@
-//! The words of this process before clap parses them: which of them are options, values and verbs.
+//! The words of this process before clap parses them.
 //!
 //! The repository that `-r REPO`, FULLBORE_REPOSITORY or a profile names takes its place, and the verbs of other programs become
 //! those of this one.
 
+use super::command_words::{CommandWords, FoundOption, LinePart, inner_command};
 use clap::{Arg, Command};
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::ffi::OsStrExt,
     sync::OnceLock,
 };
 
@@ -28,6 +29,29 @@ pub(super) fn is_alias(word: &OsStr) -> bool {
 }
 
 static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+static OWN_PROGRAM: OnceLock<Command> = OnceLock::new();
+static WHOLE_PROGRAM: OnceLock<Command> = OnceLock::new();
+static BUILD_PROGRAM: OnceLock<fn() -> Command> = OnceLock::new();
+
+/// Keeps the program as far as the words of this process need it, and what builds all of it.
+pub(super) fn keep_program(own: Command, build: fn() -> Command) -> &'static Command {
+    let _ = BUILD_PROGRAM.set(build);
+    OWN_PROGRAM.get_or_init(|| own)
+}
+
+/// Returns the whole program as clap knows it, built: without commands if clap has not read the
+/// words of this process.
+pub(super) fn program() -> &'static Command {
+    let build = BUILD_PROGRAM.get();
+    WHOLE_PROGRAM.get_or_init(|| build.map_or_else(|| Command::new("fullbore"), |build| build()))
+}
+
+/// Returns the words of this process, read.
+pub(super) fn own_words() -> CommandWords<'static> {
+    let program = OWN_PROGRAM.get().unwrap_or_else(|| program());
+    CommandWords::read(program, words().into_iter().skip(1))
+}
 
 /// Returns the words of this process as clap has read them, with the name of the program.
 pub(super) fn words() -> Vec<OsString> {
@@ -69,46 +93,38 @@ impl TypedLine {
     /// Reads the words of a process. `program` must be built, so that commands know the global
     /// options.
     pub(super) fn read(program: &Command, words: Vec<OsString>) -> Self {
-        let mut line = Self::default();
-        let mut command = program;
-        let mut are_options_over = false;
         let mut words = words.into_iter();
+        let mut line = Self::default();
         line.words.extend(words.next());
         line.begin = line.words.len();
-        while let Some(word) = words.next() {
-            let is_option = word.len() > 1 && word.as_bytes().starts_with(b"-");
-            if are_options_over || !is_option {
-                let may_be_verb = line.positionals.is_empty() && !are_options_over;
-                let word = if may_be_verb && line.command.is_empty() {
-                    line.our_verb(word, words.as_slice(), program)
-                } else {
-                    word
-                };
-                match command.find_subcommand(&word).filter(|_| may_be_verb) {
-                    Some(inner) => {
-                        command = inner;
-                        line.command.push(inner.get_name().to_owned());
-                        line.begin = line.words.len() + 1;
-                    }
-                    None => line.positionals.push(line.words.len()),
-                }
-                line.words.push(word);
-            } else if word == "--" {
-                are_options_over = true;
-                line.words.push(word);
-            } else {
-                line.take_option(command, word, &mut words);
-            }
+        let words = line.with_our_verb(words.collect(), program);
+        for part in CommandWords::read(program, words).parts {
+            line.take(part);
         }
         line
     }
 
-    /// Returns our verb for one of another program, unless this one has it.
-    fn our_verb(&mut self, word: OsString, rest: &[OsString], program: &Command) -> OsString {
-        let alias = ALIASES.iter().find(|(alias, _)| word == *alias);
-        let Some((alias, verb)) = alias.filter(|_| program.find_subcommand(&word).is_none()) else {
-            return word;
-        };
+    /// Returns the words with our verb for one of another program, unless this one has it.
+    fn with_our_verb(&mut self, mut words: Vec<OsString>, program: &Command) -> Vec<OsString> {
+        let parts = CommandWords::read(program, words.clone()).parts;
+        let mut place = 0;
+        for part in parts {
+            match part {
+                LinePart::Word(word) => {
+                    if let Some(verb) = self.our_verb(&word, &words[place + 1..]) {
+                        words[place] = verb.into();
+                    }
+                    break;
+                }
+                LinePart::Options { words, .. } => place += words.len(),
+                LinePart::Verb(_) | LinePart::End => break,
+            }
+        }
+        words
+    }
+
+    fn our_verb(&mut self, word: &OsStr, rest: &[OsString]) -> Option<&'static str> {
+        let (alias, verb) = ALIASES.iter().find(|(alias, _)| word == *alias)?;
         // `info` of a repository lists its backups, as pgBackRest and borg do.
         let names_backup = rest.iter().any(|word| word.as_bytes().contains(&b'@'));
         let verb = match *verb {
@@ -116,49 +132,50 @@ impl TypedLine {
             verb => verb,
         };
         self.alias = Some((alias, verb));
-        verb.into()
+        Some(verb)
     }
 
-    /// Takes an option, and the next word if that is its value.
-    fn take_option(
-        &mut self,
-        command: &Command,
-        word: OsString,
-        rest: &mut impl Iterator<Item = OsString>,
-    ) {
-        let found = find_options(command, &word);
+    fn take(&mut self, part: LinePart<'_>) {
+        match part {
+            LinePart::Verb(command) => {
+                self.command.push(command.get_name().to_owned());
+                self.words.push(command.get_name().into());
+                self.begin = self.words.len();
+            }
+            LinePart::Word(word) => {
+                self.positionals.push(self.words.len());
+                self.words.push(word);
+            }
+            LinePart::Options { found, words } => self.take_options(&found, words),
+            LinePart::End => self.words.push("--".into()),
+        }
+    }
+
+    /// Takes options. The value of one that names a repository or a profile is kept apart.
+    fn take_options(&mut self, found: &[FoundOption<'_>], words: Vec<OsString>) {
+        let ids = found.iter().map(|option| option.id().to_owned());
+        self.given.extend(ids);
         let Some((last, others)) = found.split_last() else {
-            return self.words.push(word);
+            return self.words.extend(words);
         };
-        let is_valued = last.arg.get_action().takes_values();
-        let value = match &last.value {
-            None if is_valued => rest.next(),
-            value => value.clone(),
-        };
-        let named = match last.arg.get_id().as_str() {
+        let named = match last.id() {
             "profile" => Some(&mut self.profile),
             "config" => Some(&mut self.config),
             "stand_in" => Some(&mut self.repository),
             _ => None,
         };
-        match (named, value) {
-            (Some(named), Some(value)) => {
-                *named = Some(value);
-                let letters = others.iter().filter_map(|option| option.arg.get_short());
-                let letters: String = letters.collect();
-                let has_letters = !letters.is_empty();
-                self.words
-                    .extend(has_letters.then(|| format!("-{letters}").into()));
-            }
-            // clap says that a value is missing.
-            (_, value) => {
-                let is_apart = last.value.is_none();
-                self.words.push(word);
-                self.words.extend(value.filter(|_| is_apart));
-            }
+        let (Some(named), Some(value)) = (named, &last.value) else {
+            // If a value is missing, clap says so.
+            return self.words.extend(words);
+        };
+        *named = Some(value.clone());
+        let letters: String = others
+            .iter()
+            .filter_map(|option| option.arg.get_short())
+            .collect();
+        if !letters.is_empty() {
+            self.words.push(format!("-{letters}").into());
         }
-        let ids = found.iter().map(|option| option.arg.get_id().to_string());
-        self.given.extend(ids);
     }
 
     /// Puts the repository where the command expects it: always if it `is_meant`, else where the
@@ -169,14 +186,11 @@ impl TypedLine {
         };
         let mut words = self.words.clone();
         match RepositoryPlace::of(command) {
-            Some(RepositoryPlace::Option) => {
-                let is_to =
-                    |word: &OsString| word == "--to" || word.as_bytes().starts_with(b"--to=");
-                if is_meant || !words.iter().any(is_to) {
-                    let to = [OsStr::new("--to="), repository].into_iter().collect();
-                    words.insert(self.begin, to);
-                }
+            Some(RepositoryPlace::Option) if is_meant || !self.given.contains("to") => {
+                let to = [OsStr::new("--to="), repository].into_iter().collect();
+                words.insert(self.begin, to);
             }
+            Some(RepositoryPlace::Option) => {}
             Some(RepositoryPlace::Word { wanted, has_backup }) => {
                 let first = self.positionals.first();
                 let named = first.filter(|at| words[**at].as_bytes().starts_with(b"@"));
@@ -231,62 +245,6 @@ impl RepositoryPlace {
         let to = command.get_arguments().find(is_to).and_then(value_name);
         (to? == "DEST").then_some(Self::Option)
     }
-}
-
-/// Returns the command with this path of names; `None` without a name.
-pub(super) fn inner_command<'a>(program: &'a Command, names: &[String]) -> Option<&'a Command> {
-    let (first, rest) = names.split_first()?;
-    let command = program.find_subcommand(first)?;
-    rest.iter()
-        .try_fold(command, |command, name| command.find_subcommand(name))
-}
-
-/// An option in a word, and its value if that is in the same word.
-struct FoundOption<'a> {
-    arg: &'a Arg,
-    value: Option<OsString>,
-}
-
-/// Returns the options in a word: one after two dashes, or one letter each after one dash.
-fn find_options<'a>(command: &'a Command, word: &OsStr) -> Vec<FoundOption<'a>> {
-    let bytes = word.as_bytes();
-    let Some(name) = bytes.strip_prefix(b"--") else {
-        return find_letters(command, &bytes[1..]);
-    };
-    let equals = name.iter().position(|byte| *byte == b'=');
-    let long = &name[..equals.unwrap_or(name.len())];
-    let value = equals.map(|at| OsString::from_vec(name[at + 1..].to_vec()));
-    let is_named = |arg: &&Arg| {
-        let aliases = arg.get_all_aliases().unwrap_or_default();
-        let mut names = arg.get_long().into_iter().chain(aliases);
-        names.any(|name| name.as_bytes() == long)
-    };
-    let arg = command.get_arguments().find(is_named);
-    arg.map(|arg| FoundOption { arg, value })
-        .into_iter()
-        .collect()
-}
-
-fn find_letters<'a>(command: &'a Command, letters: &[u8]) -> Vec<FoundOption<'a>> {
-    let mut found = Vec::new();
-    for (at, letter) in letters.iter().enumerate() {
-        let letter = char::from(*letter);
-        let is_named = |arg: &&Arg| arg.get_short() == Some(letter);
-        let Some(arg) = command.get_arguments().find(is_named) else {
-            break;
-        };
-        let is_valued = arg.get_action().takes_values();
-        let rest = Some(&letters[at + 1..]).filter(|rest| is_valued && !rest.is_empty());
-        let value = rest.map(|rest| {
-            let value = rest.strip_prefix(b"=").unwrap_or(rest);
-            OsString::from_vec(value.to_vec())
-        });
-        found.push(FoundOption { arg, value });
-        if is_valued {
-            break;
-        }
-    }
-    found
 }
 
 #[cfg(test)]

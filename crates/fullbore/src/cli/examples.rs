@@ -455,7 +455,7 @@ pub(super) fn examples(command: &str) -> &'static [(&'static str, &'static str)]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{args::Cli, help, profile};
+    use crate::cli::args::{self, Cli};
     use clap::FromArgMatches;
     use std::ffi::OsString;
 
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn every_command_has_three_examples_that_it_understands() {
-        let program = help::program();
+        let program = args::command();
         for command in program.get_subcommands() {
             let name = command.get_name();
             let of_command = examples(name);
@@ -492,7 +492,7 @@ mod tests {
                 let parsed = parsed.and_then(|found| Cli::from_arg_matches(&found));
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
                 let words: Vec<_> = words.iter().map(OsString::from).collect();
-                let small = profile::program_for(&words).try_get_matches_from(&words);
+                let small = args::program_for(&words).try_get_matches_from(&words);
                 let small = small.and_then(|found| Cli::from_arg_matches(&found));
                 assert_eq!(format!("{small:?}"), format!("{parsed:?}"), "{line}");
             }

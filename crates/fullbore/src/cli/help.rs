@@ -1,189 +1,45 @@
-//! How the help of each command is arranged: headings, the options that `-h` leaves out, and examples.
+//! The overview, and the ends of the help of each command: examples and notes.
 //!
-//! `--help` and the manual have all options.
+//! The heading of an option, and whether `-h` has it, are facts of its field. `--help` and the
+//! manual have all options.
 
-use super::{
-    args::Cli,
-    command_line,
-    examples::{bare_name, examples},
-    select,
-};
-use clap::{Arg, Command, CommandFactory};
-use std::{ffi::OsString, fmt::Write};
-
-const SOURCE: &str = "Source";
-const DESTINATION: &str = "Destination";
-const PERFORMANCE: &str = "Performance";
-
-/// The headings of options that have none of their own, by long option.
-const HEADINGS: [(&str, &[&str]); 3] = [
-    (
-        SOURCE,
-        &[
-            "exclude",
-            "exclude-from",
-            "exclude-caches",
-            "exclude-if-present",
-            "files-from",
-            "null",
-            "one-file-system",
-            "full-paths",
-            "stdin-name",
-            "stdin-from-command",
-            "on",
-        ],
-    ),
-    (
-        DESTINATION,
-        &[
-            "to",
-            "no-create",
-            "compress",
-            "segment-size",
-            "overwrite",
-            "delta",
-            "delete",
-            "numeric-owner",
-        ],
-    ),
-    (
-        PERFORMANCE,
-        &[
-            "workers",
-            "readers",
-            "memory",
-            "max-rate",
-            "frame-size",
-            "digest",
-        ],
-    ),
-];
-
-/// Commands with too many options for a screen, and those that `-h` prints.
-const SHORT: [(&str, &[&str]); 5] = [
-    (
-        "backup",
-        &[
-            "to",
-            "exclude",
-            "exclude-caches",
-            "one-file-system",
-            "compress",
-            "full",
-            "tag",
-            "dry-run",
-            "no-create",
-            "encrypt-to",
-        ],
-    ),
-    (
-        "restore",
-        &[
-            "to",
-            "overwrite",
-            "mirror",
-            "dry-run",
-            "include",
-            "exclude",
-            "target-time",
-            "keep-going",
-        ],
-    ),
-    (
-        "copy",
-        &["delete", "dry-run", "checksum", "exclude", "compress"],
-    ),
-    (
-        "export",
-        &["to", "compress", "keep-going", "encrypt-to", "host", "path"],
-    ),
-    (
-        "forget",
-        &[
-            "keep-last",
-            "keep-daily",
-            "keep-weekly",
-            "keep-monthly",
-            "keep-within",
-            "prune",
-            "dry-run",
-        ],
-    ),
-];
+use super::examples::{bare_name, examples};
+use clap::Command;
+use std::fmt::Write;
 
 /// Options of every command that `-h` names on one line only.
 const GLOBAL_LINE: &str =
     "Every command takes -r REPO, -P PROFILE, --key FILE, -q, -v, --json: see --help.";
 /// Options of some commands that `-h` names on one line only.
 const SELECT_LINE: &str = "Options that select backups: --host NAME, --path PATH, --tag TAG.";
-/// Options that `-h` of every command leaves out.
-const LONG_EVERYWHERE: [&str; 10] = [
-    "json",
-    "quiet",
-    "verbose",
-    "profile",
-    "repository",
-    "key",
-    "no-tricks",
-    "report",
-    "passphrase-file",
-    "color",
-];
 /// Commands that `fullbore -h` describes. It names all others.
 const FIRST: [&str; 12] = [
     "backup", "restore", "list", "find", "cat", "stats", "verify", "forget", "prune", "copy",
     "run", "init",
 ];
 
-/// The program for clap, with arranged help.
-pub(super) fn program() -> Command {
-    program_with(|_| true)
-}
-
-/// The program for one line of words: only commands whose name is a word have arguments.
-///
-/// Most of the time of a start is spent on arguments. It reads the line as [`program`] does, if it does not refuse the line.
-pub(super) fn program_for(words: &[OsString]) -> Command {
-    if words.iter().any(|word| command_line::is_alias(word)) {
-        return program();
-    }
-    program_with(|name| words.iter().any(|word| word == name))
-}
-
-fn program_with(is_wanted: impl Fn(&str) -> bool) -> Command {
-    let of_all = |arg: Arg| {
-        let is_long = is_left_out("", &arg);
-        arg.hide_short_help(is_long)
-    };
-    let arranged = |command: Command| match bare_name(command.get_name()) {
+/// Adds the ends of the help of each command. Commands that are not wanted get no arguments.
+pub(super) fn arranged(program: Command, is_wanted: impl Fn(&str) -> bool) -> Command {
+    program.mut_subcommands(|command| match bare_name(command.get_name()) {
         Some(name) if !is_wanted(name) => Command::new(name),
-        _ => arranged(command),
-    };
-    Cli::command().mut_args(of_all).mut_subcommands(arranged)
+        _ => with_ends(command),
+    })
 }
 
-fn arranged(command: Command) -> Command {
-    let name = command.get_name().to_owned();
-    let command = command.mut_args(|arg| {
-        let is_long = is_left_out(&name, &arg);
-        let arg = with_heading(&name, arg);
-        if is_long {
-            arg.hide_short_help(true)
-        } else {
-            arg
-        }
-    });
+fn with_ends(command: Command) -> Command {
+    let found = examples(command.get_name());
+    if found.is_empty() {
+        return command;
+    }
     let after = command.get_after_help().map(ToString::to_string);
     let after = after.unwrap_or_default();
-    let selects = command.get_arguments().any(is_selecting);
+    let selects = command
+        .get_groups()
+        .any(|group| group.get_id() == "SelectArgs");
     let line = match selects {
         true => format!("{SELECT_LINE}\n{GLOBAL_LINE}"),
         false => GLOBAL_LINE.to_owned(),
     };
-    let found = examples(&name);
-    if found.is_empty() {
-        return command;
-    }
     command
         .after_help(format!("{line}\n{after}"))
         .after_long_help(long_end(found, after))
@@ -224,32 +80,6 @@ pub(super) fn overview(program: &Command) -> String {
     text
 }
 
-/// Does the option select backups?
-fn is_selecting(arg: &Arg) -> bool {
-    arg.get_help_heading() == Some(select::HEADING)
-}
-
-/// Does `-h` leave the option out?
-fn is_left_out(command: &str, arg: &Arg) -> bool {
-    let Some(long) = arg.get_long() else {
-        return arg.is_hide_short_help_set();
-    };
-    let short = SHORT.iter().find(|(name, _)| *name == command);
-    let is_rare = short.is_some_and(|(_, options)| !options.contains(&long) && long != "help");
-    is_rare || is_selecting(arg) || LONG_EVERYWHERE.contains(&long) || arg.is_hide_short_help_set()
-}
-
-fn with_heading(command: &str, arg: Arg) -> Arg {
-    let is_grouped = SHORT.iter().any(|(name, _)| *name == command);
-    let long = arg.get_long().filter(|_| is_grouped).unwrap_or_default();
-    let mut headings = HEADINGS.iter();
-    let found = headings.find(|(_, options)| options.contains(&long));
-    match (found, arg.get_help_heading()) {
-        (Some((heading, _)), None) => arg.help_heading(*heading),
-        _ => arg,
-    }
-}
-
 /// The end of `--help`: examples, then the end of `-h`.
 fn long_end(examples: &[(&str, &str)], after: String) -> String {
     let mut text = "EXAMPLES:\n".to_owned();
@@ -265,6 +95,7 @@ fn long_end(examples: &[(&str, &str)], after: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::{command, program};
     use clap::builder::StyledStr;
 
     /// Lines of a terminal of a usual size, which is not the smallest.
@@ -321,8 +152,7 @@ mod tests {
 
     #[test]
     fn the_help_of_each_argument_begins_with_a_short_line() {
-        let mut program = program();
-        program.build();
+        let program = program();
         let mut lines = Vec::new();
         for command in program.get_subcommands() {
             add_short_lines(command, &mut lines);
@@ -346,7 +176,6 @@ mod tests {
     #[test]
     fn the_short_help_of_each_command_fits_a_screen() {
         let mut program = program();
-        program.build();
         for command in program.get_subcommands_mut() {
             let help = command.render_help().to_string();
             let lines = help.lines().count();
@@ -357,7 +186,7 @@ mod tests {
     #[test]
     fn the_overview_and_the_help_of_plain_commands_fit_a_small_screen() {
         let (lines, columns) = SMALL_SCREEN;
-        let mut program = program().term_width(columns);
+        let mut program = command().term_width(columns);
         program.build();
         let overview = overview(&program);
         let is_narrow = |line: &str| line.chars().count() <= columns;
@@ -377,7 +206,6 @@ mod tests {
     #[test]
     fn the_long_help_has_all_options_in_groups_and_examples() {
         let mut program = program();
-        program.build();
         let backup = program.find_subcommand_mut("backup").unwrap();
         let help = backup.render_long_help().to_string();
         for text in [

@@ -8,7 +8,6 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::command::serve::FAR_NUMBERS;
 use fullbore_format::{
     error::{Error, ErrorKind, Result, reason},
     text::{
@@ -25,6 +24,9 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
+
+/// What stands before the path of a report of which the numbers are wanted and not the page.
+pub(super) const FAR_NUMBERS: &str = "numbers:";
 
 /// The file that the page is written to.
 #[derive(Debug)]

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_page_has_all_sections_in_their_usual_order() {
-        let mut program = crate::cli::help::program();
+        let mut program = crate::cli::args::command();
         program.build();
         for command in std::iter::once(&program).chain(program.get_subcommands()) {
             let mut page = Vec::new();

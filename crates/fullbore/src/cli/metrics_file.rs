@@ -7,13 +7,15 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::command::newest::NewestBackups;
+use crate::cli::newest::NewestBackups;
+use fullbore_engine::wal::ReceiveProgress;
 use fullbore_format::error::{Error, ErrorKind, Result, reason};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 /// The first line. A file that begins otherwise is not replaced.
@@ -28,7 +30,7 @@ const STEP_CODE: &str = "fullbore_step_exit_code";
 const STEP_SECONDS: &str = "fullbore_step_duration_seconds";
 
 /// Names, and the text that explains each.
-const METRICS: [(&str, &str); 17] = [
+const METRICS: [(&str, &str); 22] = [
     ("fullbore_backup_bytes", "Bytes of files in the last backup"),
     ("fullbore_backup_files", "Files in the last backup"),
     (
@@ -82,6 +84,26 @@ const METRICS: [(&str, &str); 17] = [
         "fullbore_verified_ratio",
         "Share of the stored data that was ever verified",
     ),
+    (
+        "fullbore_wal_lag_bytes",
+        "Bytes of WAL that the server has and the repository has not",
+    ),
+    (
+        "fullbore_wal_lag_seconds",
+        "Seconds since the repository had all WAL of the server",
+    ),
+    (
+        "fullbore_wal_received_bytes",
+        "Bytes of WAL that the receiver got since its start",
+    ),
+    (
+        "fullbore_wal_received_segments",
+        "Whole WAL segments that the receiver stored since its start",
+    ),
+    (
+        "fullbore_wal_received_timestamp_seconds",
+        "Time at which the receiver was connected last",
+    ),
 ];
 
 /// A step of a run: its name, exit code and duration in seconds.
@@ -128,6 +150,29 @@ pub(super) fn metrics_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// Does some work, and writes numbers of it to a file, if one is wanted.
+///
+/// # Errors
+/// As [`MetricsFile::new`]; those of the work.
+pub(super) fn measured(
+    path: Option<&Path>,
+    profile: Option<&str>,
+    work: impl FnOnce(&mut RunNumbers) -> Result<u8>,
+) -> Result<u8> {
+    let file = path
+        .map(|path| MetricsFile::new(path, profile))
+        .transpose()?;
+    let begun = Instant::now();
+    let mut numbers = RunNumbers::default();
+    let code = work(&mut numbers);
+    if let Some(file) = file {
+        numbers.exit_code = code.as_ref().map_or_else(Error::exit_code, |code| *code);
+        numbers.seconds = begun.elapsed().as_secs_f64();
+        file.write(&numbers);
+    }
+    code
+}
+
 impl MetricsFile {
     /// Checks before the run that the file may be written. Without a profile the label is the name of the file.
     ///
@@ -161,11 +206,20 @@ impl MetricsFile {
     /// Replaces the file. A failure is a warning: the run itself is over.
     pub(super) fn write(&self, run: &RunNumbers) {
         let now = jiff::Timestamp::now().as_second();
-        let numbers = updated(self.earlier(), run, &self.profile, now);
+        self.replace(&updated(self.earlier(), run, &self.profile, now));
+    }
+
+    /// Replaces the file while a receiver runs.
+    pub(super) fn write_received(&self, progress: &ReceiveProgress) {
+        let now = jiff::Timestamp::now().as_second();
+        let mut numbers = self.earlier();
+        numbers.extend(received(progress, &self.profile, now));
+        self.replace(&numbers);
+    }
+
+    fn replace(&self, numbers: &Numbers) {
         // The collector is another user, whatever the umask of this process.
-        let written = self
-            .output
-            .replace(render(&numbers).as_bytes(), Some(0o644));
+        let written = self.output.replace(render(numbers).as_bytes(), Some(0o644));
         if let Err(error) = written {
             let why = reason(&error);
             aside(format_args!(
@@ -235,6 +289,20 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         }
     }
     numbers
+}
+
+/// The numbers of a receiver at `now`.
+fn received(progress: &ReceiveProgress, profile: &str, now: i64) -> Numbers {
+    let label = format!("profile={}", quoted_label(profile));
+    let numbers = [
+        ("lag_bytes", progress.lag_bytes as f64),
+        ("lag_seconds", progress.lag_seconds),
+        ("received_bytes", progress.received_bytes as f64),
+        ("received_segments", progress.stored_segments as f64),
+        ("received_timestamp_seconds", now as f64),
+    ];
+    let named = |(name, value)| ((format!("fullbore_wal_{name}"), label.clone()), value);
+    numbers.map(named).into()
 }
 
 fn number(value: &Value) -> f64 {
@@ -319,6 +387,25 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("step=\"backup\""), "{text}");
+    }
+
+    #[test]
+    fn a_receiver_writes_how_far_it_is() {
+        let progress = ReceiveProgress {
+            lag_bytes: 512,
+            lag_seconds: 1.5,
+            ..ReceiveProgress::default()
+        };
+        let numbers = received(&progress, "pg", 1000);
+        assert_eq!(parse(&render(&numbers)), numbers);
+        let text = render(&numbers);
+        for line in [
+            "fullbore_wal_lag_bytes{profile=\"pg\"} 512",
+            "fullbore_wal_lag_seconds{profile=\"pg\"} 1.5",
+            "fullbore_wal_received_timestamp_seconds{profile=\"pg\"} 1000",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod args;
 mod child;
 mod color;
 mod command_line;
+mod command_words;
 mod encryption;
 mod examples;
 mod help;
@@ -15,7 +16,9 @@ mod html_page;
 mod html_report;
 mod limit;
 mod manual;
+mod metered_run;
 mod metrics_file;
+mod newest;
 mod options;
 mod output;
 mod output_file;
@@ -50,7 +53,7 @@ fn prepared_run() -> Result<u8> {
         return run_plain(words);
     }
     let cli = suggestions::parse()?;
-    let storages = cli.storage.storages(&cli.command)?;
+    let storages = cli.storage.storages(cli.command.storage_needs())?;
     if cli.global.no_tricks {
         platform::refuse_tricks();
     }
@@ -61,7 +64,7 @@ fn prepared_run() -> Result<u8> {
 /// Runs a command whose words clap did not read.
 fn run_plain(words: verbs::wal_words::PlainWalWords) -> Result<u8> {
     let command = Command::Wal(words.wal);
-    let storages = words.storage.storages(&command)?;
+    let storages = words.storage.storages(command.storage_needs())?;
     signals::watch(&command, &storages);
     run(command, &storages, words.is_quiet)
 }
@@ -129,7 +132,7 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Config(args) => verbs::config::run(args),
         Command::Systemd(args) => verbs::systemd::run(args),
         Command::Bench(args) => verbs::bench::run(args),
-        Command::Completions { shell } => verbs::completions::run(shell),
-        Command::Man { to } => verbs::man::run(to.as_deref()),
+        Command::Completions { shell } => verbs::completions::run(args::command(), shell),
+        Command::Man { to } => verbs::man::run(args::command(), to.as_deref()),
     }
 }

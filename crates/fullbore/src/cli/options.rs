@@ -1,7 +1,7 @@
 //! Options and exit codes that several commands share.
 
 use super::color::ColorChoice;
-use clap::{Args, ValueHint};
+use clap::{Arg, Args, ValueHint};
 use fullbore_platform as platform;
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -22,6 +22,23 @@ pub(super) const UNREADABLE: u8 = 3;
 /// Default of plain bytes in a frame.
 pub(super) const FRAME_BYTES: u32 = 1 << 20;
 
+/// Headings of options.
+pub(super) const SOURCE: &str = "Source";
+pub(super) const DESTINATION: &str = "Destination";
+pub(super) const PERFORMANCE: &str = "Performance";
+
+/// Leaves options out of `-h` of one command, for fields that several commands share.
+pub(super) fn rare(names: &'static [&'static str]) -> impl FnMut(Arg) -> Arg {
+    move |arg| {
+        let is_rare = names.contains(&arg.get_id().as_str());
+        if is_rare {
+            arg.hide_short_help(true)
+        } else {
+            arg
+        }
+    }
+}
+
 /// Options of every command.
 #[derive(Debug, Args, Clone)]
 pub(super) struct GlobalArgs {
@@ -34,29 +51,42 @@ pub(super) struct GlobalArgs {
         short = 'r',
         value_name = "REPO",
         global = true,
-        display_order = 890
+        display_order = 890,
+        hide_short_help = true
     )]
     pub(super) repository: Option<OsString>,
     /// Print JSON, one object a line: progress, then the result
-    #[arg(long, global = true, display_order = 891)]
+    #[arg(long, global = true, display_order = 891, hide_short_help = true)]
     pub(super) json: bool,
     /// Print errors only
-    #[arg(long, short, global = true, display_order = 892)]
+    #[arg(
+        long,
+        short,
+        global = true,
+        display_order = 892,
+        hide_short_help = true
+    )]
     pub(super) quiet: bool,
     /// Print more, such as each file of a backup or all facts of a list
     ///
     /// If there is damage, the damaged frames are printed too.
-    #[arg(long, short, global = true, display_order = 893)]
+    #[arg(
+        long,
+        short,
+        global = true,
+        display_order = 893,
+        hide_short_help = true
+    )]
     pub(super) verbose: bool,
     /// Print in colours: auto, always or never
     ///
     /// auto means on a terminal, unless NO_COLOR is set.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, global = true, display_order = 894, hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, global = true, display_order = 894, hide_possible_values = true, hide_short_help = true)]
     pub(super) color: ColorChoice,
     /// Use plain system calls only
     ///
     /// There is then no io_uring, no page cache advice and no preallocation.
-    #[arg(long, global = true, display_order = 900)]
+    #[arg(long, global = true, display_order = 900, hide_short_help = true)]
     pub(super) no_tricks: bool,
 }
 
@@ -77,7 +107,7 @@ pub(super) struct RunArgs {
     /// Write an HTML page about the throughput of the run, and its limits
     ///
     /// The page of an earlier run is replaced, but no other file.
-    #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE.html", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub(super) report: Option<PathBuf>,
 }
 

@@ -1,10 +1,11 @@
 //! Arguments that say which files are backed up.
 
-use crate::cli::values::any_bytes;
+use crate::cli::{options::SOURCE, values::any_bytes};
 use clap::{Args, ValueHint};
 use fullbore_engine::backup::paths::Scope;
 use fullbore_format::text::arguments::{name, pattern};
 use fullbore_repository::compare::Compare;
+use fullbore_tree::file_rules::FileRules;
 use std::{ffi::OsString, path::PathBuf};
 
 /// Which files are backed up.
@@ -21,39 +22,39 @@ pub(in crate::cli) struct ScopeArgs {
     /// other pattern that begins with / starts at the root of the backup, as `fullbore list` prints
     /// paths. The backup names patterns that matched nothing. A pattern that begins with ! includes
     /// again what it matches, but nothing in a directory that is excluded itself. Can be repeated.
-    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
+    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern), help_heading = SOURCE)]
     pub(in crate::cli) exclude: Vec<OsString>,
     /// Exclude paths that match a pattern in this file (repeatable)
     ///
     /// Patterns of --exclude come after those of the file, so --exclude '!NAME' can include a name
     /// again.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) exclude_from: Vec<PathBuf>,
     /// Exclude the contents of directories with a CACHEDIR.TAG
     ///
     /// A PATH itself is never excluded.
-    #[arg(long)]
+    #[arg(long, help_heading = SOURCE)]
     pub(in crate::cli) exclude_caches: bool,
     /// Exclude the contents of directories that hold this name
     ///
     /// A PATH itself is never excluded.
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(name), help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) exclude_if_present: Vec<OsString>,
     /// Back up only the names in this file, or in - (standard input)
     ///
     /// The file has one name a line, relative to PATH. Entries below these names are not backed up.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) files_from: Option<PathBuf>,
     /// Names of --files-from end in NUL instead of a new line
-    #[arg(long, requires = "files_from")]
+    #[arg(long, requires = "files_from", help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) null: bool,
     /// Do not enter other file systems
-    #[arg(long, short = 'x')]
+    #[arg(long, short = 'x', help_heading = SOURCE)]
     pub(in crate::cli) one_file_system: bool,
     /// Store each PATH under its whole path
     ///
     /// If one PATH is below another, it is stored once.
-    #[arg(long)]
+    #[arg(long, help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) full_paths: bool,
 }
 
@@ -64,18 +65,32 @@ pub(in crate::cli) fn looks_twice(compare: Compare) -> bool {
 }
 
 impl ScopeArgs {
+    /// Returns which files are left out.
+    pub(in crate::cli) fn rules(&self) -> FileRules {
+        let lists = self.exclude_from.iter().cloned();
+        FileRules {
+            exclude: self.exclude.clone(),
+            exclude_from: lists.map(PathBuf::into_os_string).collect(),
+            exclude_caches: self.exclude_caches,
+            exclude_if_present: self.exclude_if_present.clone(),
+            one_file_system: self.one_file_system,
+        }
+    }
+
+    /// Returns whether an option selects files.
+    pub(in crate::cli) fn selects_files(&self) -> bool {
+        let has_rules = self.rules() != FileRules::default();
+        has_rules || self.files_from.is_some() || self.full_paths
+    }
+
     /// Returns the files that these arguments name. `looks_twice` is set if the next backup compares
     /// less than the inodes.
     pub(in crate::cli) fn scope(&self, looks_twice: bool) -> Scope {
         Scope {
             paths: self.paths.clone(),
-            exclude: self.exclude.clone(),
-            exclude_from: self.exclude_from.clone(),
-            exclude_caches: self.exclude_caches,
-            exclude_if_present: self.exclude_if_present.clone(),
+            rules: self.rules(),
             files_from: self.files_from.clone(),
             null: self.null,
-            one_file_system: self.one_file_system,
             full_paths: self.full_paths,
             looks_twice,
             on_excluded: None,

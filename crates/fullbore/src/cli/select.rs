@@ -18,22 +18,22 @@ use std::{
 };
 
 /// Where help lists these options.
-pub(super) const HEADING: &str = "Which backups";
+const HEADING: &str = "Which backups";
 
 /// Options that select backups: where no id is given, the latest of them is meant.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SelectArgs {
     /// Select backups of this host
-    #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, help_heading = HEADING, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), hide_short_help = true)]
     host: Option<String>,
     /// Select backups of this source path (repeatable)
     ///
     /// The path is the one that was backed up: for a cluster its data directory, for a stream
     /// stdin:NAME.
-    #[arg(long, help_heading = HEADING, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    #[arg(long, help_heading = HEADING, value_name = "PATH", value_hint = ValueHint::AnyPath, hide_short_help = true)]
     path: Vec<OsString>,
     /// Select backups with the tag KEY or KEY=VALUE (repeatable)
-    #[arg(long, short = 't', help_heading = HEADING, value_name = "TAG", value_parser = wanted)]
+    #[arg(long, short = 't', help_heading = HEADING, value_name = "TAG", value_parser = wanted, hide_short_help = true)]
     tag: Vec<TagRule>,
 }
 
@@ -87,17 +87,15 @@ fn source_name(path: OsString) -> Result<OsString> {
     }
 }
 
-/// The command line of this process.
+/// Returns the command line of this process.
 fn retry(from: &OsStr, takes_id: bool) -> RetryLine {
     let words = command_line::words();
-    let at = words
-        .iter()
-        .position(|word| word == from)
-        .filter(|_| takes_id);
+    let place = command_line::own_words().place_of(from);
     RetryLine {
         words,
         has_options: false,
-        from: at,
+        // Behind the name of the program.
+        from: place.filter(|_| takes_id).map(|place| place + 1),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options with which every command reaches storages and opens what is encrypted.
 
-use super::{args::Command, values::rate};
+use super::values::rate;
 use clap::Args;
 use fullbore_crypt::{KeyOptions, parse_fingerprint};
 use fullbore_format::{error::Result, key_kind::KeyKind};
@@ -26,10 +26,22 @@ pub(super) struct StorageArgs {
     /// Open an encrypted repository with this key (repeatable)
     ///
     /// A key is an age identity or an ssh-ed25519 key.
-    #[arg(long, value_name = "FILE", global = true, display_order = 910)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        display_order = 910,
+        hide_short_help = true
+    )]
     key: Vec<PathBuf>,
     /// Open an encrypted repository with the passphrase in this file
-    #[arg(long, value_name = "FILE", global = true, display_order = 911)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        display_order = 911,
+        hide_short_help = true
+    )]
     passphrase_file: Option<PathBuf>,
     /// Accept only repository keys with this fingerprint (repeatable)
     ///
@@ -152,6 +164,14 @@ pub(super) fn words_of_process() -> Vec<OsString> {
     WORDS.get().cloned().unwrap_or_default()
 }
 
+/// Returns the program and the options with which a server reaches the repository later: of the user that restores.
+pub(super) fn fetch_words() -> Vec<OsString> {
+    let program = env::current_exe().unwrap_or_else(|_| "fullbore".into());
+    let mut words = vec![program.into_os_string()];
+    words.extend(words_of_process());
+    words
+}
+
 /// Bytes of all that is kept of object stores.
 const CACHE_BYTES: u64 = 1 << 30;
 
@@ -167,22 +187,6 @@ pub(super) enum CacheUse {
 }
 
 impl CacheUse {
-    fn of(command: &Command) -> Self {
-        match command {
-            Command::List(_)
-            | Command::Show(_)
-            | Command::Stats(_)
-            | Command::Cat(_)
-            | Command::Find(_)
-            | Command::Diff(_)
-            | Command::Restore(_)
-            | Command::Drill(_)
-            | Command::Export(_) => Self::Documents,
-            Command::Backup(_) => Self::Bases,
-            _ => Self::Nothing,
-        }
-    }
-
     fn is_kept(self) -> Option<fn(&str) -> bool> {
         match self {
             Self::Documents => Some(|key| KeyKind::of(key).is_cached()),
@@ -190,6 +194,15 @@ impl CacheUse {
             Self::Nothing => None,
         }
     }
+}
+
+/// What a command needs of storages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StorageNeeds {
+    pub(super) cache: CacheUse,
+    pub(super) clear: ClearUse,
+    /// It makes a repository: keys that this host has not seen are new ones.
+    pub(super) accepts_other_keys: bool,
 }
 
 /// The directory for caches of the user; none if the environment names no home.
@@ -219,22 +232,6 @@ fn state_dir() -> Option<PathBuf> {
 #[derive(Debug, Clone, Copy)]
 struct Connections(Option<NonZeroUsize>);
 
-/// Whether a command may use a clear repository beside a key.
-fn clear_use(command: &Command) -> ClearUse {
-    let encrypt = match command {
-        Command::Backup(args) => Some(&args.encrypt),
-        Command::Init(args) => Some(&args.encrypt),
-        Command::Export(args) => Some(&args.encrypt),
-        Command::Copy(args) => Some(args.encrypt()),
-        _ => None,
-    };
-    match command {
-        _ if encrypt.is_some_and(|encrypt| encrypt.no_encryption) => ClearUse::Decided,
-        Command::Copy(_) | Command::Export(_) => ClearUse::OneOfTwo,
-        _ => ClearUse::Refused,
-    }
-}
-
 fn fingerprint(text: &str) -> Result<String, String> {
     parse_fingerprint(text).ok_or_else(|| {
         "32 hexadecimal digits in groups of four, as `fullbore key list` prints them".to_owned()
@@ -255,7 +252,7 @@ impl StorageArgs {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for a setting that does not exist.
-    pub(super) fn storages(&self, command: &Command) -> Result<Storages> {
+    pub(super) fn storages(&self, needs: StorageNeeds) -> Result<Storages> {
         let environment = CloudEnvironment::of_process();
         let connections = self.connections.and_then(|connections| connections.0);
         let mut cloud = CloudSettings::from_environment(&environment)?;
@@ -281,11 +278,11 @@ impl StorageArgs {
                 authorities: self.tls_ca.clone(),
             },
         };
-        let cache = self.cache(&environment, CacheUse::of(command));
+        let cache = self.cache(&environment, needs.cache);
         let trust = RepositoryTrust {
             expected_keys: self.expect_keys.clone(),
-            accepts_others: matches!(command, Command::Init(_)),
-            clear: clear_use(command),
+            accepts_others: needs.accepts_other_keys,
+            clear: needs.clear,
         };
         let _ = WORDS.set(self.words());
         Ok(Storages::new(StorageAccess {

@@ -4,7 +4,7 @@
 //! wrong: `restore` for `create`.
 
 use super::{
-    args::Cli,
+    args::{self, Cli},
     color,
     command_line::{self, TypedLine},
     examples::examples,
@@ -179,15 +179,15 @@ pub(super) fn parse() -> Result<Cli> {
     if is_for_overview(&given) {
         print_overview(given.len() == 1);
     }
-    let program = profile::program_for(&given);
+    let program = command_line::keep_program(args::program_for(&given), args::program);
     let is_fetch = verbs::wal::is_fetch(&given);
-    let line = TypedLine::read(&program, given);
+    let line = TypedLine::read(program, given);
     let alias = line.alias;
-    let words = profile::effective_words(&program, line)?;
+    let words = profile::effective_words(program, line)?;
     command_line::keep(&words);
     // The whole program prints help and explains what is wrong.
-    let cli = parsed(program, &words)
-        .or_else(|_| parsed(help::program(), &words))
+    let cli = parsed(program.clone(), &words)
+        .or_else(|_| parsed(args::command(), &words))
         .map_err(|error| {
             answer(&error).unwrap_or_else(|| exit(without_wild_guess(error), is_fetch))
         })?;
@@ -218,7 +218,7 @@ fn is_for_overview(words: &[OsString]) -> bool {
 
 /// Prints the usual commands, and ends the process. Without `-h` this is an error.
 fn print_overview(is_error: bool) -> ! {
-    let overview = help::overview(&help::program());
+    let overview = help::overview(&args::command());
     let printed = match is_error {
         true => io::stderr().write_all(overview.as_bytes()),
         false => io::stdout().write_all(overview.as_bytes()),
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn words_of_other_programs_are_answered_with_commands_that_there_are() {
-        let is_ours = |name: &str| profile::program().find_subcommand(name).is_some();
+        let is_ours = |name: &str| args::program().find_subcommand(name).is_some();
         for word in HABITS.iter().flat_map(|(words, _)| *words) {
             assert!(!is_ours(word), "{word}");
             let error = answer(&Cli::try_parse_from(["fullbore", word, "x"]).unwrap_err()).unwrap();

@@ -13,6 +13,7 @@ use fullbore_format::{
     error::ErrorKind,
     pax::write_header,
 };
+use fullbore_tree::file_rules::FileRules;
 use fullbore_tree::write::deletion_limit::DeletionLimit;
 use proptest::prelude::*;
 use std::{fs, os::unix::fs::symlink, path::Path};
@@ -159,8 +160,11 @@ fn excluding(delete: bool) -> CopyOptions {
         delete,
         limit: at_most(100),
         rules: CopyRules {
-            exclude: vec![b"*.key".to_vec().into(), b"/kept/".to_vec().into()],
-            exclude_if_present: vec![b".nobackup".to_vec().into()],
+            files: FileRules {
+                exclude: vec!["*.key".into(), "/kept/".into()],
+                exclude_if_present: vec![".nobackup".into()],
+                ..FileRules::default()
+            },
             ..CopyRules::default()
         },
         ..CopyOptions::default()

@@ -156,9 +156,7 @@ impl Looked {
         };
         let rules = TreeRules {
             exclude: Default::default(),
-            exclude_caches: false,
-            exclude_if_present: vec![],
-            one_file_system: false,
+            files: Default::default(),
             looks_twice: false,
             on_excluded: None,
             walkers: 1,

@@ -426,7 +426,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     assert_refused(
         &Restore {
             storages: Storages::default(),
-            overwrite: fullbore_engine::restore::Overwrite::All,
+            into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
             ..recovering.clone()
         },
         ErrorKind::Usage,

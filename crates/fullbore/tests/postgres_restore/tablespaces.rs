@@ -52,14 +52,14 @@ fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
     let place = Place::new();
     fs::create_dir_all(place.at("old").join(VERSION)).unwrap();
     own(&place.at("old"));
-    for overwrite in [
-        fullbore_engine::restore::Overwrite::Never,
-        fullbore_engine::restore::Overwrite::All,
+    for into in [
+        fullbore_engine::restore::RestoreInto::Empty,
+        fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
     ] {
         let restore = Restore {
             storages: Storages::default(),
             postgres: ClusterOptions::default(),
-            overwrite,
+            into,
             ..place.plan()
         };
         let error = assert_refused(&restore, ErrorKind::Exists, "it is not empty");

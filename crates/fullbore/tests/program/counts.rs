@@ -278,7 +278,7 @@ fn what_is_found_is_not_held() {
     if !or_skip(has("python3"), "there is no python3") {
         return;
     }
-    let dir = temp();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (tree, store) = (dir.path().join("t"), dir.path().join("r"));
     for sub in 0..80 {
         fs::create_dir_all(tree.join(format!("d{sub:02}"))).unwrap();

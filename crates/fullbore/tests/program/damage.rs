@@ -16,8 +16,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use testkit::fixture;
-use testkit::fixture::{Fixture, content};
+use testkit::{
+    fixture::{self, Fixture, content},
+    runs::{args, fullbore},
+};
 
 /// In memory where possible: each of a thousand restores makes a file system durable, with all that others write to it.
 fn tempdir() -> std::io::Result<tempfile::TempDir> {
@@ -32,7 +34,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         to: to.into(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore_engine::restore::Overwrite::Never,
+        into: fullbore_engine::restore::RestoreInto::Empty,
         keep_going,
         numeric_owner: false,
         postgres: Default::default(),
@@ -40,6 +42,7 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
         memory: 1 << 27,
         fetch_words: Vec::new(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     };
     restore.run(&Meter::default())
 }
@@ -358,16 +361,10 @@ fn a_damaged_root_is_listed_and_not_hidden() {
     bytes[30] ^= 1;
     fs::write(&root, bytes).unwrap();
     for json in [false, true] {
-        let list = fullbore::command::list::List {
-            from: dir.path().to_str().unwrap().into(),
-            filter: Default::default(),
-            paths: vec![],
-            json,
-            ..Default::default()
-        };
-        let mut out = Vec::new();
-        assert_eq!(list.run(&mut out).unwrap(), 4);
-        let text = String::from_utf8(out).unwrap();
+        let mut words = args(["list"]);
+        words.extend(json.then(|| "--json".into()));
+        words.push(dir.path().into());
+        let text = fullbore(words).ends_with(4).out;
         assert!(
             text.contains(fixture::ID) && text.contains("damaged"),
             "{text}"

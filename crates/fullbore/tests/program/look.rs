@@ -1,6 +1,5 @@
 //! Listing, showing and comparing backups.
 
-use fullbore::command::{list::List, show::Show};
 use fullbore_engine::{
     restore::Restore,
     verify::{Verify, VerifyVerdict},
@@ -11,29 +10,17 @@ use fullbore_repository::{open::open, select::BackupFilter};
 use fullbore_storage::Storages;
 use std::{fs, path::Path};
 use tempfile::tempdir;
-use testkit::fixture;
-use testkit::fixture::{Fixture, content, entry, plan};
+use testkit::{
+    fixture::{self, Fixture, content, entry, plan},
+    runs::{args, fullbore},
+};
 
 fn list(from: &str, paths: &[&str], json: bool) -> Vec<String> {
-    let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
-    let mut out = Vec::new();
-    List {
-        storages: Storages::default(),
-        from: from.into(),
-        filter: Default::default(),
-        paths,
-        json,
-        quiet: true,
-        recursive: true,
-        ..List::default()
-    }
-    .run(&mut out)
-    .unwrap();
-    String::from_utf8(out)
-        .unwrap()
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    let mut words = args(["list", "--recursive", "--quiet", from]);
+    words.extend(args(paths));
+    words.extend(json.then(|| "--json".into()));
+    let ran = fullbore(words).ends_with(0);
+    ran.out.lines().map(str::to_owned).collect()
 }
 
 fn two_backups(repository: &Path) {
@@ -215,23 +202,17 @@ fn entries_are_listed_in_path_order_and_files_over_pages_once() {
 fn show_prints_the_root() {
     let dir = tempdir().unwrap();
     let root = Fixture::sample().write_repository(dir.path());
-    let show = |json| {
-        let mut out = Vec::new();
-        Show {
-            storages: Storages::default(),
-            from: dir.path().to_str().unwrap().into(),
-            filter: Default::default(),
-            json,
-        }
-        .run(&mut out)
-        .unwrap();
-        String::from_utf8(out).unwrap()
+    let show = |words: &[&str]| {
+        let mut all = args(["show"]);
+        all.extend(args(words));
+        all.push(dir.path().into());
+        fullbore(all).ends_with(0).out
     };
     assert_eq!(
-        serde_json::from_str::<fullbore_format::root::Root>(&show(true)).unwrap(),
+        serde_json::from_str::<fullbore_format::root::Root>(&show(&["--json"])).unwrap(),
         root
     );
-    assert!(show(false).contains("host:/data"));
+    assert!(show(&[]).contains("host:/data"));
 }
 
 fn against(dir: &Path) -> VerifyVerdict {
@@ -388,7 +369,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         to: to.clone(),
         paths: vec![],
         patterns: Default::default(),
-        overwrite: fullbore_engine::restore::Overwrite::Never,
+        into: fullbore_engine::restore::RestoreInto::Empty,
         keep_going: true,
         numeric_owner: false,
         postgres: Default::default(),
@@ -396,6 +377,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         memory: 1 << 27,
         fetch_words: Vec::new(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     };
     let result = restore.run(&Meter::default());
     let large = to.join("large").exists();

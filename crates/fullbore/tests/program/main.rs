@@ -1,7 +1,5 @@
 //! The program as its users run it, on files: one program of tests, as each takes seconds to link.
 
-#![allow(missing_docs)]
-
 #[macro_use]
 extern crate testkit;
 

@@ -261,7 +261,7 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
     std::os::unix::fs::symlink(outside.join("f01"), to.join("a/b.txt")).unwrap();
     Restore {
         storages: Storages::default(),
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         ..plan(&dir.path().join("repo"), &to)
     }
     .run(&Meter::default())
@@ -274,9 +274,9 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
 
 #[test]
 fn a_symlink_of_the_backup_leads_nobody_out_of_the_target() {
-    for overwrite in [
-        fullbore_engine::restore::Overwrite::Never,
-        fullbore_engine::restore::Overwrite::All,
+    for into in [
+        fullbore_engine::restore::RestoreInto::Empty,
+        fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
     ] {
         let dir = tempdir().unwrap();
         let outside = dir.path().join("outside");
@@ -294,7 +294,7 @@ fn a_symlink_of_the_backup_leads_nobody_out_of_the_target() {
         let to = dir.path().join("to");
         let restored = Restore {
             storages: Storages::default(),
-            overwrite,
+            into,
             ..plan(&dir.path().join("repo"), &to)
         }
         .run(&Meter::default());

@@ -76,7 +76,7 @@ fn a_cut_tar_restores_what_is_whole_and_says_so() {
     assert_eq!(error.kind, ErrorKind::Corrupt);
     let again = Restore {
         storages: Storages::default(),
-        overwrite: fullbore_engine::restore::Overwrite::All,
+        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         keep_going: true,
         ..plan(&dir.path().join("x.tar"), &to)
     };

@@ -6,6 +6,8 @@ mod fetch;
 mod kept;
 mod made;
 mod push;
+mod receive;
+mod receive_hostile;
 mod recovery;
 
 use crate::postgres_backup::cluster;

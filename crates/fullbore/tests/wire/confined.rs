@@ -256,6 +256,43 @@ fn a_host_takes_back_what_has_no_root_yet() {
 }
 
 #[test]
+fn pieces_of_an_unfinished_segment_are_taken_back_by_the_session_that_added_them() {
+    for (_dir, storage) in storages() {
+        let (inner, objects) = confined(storage, Allowed::Append);
+        let digest = "ab".repeat(16);
+        let segment = "000000010000000000000002";
+        let piece = format!("wal/7/00000001/tail/{segment}-00000000-00000010-{digest}.tar.zst");
+        let later = format!("wal/7/00000001/tail/{segment}-00000010-00000020-{digest}.tar.zst");
+        let run = format!("wal/7/00000001/00000000/{segment}-01-{digest}.tar.zst");
+        for key in [&piece, &later, &run] {
+            let put = objects.put(key, b"wal", &PutIf::Absent).unwrap();
+            assert!(matches!(put, Put::Done(_)));
+        }
+        let other = session(&inner, Allowed::Append, &web1());
+        refused(
+            other.delete(std::slice::from_ref(&piece)),
+            ErrorKind::Permission,
+            "only add",
+        );
+        refused(
+            objects.delete(std::slice::from_ref(&run)),
+            ErrorKind::Permission,
+            "only add",
+        );
+        objects.delete(std::slice::from_ref(&piece)).unwrap();
+        assert_eq!(inner.get(&piece).unwrap(), None);
+        // Another one of this name is not its own any more.
+        put(&inner, &piece, b"other");
+        refused(
+            objects.delete(std::slice::from_ref(&piece)),
+            ErrorKind::Permission,
+            "only add",
+        );
+        assert!(inner.get(&later).unwrap().is_some() && inner.get(&run).unwrap().is_some());
+    }
+}
+
+#[test]
 fn after_its_root_only_the_intent_and_the_partial_root_of_a_backup_may_go() {
     for (_dir, storage) in storages() {
         let (inner, objects) = confined(storage, Allowed::Append);

@@ -7,7 +7,7 @@ use super::{
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_storage::{
     Fault, Faulty, Leased, LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording, Take,
-    wire::{NoService, OfferedObjects, Wire, WireTimes},
+    wire::{Offer, OfferedObjects, Wire, WireTimes},
 };
 use std::{
     ffi::OsStr,
@@ -304,9 +304,9 @@ fn after_trickling(begin: &[u8]) -> Error {
     };
     let (mut near, far) = socket();
     let server = thread::spawn(move || {
-        let service = OfferedObjects::new(Arc::new(MemoryObjects::new()));
-        let service = Arc::new(service);
-        Wire::connect(streams(far), "\"near\"", service, TIMES)?.wait()
+        let objects = OfferedObjects::new(Arc::new(MemoryObjects::new()));
+        let offer = Offer::none().objects(objects);
+        Wire::connect(streams(far), "\"near\"", offer, TIMES)?.wait()
     });
     near.write_all(begin).unwrap();
     // The server closes its socket before its thread ends.
@@ -343,7 +343,7 @@ fn frame(header: &[u8], data_bytes: usize) -> Vec<u8> {
 
 #[test]
 fn a_side_that_breaks_the_rules_is_given_up() {
-    // A message is [number, [fields]]; an answer to nothing, data of no upload, credit for nothing.
+    // A message is [number, [fields]], a call in it [service, question]; an answer to nothing, data of no upload, credit for nothing.
     for (what, bytes) in [
         ("no message", frame(b"\xff", 0)),
         ("an unknown message", frame(&[0x82, 24, 99, 0x80], 0)),
@@ -353,7 +353,7 @@ fn a_side_that_breaks_the_rules_is_given_up() {
         ("credit for nothing", frame(&[0x82, 6, 0x81, 1], 0)),
         (
             "an answer to nothing",
-            frame(&[0x82, 4, 0x82, 1, 0x82, 1, 0x80], 0),
+            frame(&[0x82, 4, 0x82, 1, 0x82, 1, 0x81, 0x40], 0),
         ),
         (
             "part of an answer to nothing",
@@ -366,12 +366,24 @@ fn a_side_that_breaks_the_rules_is_given_up() {
         ),
         (
             "data of a call that has none",
-            frame(&[0x82, 2, 0x82, 1, 0x82, 18, 0x80], 1),
+            frame(&[0x82, 2, 0x82, 1, 0x82, 1, 0x40], 1),
+        ),
+        (
+            "a question that its service does not know",
+            frame(&[0x82, 2, 0x82, 1, 0x82, 0, 0x42, 0x18, 99], 0),
+        ),
+        (
+            "a question to a service that has none",
+            frame(&[0x82, 2, 0x82, 1, 0x82, 1, 0x41, 0], 0),
+        ),
+        (
+            "data of a service that is not known",
+            frame(&[0x82, 2, 0x82, 1, 0x82, 24, 99, 0x40], 1),
         ),
         ("a header of too many values", frame(&[0x80; 65], 0)),
         ("too many calls that are not whole", {
             // Runs, the data of each of which is to follow.
-            let calls = (0..=64u8).map(|id| frame(&[0x82, 2, 0x83, 24, id, 0x82, 16, 0x80, 1], 0));
+            let calls = (0..=64u8).map(|id| frame(&[0x82, 2, 0x83, 24, id, 0x82, 2, 0x40, 1], 0));
             calls.collect::<Vec<_>>().concat()
         }),
     ] {
@@ -397,7 +409,7 @@ fn a_side_that_breaks_the_rules_is_given_up() {
 fn more_of_a_call_than_may_be_sent_ends_the_connection() {
     // Arguments of a run: more of them than it announces, and more than 2 MiB.
     let run = |following: u8| {
-        let header = [0x82, 2, 0x83, 1, 0x82, 16, 0x80, 0x1a, 0, following, 0, 0];
+        let header = [0x82, 2, 0x83, 1, 0x82, 2, 0x40, 0x1a, 0, following, 0, 0];
         frame(&header, 1 << 20)
     };
     let part = frame(&[0x82, 1, 0x81, 1], 1 << 20);
@@ -412,15 +424,16 @@ fn an_answer_that_was_not_asked_for_is_no_result() {
     let (near, mut far) = socket();
     let answers = thread::spawn(move || {
         far.write_all(b"fullbore wire 1 0.1.0\n").unwrap();
-        let opened = [0x82, 4, 0x82, 1, 0x82, 2, 0x82, 0xf5, 0xf5];
+        let opened = [
+            0x82, 4, 0x82, 1, 0x82, 1, 0x81, 0x45, 0x82, 0, 0x82, 0xf5, 0xf5,
+        ];
         far.write_all(&frame(&opened, 0)).unwrap();
         // The size of an object is asked for, and a version is the answer.
-        let version = [0x82, 4, 0x82, 2, 0x82, 5, 0x81, 0xf6];
+        let version = [0x82, 4, 0x82, 2, 0x82, 1, 0x81, 0x44, 0x82, 3, 0x81, 0xf6];
         far.write_all(&frame(&version, 0)).unwrap();
         far.read_to_end(&mut Vec::new()).unwrap();
     });
-    let wire =
-        Arc::new(Wire::connect(streams(near), "\"far\"", Arc::new(NoService), TIMES).unwrap());
+    let wire = Arc::new(Wire::connect(streams(near), "\"far\"", Offer::none(), TIMES).unwrap());
     let opened = wire.objects(OsStr::new("x"), "ssh://far/x");
     // The second answer may come before its question: then it is one to no question.
     let error = opened.and_then(|objects| objects.stat("a")).unwrap_err();
@@ -532,7 +545,7 @@ fn both_sides_serve_each_other_over_one_connection() {
         let wire = Wire::connect(
             streams(far),
             "\"near\"",
-            Arc::new(OfferedObjects::new(far_memory)),
+            Offer::none().objects(OfferedObjects::new(far_memory)),
             TIMES,
         );
         let wire = Arc::new(wire.unwrap());
@@ -546,7 +559,7 @@ fn both_sides_serve_each_other_over_one_connection() {
     let wire = Wire::connect(
         streams(near),
         "\"far\"",
-        Arc::new(OfferedObjects::new(near_memory)),
+        Offer::none().objects(OfferedObjects::new(near_memory)),
         TIMES,
     );
     let wire = Arc::new(wire.unwrap());

@@ -4,10 +4,12 @@ use super::{
     TIMES, far_over,
     suite::{get, keys, pattern},
 };
-use fullbore_format::error::Result;
 use fullbore_storage::{
     MemoryObjects, Objects,
-    wire::{PeerSide, Wire, WireService, WireStreams},
+    wire::{
+        Offer, OfferedObjects, PeerSide, ServiceNumber, Wire, WireStreams, command_service,
+        print_service,
+    },
 };
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use std::{
@@ -31,33 +33,29 @@ pub(crate) fn small_socket() -> (UnixStream, UnixStream) {
     (near, far)
 }
 
-/// Offers objects, and prints lines on the other side when it is asked to run something.
-#[derive(Debug)]
-struct Printing {
-    objects: Arc<dyn Objects>,
-    lines: u64,
-    /// Bytes of the output of the other side.
-    heard_bytes: Arc<AtomicU64>,
-}
-
 const LINE: &[u8] = b"sub/directory/file-000001 is unchanged\n";
 
-impl WireService for Printing {
-    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
-        Ok(self.objects.clone())
-    }
-
-    fn run(&self, _: Vec<OsString>, peer: PeerSide) -> Result<u8> {
-        for number in 0..self.lines {
+/// Offers objects, and prints so many lines on the other side when it is asked to run something. Counts the bytes of the output of the
+/// other side.
+fn printing(objects: Arc<dyn Objects>, lines: u64, heard_bytes: &Arc<AtomicU64>) -> Offer {
+    let run = move |_: Vec<OsString>, peer: &PeerSide| {
+        for number in 0..lines {
             peer.print(number % 2 == 0, LINE)?;
         }
         Ok(7)
-    }
-
-    fn output(&self, _: bool, bytes: &[u8]) -> Result<()> {
-        self.heard_bytes.fetch_add(bytes.len() as u64, Relaxed);
-        Ok(())
-    }
+    };
+    let hear = || {
+        let heard_bytes = heard_bytes.clone();
+        print_service(move |bytes| {
+            heard_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            Ok(())
+        })
+    };
+    Offer::none()
+        .objects(OfferedObjects::new(objects))
+        .service(ServiceNumber::COMMANDS, command_service(run))
+        .service(ServiceNumber::OUTPUT, hear())
+        .service(ServiceNumber::ERRORS, hear())
 }
 
 /// Uploads to the other side and reads it back, while a command runs there.
@@ -91,13 +89,9 @@ fn a_hundred_thousand_lines_pass_both_ways_beside_uploads_over_sockets_of_four_k
         thread::spawn(move || {
             let heard_bytes = Arc::new(AtomicU64::new(0));
             let memory: Arc<dyn Objects> = Arc::new(MemoryObjects::new());
-            let service = Printing {
-                objects: memory.clone(),
-                lines,
-                heard_bytes: heard_bytes.clone(),
-            };
+            let offer = printing(memory.clone(), lines, &heard_bytes);
             let streams: WireStreams = super::streams(socket);
-            let wire = Wire::connect(streams, "\"other\"", Arc::new(service), TIMES).unwrap();
+            let wire = Wire::connect(streams, "\"other\"", offer, TIMES).unwrap();
             let wire = Arc::new(wire);
             use_everything(&wire, seed);
             (heard_bytes.load(Relaxed), memory, wire)

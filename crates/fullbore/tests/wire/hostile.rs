@@ -11,7 +11,7 @@ use super::{
 use fullbore_format::error::Error;
 use fullbore_storage::{
     MemoryObjects, Objects,
-    wire::{OfferedObjects, Wire, WireTimes},
+    wire::{Offer, OfferedObjects, Wire, WireTimes},
 };
 use minicbor::Encoder;
 use std::{
@@ -35,7 +35,10 @@ pub(crate) enum Word<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
     List(&'a [Word<'a>]),
+    /// A call of another service than that of objects.
+    Service(u64),
 }
+pub(crate) use Word::Service;
 use Word::{Bytes, List, Number, Text};
 
 fn encode(word: Word<'_>, encoder: &mut Encoder<&mut Vec<u8>>) {
@@ -47,6 +50,7 @@ fn encode(word: Word<'_>, encoder: &mut Encoder<&mut Vec<u8>>) {
             encoder.array(words.len() as u64).unwrap();
             words.iter().for_each(|word| encode(*word, encoder));
         }
+        Service(number) => encode(List(&[Number(number), Bytes(b"")]), encoder),
     }
 }
 
@@ -65,7 +69,7 @@ const CREATE: u64 = 10;
 pub(crate) const OPEN: Word<'_> = List(&[Number(0), List(&[Bytes(b"")])]);
 pub(crate) const LIST: Word<'_> = List(&[Number(1), List(&[Text("")])]);
 pub(crate) const GET_LARGE: Word<'_> = List(&[Number(3), List(&[Text("backups/x/root.json")])]);
-const DELETE: Word<'_> = List(&[Number(10), List(&[])]);
+const DELETE: Word<'_> = List(&[Number(9), List(&[])]);
 
 /// One side of a session, which says what it likes. Its numbers begin far from those of the other side.
 pub(crate) struct HostilePeer<S> {
@@ -99,6 +103,12 @@ impl<S: Read + Write> HostilePeer<S> {
 
     /// Sends a call whose data is here as a whole, or goes on in parts.
     pub(crate) fn call(&mut self, call: Word<'_>, data: &[u8]) -> io::Result<u64> {
+        let question = encoded(call);
+        let of_objects = [Number(0), Bytes(&question)];
+        let call = match call {
+            Service(_) => call,
+            _ => List(&of_objects),
+        };
         self.last += 1;
         let id = self.last;
         let (first, rest) = data.split_at(data.len().min(1 << 20));
@@ -250,7 +260,7 @@ fn data_of_calls_that_a_host_may_not_make_takes_no_memory() {
     for _ in 0..24 {
         peer.is_refused(DELETE, &texts(500_000), "may only read");
     }
-    let run = List(&[Number(16), List(&[])]);
+    let run = Service(2);
     for _ in 0..24 {
         peer.is_refused(run, &texts(2 << 20)[..2 << 20], "does not offer");
     }
@@ -405,7 +415,7 @@ fn uploads_that_are_begun_and_given_up_take_a_bounded_number_of_threads() {
     let ended = (1..20_000u64).any(|upload| {
         let begun = peer.send(CREATE, &[Number(upload), Text("backups/x")], b"");
         let number = [Number(upload)];
-        let abort = [Number(9), List(&number)];
+        let abort = [Number(8), List(&number)];
         begun.and_then(|()| peer.call(List(&abort), b"")).is_err()
     });
     assert!(ended, "it takes all of them");
@@ -417,9 +427,9 @@ fn after(times: WireTimes, act: impl FnOnce(&mut HostilePeer<UnixStream>)) -> (E
     let (near, far) = small_socket();
     let memory: Arc<dyn Objects> = Arc::new(MemoryObjects::new());
     put(&memory, "object", &pattern(20_000, 1));
-    let service = Arc::new(OfferedObjects::new(memory));
+    let offer = Offer::none().objects(OfferedObjects::new(memory));
     let server =
-        thread::spawn(move || Wire::connect(streams(far), "\"near\"", service, times)?.wait());
+        thread::spawn(move || Wire::connect(streams(far), "\"near\"", offer, times)?.wait());
     let mut peer = HostilePeer::greet(near).unwrap();
     act(&mut peer);
     let began = Instant::now();
@@ -468,14 +478,14 @@ fn a_session_that_asks_and_holds_nothing_ends_and_one_with_a_lease_does_not() {
     let (error, time) = after(times, |peer| {
         peer.call(OPEN, b"").unwrap();
         let intent = Text("intents/20261121T054501Z-k3f9qz.json");
-        let lease = List(&[Number(13), List(&[intent, Number(0)])]);
+        let lease = List(&[Number(12), List(&[intent, Number(0)])]);
         let id = peer.call(lease, b"").unwrap();
         let began = Instant::now();
         while began.elapsed() < held {
             peer.send(0, &[], b"").unwrap();
             thread::sleep(Duration::from_millis(100));
         }
-        let drop = List(&[Number(15), List(&[Number(id)])]);
+        let drop = List(&[Number(14), List(&[Number(id)])]);
         peer.call(drop, b"").unwrap();
     });
     assert!(
@@ -551,7 +561,9 @@ fn a_listing_without_end_is_refused_by_its_number_of_objects() {
             };
             let is_list = header.windows(3).any(|three| three == [0x82, 1, 0x81]);
             if !is_list {
-                let opened = [Number(2), List(&[])];
+                // Its abilities are two truths.
+                let abilities = [Bytes(&[0x82, 0, 0x82, 0xf5, 0xf5])];
+                let opened = [Number(1), List(&abilities)];
                 let _ = peer.send(ANSWER, &[Number(id), List(&opened)], b"");
                 continue;
             }

@@ -7,15 +7,14 @@ use super::{
     sshd::{FULLBORE, sshd},
     streams,
 };
-use fullbore_format::error::Result;
 use fullbore_storage::{
     Leased, Objects, PutIf, Take,
-    wire::{AskTopic, NoService, PeerSide, Wire, WireObjects, WireService},
+    wire::{Offer, PeerSide, ServiceNumber, Wire, WireObjects, command_service},
 };
 use minicbor::Encoder;
 use std::{
     ffi::OsString,
-    fmt, fs,
+    fs,
     net::TcpListener,
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,41 +26,6 @@ use std::{
     },
     thread,
 };
-
-/// What the host does when it is asked to run a command. It answers that the command is done.
-type Deed = dyn Fn(&PeerSide, &WireObjects) + Send + Sync;
-
-struct HostileHost {
-    deed: Box<Deed>,
-    words: Arc<Mutex<Vec<OsString>>>,
-    /// Whether the deed went as the test expects.
-    is_as_expected: Arc<AtomicBool>,
-}
-
-impl fmt::Debug for HostileHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HostileHost")
-    }
-}
-
-impl WireService for HostileHost {
-    fn open(&self, location: &[u8]) -> Result<Arc<dyn Objects>> {
-        NoService.open(location)
-    }
-
-    fn run(&self, arguments: Vec<OsString>, peer: PeerSide) -> Result<u8> {
-        *self.words.lock().unwrap() = arguments;
-        let objects = peer.objects("near").unwrap();
-        let deed = AssertUnwindSafe(|| (self.deed)(&peer, &objects));
-        self.is_as_expected
-            .store(catch_unwind(deed).is_ok(), Relaxed);
-        Ok(0)
-    }
-
-    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        NoService.output(is_error, bytes)
-    }
-}
 
 /// Runs fullbore; ssh leads to a host that does this. Returns its output and the words that came to the host.
 fn against(
@@ -78,18 +42,24 @@ fn against(
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
     let words = Arc::new(Mutex::new(Vec::new()));
     let is_as_expected = Arc::new(AtomicBool::new(false));
-    let host = HostileHost {
-        deed: Box::new(deed),
-        words: words.clone(),
-        is_as_expected: is_as_expected.clone(),
+    let heard = words.clone();
+    let went_well = is_as_expected.clone();
+    // It does the deed when it is asked to run a command, and answers that the command is done.
+    let run = move |arguments: Vec<OsString>, peer: &PeerSide| {
+        *heard.lock().unwrap() = arguments;
+        let objects = peer.objects("near").unwrap();
+        let done = AssertUnwindSafe(|| deed(peer, &objects));
+        went_well.store(catch_unwind(done).is_ok(), Relaxed);
+        Ok(0)
     };
+    let host = Offer::none().service(ServiceNumber::COMMANDS, command_service(run));
     let serving = thread::spawn(move || {
         let (socket, _) = listener.accept().unwrap();
         let streams = fullbore_storage::wire::WireStreams {
             input: OwnedFd::from(socket.try_clone().unwrap()),
             output: OwnedFd::from(socket),
         };
-        let wire = Wire::connect(streams, "near", Arc::new(host), TIMES);
+        let wire = Wire::connect(streams, "near", host, TIMES);
         drop(wire.and_then(Wire::wait)); // it ends as the command does
     });
     let output = Command::new(FULLBORE)
@@ -318,7 +288,7 @@ fn the_host_of_the_destination_is_served_the_files_of_the_command_line_and_no_ot
     let backup = ["backup", &data, "--to", "ssh://vault/x", "--run-on", "dest"];
     let (own, other) = (data.clone(), private.clone());
     against(dir.path(), &backup, move |peer, _| {
-        let ask = |question: &[u8]| peer.ask(AskTopic::Files, question, 1 << 20);
+        let ask = |question: &[u8]| peer.ask(ServiceNumber::FILES, question, 1 << 20);
         for question in [
             question(&other, None),
             question(&own, Some(&format!("{other}/large"))),
@@ -352,9 +322,8 @@ fn a_host_serves_files_below_the_paths_that_it_allows_and_nothing_else() {
         .stdout(OwnedFd::from(theirs))
         .spawn()
         .unwrap();
-    let wire =
-        Arc::new(Wire::connect(streams(ours), "\"db1\"", Arc::new(NoService), TIMES).unwrap());
-    let ask = |question: &[u8]| wire.peer().ask(AskTopic::Files, question, 1 << 20);
+    let wire = Arc::new(Wire::connect(streams(ours), "\"db1\"", Offer::none(), TIMES).unwrap());
+    let ask = |question: &[u8]| wire.peer().ask(ServiceNumber::FILES, question, 1 << 20);
     for (question, words) in [
         (question(&private, None), "source:PATH"),
         (question(&format!("{data}/link"), None), "source:PATH"),
@@ -371,7 +340,9 @@ fn a_host_serves_files_below_the_paths_that_it_allows_and_nothing_else() {
     let objects = wire.objects(private.as_ref(), "x");
     objects.and_then(|objects| objects.list("")).unwrap_err();
     wire.run(&["version".into()]).unwrap_err();
-    wire.peer().ask(AskTopic::Copy, b"", 1 << 20).unwrap_err();
+    wire.peer()
+        .ask(ServiceNumber::COPY, b"", 1 << 20)
+        .unwrap_err();
     ask(&question(&format!("{data}/sub"), None)).unwrap();
     drop(wire);
     serving.kill().unwrap();
@@ -393,7 +364,7 @@ fn a_report_of_another_host_is_drawn_here_from_numbers() {
     ];
     let page = "<!doctype html>\n<!-- A report of fullbore --><script>alert(1)</script>";
     let (output, _) = against(dir.path(), &pull, move |peer, _| {
-        peer.ask(AskTopic::Report, page.as_bytes(), 1 << 20)
+        peer.ask(ServiceNumber::REPORT, page.as_bytes(), 1 << 20)
             .unwrap();
     });
     assert!(

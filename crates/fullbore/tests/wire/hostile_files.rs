@@ -2,16 +2,15 @@
 //! for each other.
 
 use super::{
-    hostile::{HostilePeer, MORE_MIB, Pipes, Word, serve_stdio},
+    hostile::{HostilePeer, MORE_MIB, Pipes, Service, Word, serve_stdio},
     over_ssh::scratch,
     suite::pattern,
 };
-use Word::{List, Number};
 use minicbor::{Encode, bytes::ByteVec};
 use std::{fs, os::unix::ffi::OsStrExt, path::Path, thread, time::Duration};
 
-const ASK_FILES: Word<'_> = List(&[Number(19), List(&[Number(0)])]);
-const ASK_COPY: Word<'_> = List(&[Number(19), List(&[Number(1)])]);
+const ASK_FILES: Word<'_> = Service(5);
+const ASK_COPY: Word<'_> = Service(6);
 
 fn cbor<T: Encode<()>>(value: T) -> Vec<u8> {
     minicbor::to_vec(value).unwrap()
@@ -49,17 +48,18 @@ impl HostilePeer<Pipes> {
     }
 }
 
+/// Rules that leave no file out: patterns, files of patterns, a flag, marks, and a flag.
+fn file_rules() -> (Vec<ByteVec>, Vec<ByteVec>, bool, Vec<ByteVec>, bool) {
+    (nothing(), nothing(), false, nothing(), false)
+}
+
 /// A session that has opened the files of a directory.
 fn files_of(directory: &Path) -> HostilePeer<Pipes> {
     let mut peer = serve_stdio(None);
     let scope = cbor((
         vec![path_bytes(directory)],
-        nothing(), // patterns
-        nothing(), // files of patterns
-        false,
-        nothing(), // marks
+        file_rules(),
         None::<ByteVec>,
-        false,
         false,
         false,
         false,
@@ -143,7 +143,8 @@ fn questions_of_many_values_share_one_room() {
 /// A session that has opened this directory as the target of a copy.
 fn target_at(directory: &Path) -> HostilePeer<Pipes> {
     let mut peer = serve_stdio(None);
-    let rules = (nothing(), nothing(), false, nothing(), false);
+    let names = nothing();
+    let rules = (file_rules(), names);
     let target = (
         path_bytes(directory),
         rules,

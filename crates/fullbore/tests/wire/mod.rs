@@ -19,7 +19,10 @@ use crate::storage::suite::{self, Fixture, suite};
 use fullbore_format::error::Result;
 use fullbore_storage::{
     Allowed, AppendRules, Confined, LocalObjects, MemoryObjects, Objects, Recording, SystemClock,
-    wire::{NoService, OfferedObjects, Wire, WireObjects, WireStreams, WireTimes},
+    wire::{
+        Offer, OfferedObjects, ServiceNumber, Wire, WireObjects, WireStreams, WireTimes,
+        command_service,
+    },
 };
 use std::{
     ffi::OsStr,
@@ -50,21 +53,22 @@ pub(crate) fn streams(socket: UnixStream) -> WireStreams {
     }
 }
 
+/// Offers objects, and to run commands, which do nothing.
+fn offer_of(objects: Arc<dyn Objects>) -> Offer {
+    Offer::none()
+        .objects(OfferedObjects::new(objects))
+        .service(ServiceNumber::COMMANDS, command_service(|_, _| Ok(0)))
+}
+
 /// Serves objects in a thread until the connection ends.
 pub(crate) fn serve(socket: UnixStream, objects: Arc<dyn Objects>) -> JoinHandle<Result<()>> {
     thread::spawn(move || {
-        Wire::connect(
-            streams(socket),
-            "\"near\"",
-            Arc::new(OfferedObjects::new(objects)),
-            TIMES,
-        )?
-        .wait()
+        Wire::connect(streams(socket), "\"near\"", offer_of(objects), TIMES)?.wait()
     })
 }
 
 pub(crate) fn connect(socket: UnixStream) -> Result<WireObjects> {
-    let wire = Wire::connect(streams(socket), "\"far\"", Arc::new(NoService), TIMES)?;
+    let wire = Wire::connect(streams(socket), "\"far\"", Offer::none(), TIMES)?;
     Arc::new(wire).objects(OsStr::new("any"), "ssh://far/any")
 }
 

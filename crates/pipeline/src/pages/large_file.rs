@@ -14,7 +14,6 @@ use fullbore_format::{
 use fullbore_platform::queue::Locked;
 use std::{collections::HashMap, sync::atomic::Ordering::Acquire};
 
-/// A large file in progress.
 pub(super) struct OpenLargeFile {
     pub(super) record: Record,
     joiner: Joiner,
@@ -90,7 +89,7 @@ impl PageWriter {
     /// Records the extents of a piece.
     pub(super) fn add_extents(
         &mut self,
-        here: &Extent,
+        whole_extent: &Extent,
         runs: Option<&[StoredRun]>,
         known: Option<&BaseEntry>,
     ) {
@@ -98,8 +97,8 @@ impl PageWriter {
             return;
         };
         let whole = [StoredRun::Here {
-            inner: here.inner,
-            len: here.len,
+            inner: whole_extent.inner,
+            len: whole_extent.len,
         }];
         open.is_new |= runs
             .unwrap_or(&whole)
@@ -109,7 +108,7 @@ impl PageWriter {
             match (*run, known) {
                 (StoredRun::Here { inner, len }, _) if len > 0 => {
                     open.record.extents.push(Extent {
-                        frame: here.frame,
+                        frame: whole_extent.frame,
                         inner,
                         len,
                     });

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering::Acquire;
 /// Stage that computes digests, chunks and CRCs.
 #[derive(Debug, Clone, Copy)]
 pub struct DigestStage {
-    /// Digest algorithm.
     pub algorithm: Algorithm,
     /// Block size in bytes.
     pub block: u64,

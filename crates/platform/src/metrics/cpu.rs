@@ -37,7 +37,6 @@ pub struct ThreadClock {
 }
 
 impl ThreadClock {
-    /// Returns the time now.
     pub fn now() -> Self {
         Self {
             wall: Instant::now(),

@@ -34,11 +34,8 @@ pub enum RunKind {
 /// Facts about a run that its counters do not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RunSetting {
-    /// The kind of the run.
     pub kind: RunKind,
-    /// The source.
     pub source: EndKind,
-    /// The sink.
     pub sink: EndKind,
     /// Processors that this process may use.
     pub cores: usize,
@@ -54,14 +51,10 @@ pub struct RunSetting {
     pub server_seconds: f64,
 }
 
-/// The limit of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// The processors.
     Processor,
-    /// The disk that is read.
     DiskRead,
-    /// The disk that is written.
     DiskWrite,
     /// The network to the other host, or that host.
     FarHost,
@@ -106,7 +99,6 @@ impl Limit {
 /// The limit of a run, and how it used the processors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HardwareVerdict {
-    /// The limit.
     pub limit: Limit,
     /// Processors that this process may use.
     pub cores: usize,

@@ -121,9 +121,7 @@ pub struct Meter {
     pub sink: Arc<Gauge>,
     /// Plain bytes that were stored.
     pub plain_bytes: AtomicU64,
-    /// Bytes that were stored.
     pub stored_bytes: AtomicU64,
-    /// Entries that were processed.
     pub entries: AtomicU64,
     /// Regular files that were processed.
     pub files: AtomicU64,
@@ -197,7 +195,6 @@ pub enum Side {
 }
 
 impl Side {
-    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -210,7 +207,6 @@ impl Side {
 /// The limit of a run or of a time within it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LimitVerdict {
-    /// The part that was the limit.
     pub limit: Side,
     /// Shares of source, workers and sink.
     pub shares: [Shares; 3],
@@ -219,7 +215,6 @@ pub struct LimitVerdict {
 }
 
 impl LimitVerdict {
-    /// Returns the shares of one part.
     pub fn of(&self, side: Side) -> Shares {
         self.shares[side as usize]
     }

@@ -13,12 +13,10 @@ pub struct Waits {
     over: Mutex<Vec<Wait>>,
 }
 
-/// A wait that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// Reason, as in "waited for …".
     pub what: &'static str,
-    /// Duration.
     pub time: Duration,
 }
 

@@ -372,13 +372,11 @@ pub fn truncate(fd: impl AsFd, len: u64) -> io::Result<()> {
 pub struct Umask(Mode);
 
 impl Umask {
-    /// Clears the umask.
     #[must_use = "dropping it restores the umask"]
     pub fn clear() -> Self {
         Self(rustix::process::umask(Mode::empty()))
     }
 
-    /// The previous umask.
     pub fn previous(&self) -> u32 {
         self.0.as_raw_mode()
     }

@@ -109,18 +109,18 @@ pub(super) fn read_passwords(file: &Path) -> Result<Vec<[String; 5]>, String> {
 /// Splits `host:port:database:user:password`. A backslash makes the next character literal.
 fn split_fields(line: &str) -> Option<[String; 5]> {
     let mut fields = <[String; 5]>::default();
-    let mut at = 0;
+    let mut index = 0;
     let mut chars = line.chars();
     while let Some(next) = chars.next() {
         match next {
             // An escaped star is not a wildcard; it stays escaped until the comparison.
-            '\\' if chars.as_str().starts_with('*') && at < 4 => fields[at].push('\\'),
-            '\\' => fields[at].extend(chars.next()),
-            ':' if at < 4 => at += 1,
-            other => fields[at].push(other),
+            '\\' if chars.as_str().starts_with('*') && index < 4 => fields[index].push('\\'),
+            '\\' => fields[index].extend(chars.next()),
+            ':' if index < 4 => index += 1,
+            other => fields[index].push(other),
         }
     }
-    (at == 4).then_some(fields)
+    (index == 4).then_some(fields)
 }
 
 /// Returns the password of the first line that matches host, port, database and user.
@@ -132,7 +132,7 @@ pub(super) fn find_password(
     let line = lines.iter().find(|line| {
         line.iter()
             .zip(wanted)
-            .all(|(said, is)| said == "*" || said.replace("\\*", "*") == is)
+            .all(|(said, given)| said == "*" || said.replace("\\*", "*") == given)
     })?;
     Some(ConnectionSecret {
         text: line[4].clone(),

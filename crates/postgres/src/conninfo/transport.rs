@@ -24,7 +24,6 @@ pub struct Tls {
 
 /// Level of encryption wanted (`sslmode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-#[allow(missing_docs)]
 pub enum SslMode {
     Disable,
     Allow,
@@ -41,13 +40,11 @@ pub enum CertificateRoots {
     None,
     /// Those that the system trusts.
     System,
-    /// Those in a file.
     File(PathBuf),
 }
 
 /// Whether the password is bound to the encrypted connection (`channel_binding`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Binding {
     Disable,
     Prefer,

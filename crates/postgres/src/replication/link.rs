@@ -7,12 +7,15 @@ use crate::{
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use postgres::config::SslMode;
-use rustix::net::sockopt;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt,
+};
 use rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
-    os::unix::net::UnixStream,
+    os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -23,7 +26,6 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 /// Time for a connection and for its start, unless a connect_timeout is given.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection.
 pub(super) enum Link {
     Socket(UnixStream),
     Tcp(TcpStream),
@@ -77,6 +79,21 @@ impl Link {
             Self::Tls(stream) => stream.sock.set_read_timeout(limit),
         };
         set.map_err(|error| lost(&error))
+    }
+
+    /// Returns whether there is something to read at once.
+    pub(super) fn is_ready(&self) -> bool {
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let fd = match self {
+            Self::Socket(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.sock.as_fd(),
+        };
+        let mut wait = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        matches!(poll(&mut wait, Some(&at_once)), Ok(1..))
     }
 
     /// Returns the server's certificate, if the connection is encrypted.

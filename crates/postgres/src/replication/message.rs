@@ -77,6 +77,14 @@ impl Messages {
         }
     }
 
+    /// Returns whether a message, or a part of one, is there at once.
+    pub(super) fn is_ready(&self) -> bool {
+        let read = &self.read[self.at..];
+        let length = read.get(1..HEAD).and_then(|length| length.try_into().ok());
+        let length = length.map_or(u32::MAX, u32::from_be_bytes);
+        read.len() as u64 > u64::from(length) || self.link.is_ready()
+    }
+
     /// Takes a message from the bytes that were read, if it is there as a whole.
     fn take(&mut self) -> Result<Option<Message>> {
         let bytes = &self.read[self.at..];

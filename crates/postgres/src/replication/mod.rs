@@ -12,7 +12,7 @@ mod stream;
 
 pub use stream::{TimelineEnd, WalEvent, WalPositions, WalStream};
 
-use crate::{conninfo::Params, lsn::Lsn};
+use crate::{conninfo::Params, lsn::Lsn, wal_archive::MAX_HISTORY_BYTES};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use message::{Fields, Message, Messages, unexpected};
 use refusal::{refusal, state_of};
@@ -30,10 +30,8 @@ const NAME_BYTES: usize = 63;
 /// The SQLSTATE for an object that exists.
 const DUPLICATE: &str = "42710";
 
-/// A row of an answer.
 type AnswerRow = Vec<Option<Vec<u8>>>;
 
-/// A replication session.
 pub struct ReplicationClient {
     messages: Messages,
     major: u32,
@@ -50,7 +48,6 @@ pub struct ServerIdentity {
     pub lsn: Lsn,
 }
 
-/// A replication slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
     /// The WAL that the slot keeps begins here; `None` if it was not used yet, or has lost its WAL.
@@ -111,8 +108,8 @@ impl ReplicationClient {
         }
         Ok(ServerIdentity {
             system_identifier: system,
-            timeline: number(&timeline)?,
-            lsn: lsn.parse()?,
+            timeline: timeline_number(&timeline)?,
+            lsn: place(&lsn)?,
         })
     }
 
@@ -148,8 +145,10 @@ impl ReplicationClient {
         match text_at(&row, 0).as_deref() {
             None => Ok(None),
             Some("physical") => {
-                let restart = text_at(&row, 1).map(|lsn| lsn.parse()).transpose()?;
-                let timeline = text_at(&row, 2).map(|text| number(&text)).transpose()?;
+                let restart = text_at(&row, 1).map(|lsn| place(&lsn)).transpose()?;
+                let timeline = text_at(&row, 2)
+                    .map(|text| timeline_number(&text))
+                    .transpose()?;
                 Ok(Some(SlotState { restart, timeline }))
             }
             Some(_) => {
@@ -157,6 +156,11 @@ impl ReplicationClient {
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
+    }
+
+    /// Returns whether the server can say that there is no slot.
+    pub fn can_read_slots(&self) -> bool {
+        self.major >= READS_SLOTS_SINCE
     }
 
     /// Makes a physical slot that keeps WAL from now on. Returns false if a slot of this name exists.
@@ -173,6 +177,17 @@ impl ReplicationClient {
         }
     }
 
+    /// Removes a slot.
+    ///
+    /// # Errors
+    /// As [`ReplicationClient::identify`]; the server's, as for one that is in use.
+    pub fn drop_slot(&mut self, name: &str) -> Result<()> {
+        check_slot_name(name)?;
+        self.answer(&format!("DROP_REPLICATION_SLOT {name}"))?
+            .map(drop)
+            .map_err(|body| refusal("could not remove the replication slot", &body))
+    }
+
     /// Asks for the history file of a timeline: its content.
     ///
     /// # Errors
@@ -180,7 +195,11 @@ impl ReplicationClient {
     pub fn timeline_history(&mut self, timeline: u32) -> Result<Vec<u8>> {
         let row = self.row(&format!("TIMELINE_HISTORY {timeline}"))?;
         let content = row.into_iter().nth(1).flatten();
-        content.ok_or_else(|| unexpected("a history without content"))
+        let content = content.ok_or_else(|| unexpected("a history without content"))?;
+        match content.len() as u64 <= MAX_HISTORY_BYTES {
+            true => Ok(content),
+            false => Err(unexpected("a history that is too long")),
+        }
     }
 
     /// Begins to receive WAL of a timeline from `start` on, with a slot or without.
@@ -269,6 +288,25 @@ fn check_slot_name(name: &str) -> Result<()> {
 fn text_at(row: &AnswerRow, column: usize) -> Option<String> {
     let value = row.get(column)?.as_ref()?;
     Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// Timelines are counted from 1.
+fn timeline_number(text: &str) -> Result<u32> {
+    match number(text)? {
+        0 => Err(unexpected("timeline 0")),
+        timeline => Ok(timeline),
+    }
+}
+
+/// Reads a place in the WAL that a server can have.
+fn place(text: &str) -> Result<Lsn> {
+    let place: Lsn = text.parse()?;
+    match place.0 <= stream::MAX_PLACE {
+        true => Ok(place),
+        false => Err(unexpected(&format!(
+            "the place {place}, which no server reaches"
+        ))),
+    }
 }
 
 fn number(text: &str) -> Result<u32> {

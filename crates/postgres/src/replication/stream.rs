@@ -2,9 +2,9 @@
 
 use super::{
     message::{Fields, Message, Messages, lost, unexpected},
-    number, read_answer,
+    place, read_answer,
     refusal::refusal,
-    text_at,
+    text_at, timeline_number,
 };
 use crate::lsn::Lsn;
 use fullbore_format::error::Result;
@@ -17,6 +17,8 @@ use std::{
 const EPOCH_SECONDS: u64 = 946_684_800;
 /// Bytes before the WAL in a message: the kind, two positions and a time.
 const DATA_HEAD: usize = 25;
+/// No server has written so much WAL.
+pub(super) const MAX_PLACE: u64 = 1 << 62;
 /// Messages of other kinds in a row, at most.
 const MAX_OTHERS: usize = 1000;
 
@@ -32,7 +34,6 @@ pub enum WalEvent {
     },
     /// The server lives, and its WAL ends here.
     Alive {
-        /// The end of its WAL.
         end: Lsn,
         /// Whether it wants a report at once, or it ends the connection.
         wants_report: bool,
@@ -46,7 +47,6 @@ pub enum WalEvent {
 /// Where a timeline ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineEnd {
-    /// The timeline that follows.
     pub next: u32,
     /// The place of the switch.
     pub at: Lsn,
@@ -67,6 +67,8 @@ pub struct WalStream<'a> {
     messages: &'a mut Messages,
     /// The place of the next byte.
     next: Lsn,
+    /// The end of the server's WAL, as it said last.
+    server_end: Lsn,
     /// The end of the timeline, if the server had no WAL of it to send, or has sent all.
     ended: Option<TimelineEnd>,
 }
@@ -77,6 +79,7 @@ impl<'a> WalStream<'a> {
         let mut stream = Self {
             messages,
             next: start,
+            server_end: start,
             ended: None,
         };
         for _ in 0..MAX_OTHERS {
@@ -108,6 +111,16 @@ impl<'a> WalStream<'a> {
     /// The place of the next byte that arrives.
     pub fn position(&self) -> Lsn {
         self.next
+    }
+
+    /// The end of the server's WAL, as it said last.
+    pub fn server_end(&self) -> Lsn {
+        self.server_end
+    }
+
+    /// Returns whether [`WalStream::next`] has something to do at once.
+    pub fn is_ready(&self) -> bool {
+        self.ended.is_none() && self.messages.is_ready()
     }
 
     /// Waits for WAL, for at most `limit`.
@@ -152,13 +165,16 @@ impl<'a> WalStream<'a> {
                         self.next
                     )));
                 }
+                self.server_end = Lsn(fields.u64()?);
                 body.drain(..DATA_HEAD);
                 let end = start.0.checked_add(body.len() as u64);
+                let end = end.filter(|end| *end <= MAX_PLACE);
                 self.next = Lsn(end.ok_or_else(|| unexpected("WAL behind its end"))?);
                 Ok(WalEvent::Data { start, bytes: body })
             }
             b'k' => {
                 let end = Lsn(fields.u64()?);
+                self.server_end = end;
                 fields.u64()?;
                 let wants_report = fields.byte()? != 0;
                 Ok(WalEvent::Alive { end, wants_report })
@@ -182,8 +198,8 @@ impl<'a> WalStream<'a> {
             .map_err(|body| refusal("the server ended the stream of WAL", &body))?;
         let row = rows.into_iter().next();
         let row = row.ok_or_else(|| unexpected("the end of a stream without a next timeline"))?;
-        let next = number(&text_at(&row, 0).unwrap_or_default())?;
-        let switch: Lsn = text_at(&row, 1).unwrap_or_default().parse()?;
+        let next = timeline_number(&text_at(&row, 0).unwrap_or_default())?;
+        let switch = place(&text_at(&row, 1).unwrap_or_default())?;
         Ok(TimelineEnd { next, at: switch })
     }
 
@@ -293,5 +309,34 @@ mod tests {
             assert!(events(&[begin(), bad.clone()]).is_err(), "{bad:?}");
         }
         assert_eq!(events(&[begin()]).unwrap(), [WalEvent::Quiet]);
+    }
+
+    #[test]
+    fn changed_bytes_of_messages_are_errors_or_other_events() {
+        let begin = || (b'W', vec![]);
+        let good = [
+            data(100, b"abc"),
+            (b'd', [b"k".as_slice(), &[1; 17]].concat()),
+        ];
+        for (kind, body) in good {
+            for at in 0..body.len() {
+                for bit in 0..8 {
+                    let mut changed = body.clone();
+                    changed[at] ^= 1 << bit;
+                    let mut messages = vec![begin(), (kind, changed), (b'c', vec![])];
+                    messages.extend(end());
+                    let found = events(&messages);
+                    let handed = found.iter().flatten().filter_map(|event| match event {
+                        WalEvent::Data { start, bytes } => Some((start.0, bytes.len())),
+                        _ => None,
+                    });
+                    assert!(handed.into_iter().all(|of| of == (100, 3)));
+                }
+            }
+        }
+        for end in 0..8 {
+            let changed = (b'd', data(100, b"abc").1[..end].to_vec());
+            assert!(events(&[begin(), changed]).is_err());
+        }
     }
 }

@@ -23,7 +23,6 @@ use std::path::PathBuf;
 pub const PG_CONTROL: &[u8] = b"global/pg_control";
 /// Tells a server that its files come from a backup, and where recovery begins.
 pub const BACKUP_LABEL: &[u8] = b"backup_label";
-/// Directory of the WAL.
 pub const PG_WAL: &str = "pg_wal";
 /// Makes a server create the links of its tablespaces.
 pub const TABLESPACE_MAP: &[u8] = b"tablespace_map";
@@ -47,20 +46,17 @@ pub struct ClusterOptions {
     pub waldir: Option<PathBuf>,
     /// Databases to restore; empty for all.
     pub databases: Vec<String>,
-    /// Recovery and settings.
     pub recovery: RecoveryOptions,
 }
 
 /// Steps of a restore beside writing the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterPlan {
-    /// Tablespaces.
     pub mounts: Vec<TargetMount>,
     /// The file to put in place last.
     pub last: Option<FinalFile>,
     /// Settings and signal file for recovery.
     pub recovery: Recovery,
-    /// Notes for the operator.
     pub notes: Vec<String>,
     /// Steps before the server starts, one line each.
     pub before_start: Vec<String>,
@@ -72,14 +68,12 @@ pub struct ClusterPlan {
     pub archived_segments: Vec<SegmentName>,
     /// OIDs of the databases that are restored empty.
     emptied: Vec<u32>,
-    /// Paths that are not restored.
     left_out: Vec<entry::EntryPath>,
 }
 
 /// Treatment of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Restored.
     Restored,
     /// Restored as a file of the same size without content.
     Emptied,

@@ -12,7 +12,6 @@ const UNITS: [&str; 11] = [
     "B", "kB", "MB", "GB", "TB", "us", "ms", "s", "min", "h", "d",
 ];
 
-/// A setting of the server.
 struct ServerSetting<'a> {
     kind: &'a str,
     first: u32,

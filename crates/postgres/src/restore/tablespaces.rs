@@ -65,7 +65,6 @@ fn chosen_directory<'a>(
         .find(|(old, _)| is_named(tablespace, old))
 }
 
-/// Returns the mount of a tablespace.
 fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Result<TargetMount> {
     let chosen = chosen_directory(options, tablespace);
     let directory = match (chosen, &options.tablespaces_under) {
@@ -87,7 +86,6 @@ fn mount(options: &ClusterOptions, tablespace: &Tablespace, major: u32) -> Resul
     }
 }
 
-/// Returns the mount of the WAL.
 pub(super) fn wal_mount(dir: &Path) -> Result<TargetMount> {
     let directory = plain_path(&absolute(dir)?).ok_or_else(|| not_absolute("the WAL", dir))?;
     Ok(TargetMount {

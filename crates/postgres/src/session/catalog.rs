@@ -13,16 +13,13 @@ use fullbore_format::{error::Result, root::EntryName};
 pub struct Catalog {
     /// All databases, sorted by OID.
     pub databases: Vec<DatabaseRow>,
-    /// OIDs and names of the tablespaces.
     pub tablespaces: Vec<(u32, EntryName)>,
 }
 
 /// A row of `pg_database`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DatabaseRow {
-    /// OID of the database.
     pub oid: u32,
-    /// Name of the database.
     pub name: EntryName,
     /// OID of its tablespace.
     pub space: u32,

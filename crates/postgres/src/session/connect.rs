@@ -272,6 +272,7 @@ fn client_config(params: &Params, host: &Host) -> Config {
 /// Adds a hint to a refusal.
 fn with_hint(error: Error, cause: &postgres::Error, host: &Host) -> Error {
     let code = cause.code();
+    // By code where the server gave one: texts are in the language of the server.
     let hint = if code == Some(&SqlState::INVALID_PASSWORD) {
         match &host.password {
             Some(password) => format!("the password is from {}", password.from),

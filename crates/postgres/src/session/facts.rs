@@ -30,22 +30,18 @@ pub struct ServerFacts {
     pub standby: bool,
     /// True if pages have checksums.
     pub checksums: bool,
-    /// Bytes of a page.
     pub block_bytes: u32,
-    /// Bytes of a WAL segment.
     pub wal_segment_bytes: u64,
     /// Value of the setting. If it is off, a primary turns it on during a backup, and a standby's
     /// backup fails (rule 20).
     pub full_page_writes: bool,
     /// Permissions of the data directory: 0o700 or 0o750.
     pub data_directory_mode: u32,
-    /// The current timeline.
     pub timeline: u32,
     /// `off`, `on` or `always`.
     pub archive_mode: String,
     /// True if a `restore_command` is set.
     pub has_restore_command: bool,
-    /// OIDs and names of the tablespaces.
     pub tablespaces: Vec<(u32, EntryName)>,
     /// All databases, sorted by OID.
     pub databases: Vec<DatabaseInfo>,

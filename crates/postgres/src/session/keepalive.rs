@@ -26,7 +26,6 @@ pub struct HeldSession {
 struct KeepaliveShared {
     /// `None` once the session is lost or over.
     session: Mutex<Option<Session>>,
-    /// Parameters of the connection.
     params: Params,
     lost: OnceLock<SessionLoss>,
 }

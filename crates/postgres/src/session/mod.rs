@@ -45,7 +45,6 @@ pub struct Session {
     /// True if the server was a standby at the start. This and `process` must not change until the
     /// end.
     standby: bool,
-    /// The server process of this session.
     process: i32,
     /// The slot that holds WAL, if any.
     slot: Option<String>,
@@ -508,7 +507,6 @@ impl Session {
     }
 }
 
-/// Returns the error that makes a backup void.
 fn void_backup(reason: &str) -> Error {
     Error::new(ErrorKind::Unreachable, "the backup is void").because(reason)
 }

@@ -7,20 +7,23 @@ use fullbore_format::{
 };
 use postgres::types::{FromSql, ToSql, Type};
 
-/// One row of an answer.
 pub(super) struct SqlRow(pub(super) postgres::Row);
 
 impl SqlRow {
-    /// Returns column `at`.
+    /// Returns column `index`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the column is of another type, or is text that is not UTF-8.
-    pub(super) fn get<'a, T: FromSql<'a>>(&'a self, at: usize) -> Result<T> {
-        self.0.try_get(at).map_err(|error| {
-            let name = self.0.columns().get(at).map_or("", |column| column.name());
+    pub(super) fn get<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T> {
+        self.0.try_get(index).map_err(|error| {
+            let name = self
+                .0
+                .columns()
+                .get(index)
+                .map_or("", |column| column.name());
             Error::new(
                 ErrorKind::Unsupported,
-                format!("cannot understand the server's answer: column {at}, {name:?}"),
+                format!("cannot understand the server's answer: column {index}, {name:?}"),
             )
             .because(connect::reason(&error))
         })

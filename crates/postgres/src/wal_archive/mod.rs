@@ -5,5 +5,5 @@
 mod segment_header;
 mod tree;
 
-pub use segment_header::{SegmentFacts, check_segment, read_segment_facts};
+pub use segment_header::{SegmentFacts, check_pages, check_segment, read_segment_facts};
 pub use tree::{HeldWal, MAX_HISTORY_BYTES, TimelineTree, WalGap};

@@ -2,29 +2,33 @@
 //!
 //! See `XLogLongPageHeaderData` in `xlog_internal.h` of PostgreSQL. Numbers are in the byte order of the machine.
 
+use crate::lsn::Lsn;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     wal::{SegmentName, check_segment_bytes},
 };
+use std::ops::RangeInclusive;
 
 /// The upper half of the magic number of all versions that have one of this layout.
 const MAGIC: u16 = 0xD100;
 /// The flag of a long header, which only the first page of a segment has.
 const LONG_HEADER: u16 = 0x0002;
-/// Bytes of the header.
 const HEADER_BYTES: usize = 40;
+/// Bytes of the header of other pages up to the end of its location.
+const SHORT_HEADER_BYTES: usize = 16;
 
 /// What the header of a segment says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentFacts {
     /// Identifies the cluster that wrote it.
     pub system: u64,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Timeline of the first page: at most that of the name, as the first segment of a timeline begins with a copy.
     pub timeline: u32,
     /// Location of the first page.
     pub start: u64,
+    /// Bytes of a page.
+    pub page_bytes: u32,
 }
 
 /// Returns what the header of a segment says; `None` if these bytes begin with none.
@@ -39,7 +43,41 @@ pub fn read_segment_facts(bytes: &[u8]) -> Option<SegmentFacts> {
         start: u64_at(header, 8)?,
         system: u64_at(header, 24)?,
         segment_bytes: check_segment_bytes(u64::from(u32_at(header, 32)?))?,
+        page_bytes: u32_at(header, 36)?,
     })
+}
+
+/// Pages that a server can have, by their bytes.
+const PAGES: RangeInclusive<u32> = 1 << 10..=1 << 16;
+
+/// Checks the headers of the pages of a segment that begin in `content[from..]`: each has its own place, or is empty as
+/// behind a switch of segments. `content` begins with the segment, whose header was read.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] with the place of the first wrong page.
+pub fn check_pages(content: &[u8], from: usize, facts: &SegmentFacts) -> Result<()> {
+    let is_possible = facts.page_bytes.is_power_of_two() && PAGES.contains(&facts.page_bytes);
+    if !is_possible {
+        let what = format!("the WAL at {} is not of a server", Lsn(facts.start));
+        return Err(Error::new(ErrorKind::Corrupt, what)
+            .because(format!("it has pages of {} bytes", facts.page_bytes)));
+    }
+    let page_bytes = facts.page_bytes as usize;
+    let first = from.next_multiple_of(page_bytes);
+    for at in (first..content.len()).step_by(page_bytes) {
+        let Some(header) = content.get(at..at + SHORT_HEADER_BYTES) else {
+            return Ok(());
+        };
+        let is_own =
+            header[..2] == content[..2] && header[8..16] == (facts.start + at as u64).to_ne_bytes();
+        if !is_own && header.iter().any(|byte| *byte != 0) {
+            let place = Lsn(facts.start + at as u64);
+            let what = format!("the WAL at {place} is not of that place");
+            return Err(Error::new(ErrorKind::Corrupt, what)
+                .because("the header of the page has another one"));
+        }
+    }
+    Ok(())
 }
 
 fn u64_at(header: &[u8], offset: usize) -> Option<u64> {
@@ -115,7 +153,28 @@ mod tests {
         content[8..16].copy_from_slice(&start.to_ne_bytes());
         content[24..32].copy_from_slice(&77_u64.to_ne_bytes());
         content[32..36].copy_from_slice(&bytes.to_ne_bytes());
+        content[36..40].copy_from_slice(&8192_u32.to_ne_bytes());
         content
+    }
+
+    #[test]
+    fn pages_have_their_own_place_or_are_empty() {
+        let mut content = segment(1, 5 << 20, 1 << 20);
+        let facts = read_segment_facts(&content).unwrap();
+        check_pages(&content, 0, &facts).unwrap();
+        let page = |place: u64| {
+            let mut page = 0xD118_u16.to_ne_bytes().to_vec();
+            page.resize(8, 0);
+            page.extend(place.to_ne_bytes());
+            page
+        };
+        content[8192..8208].copy_from_slice(&page((5 << 20) + 8192));
+        check_pages(&content, 0, &facts).unwrap();
+        content[16384..16400].copy_from_slice(&page((6 << 20) + 16384));
+        let error = check_pages(&content, 8193, &facts).unwrap_err();
+        assert!(error.line().contains("0/504000"), "{}", error.line());
+        check_pages(&content, 16385, &facts).unwrap();
+        check_pages(&content[..16390], 0, &facts).unwrap();
     }
 
     #[test]

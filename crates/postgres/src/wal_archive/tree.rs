@@ -2,7 +2,10 @@
 
 use crate::{lsn::Lsn, timeline::Timelines};
 use fullbore_format::wal::SegmentName;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 /// Bytes of a history at most.
 pub const MAX_HISTORY_BYTES: u64 = 64 << 10;
@@ -10,11 +13,11 @@ pub const MAX_HISTORY_BYTES: u64 = 64 << 10;
 /// The WAL of a system that is there, by name.
 #[derive(Debug, Clone, Default)]
 pub struct HeldWal {
-    /// Complete segments.
     pub segments: BTreeSet<SegmentName>,
     /// Segments in which timelines ended.
     pub partial: BTreeSet<SegmentName>,
-    /// Bytes of a segment.
+    /// Segments of which only the beginning is there. One that no other follows on its timeline counts as its end.
+    pub open: BTreeSet<SegmentName>,
     pub segment_bytes: u64,
 }
 
@@ -46,7 +49,8 @@ struct WayPart {
 
 impl TimelineTree {
     /// Of this WAL, and the texts of histories by timeline.
-    pub fn new(held: HeldWal, histories: &BTreeMap<u32, String>) -> Self {
+    pub fn new(mut held: HeldWal, histories: &BTreeMap<u32, String>) -> Self {
+        held.open = last_open_segments(&held);
         Self {
             held,
             histories: histories
@@ -60,7 +64,8 @@ impl TimelineTree {
 
     /// Returns the timelines of which there is WAL or a history, in order.
     pub fn timelines(&self) -> BTreeSet<u32> {
-        let of_segments = self.held.segments.iter().chain(&self.held.partial);
+        let held = &self.held;
+        let of_segments = held.segments.iter().chain(&held.partial).chain(&held.open);
         let of_segments = of_segments.map(|segment| segment.timeline);
         of_segments.chain(self.histories.keys().copied()).collect()
     }
@@ -78,14 +83,22 @@ impl TimelineTree {
             .map(|(other, (_, place))| (other, place))
     }
 
-    /// Returns the newest segment of a timeline.
+    /// Returns the newest segment of a timeline, also if only its beginning is there.
     pub fn last_of(&self, timeline: u32) -> Option<SegmentName> {
-        self.of_timeline(timeline).next_back()
+        self.open_end(timeline)
+            .or_else(|| self.of_timeline(timeline).next_back())
     }
 
     /// Returns the oldest segment of a timeline.
     pub fn first_of(&self, timeline: u32) -> Option<SegmentName> {
-        self.of_timeline(timeline).next()
+        let first = self.of_timeline(timeline).next();
+        first.or_else(|| self.open_end(timeline))
+    }
+
+    /// Returns the segment at the end of a timeline of which only the beginning is there.
+    fn open_end(&self, timeline: u32) -> Option<SegmentName> {
+        let mut open = self.held.open.iter();
+        open.find(|segment| segment.timeline == timeline).copied()
     }
 
     /// Returns how many segments of a timeline there are.
@@ -93,18 +106,15 @@ impl TimelineTree {
         self.of_timeline(timeline).count()
     }
 
-    fn of_timeline(&self, timeline: u32) -> impl DoubleEndedIterator<Item = SegmentName> {
-        let least = SegmentName {
-            timeline,
-            log: 0,
-            number: 0,
-        };
-        let most = SegmentName {
-            timeline,
-            log: u32::MAX,
-            number: u32::MAX,
-        };
-        self.held.segments.range(least..=most).copied()
+    /// Returns the whole segments of a timeline in order.
+    pub fn of_timeline(&self, timeline: u32) -> impl DoubleEndedIterator<Item = SegmentName> {
+        self.held.segments.range(all_of(timeline)).copied()
+    }
+
+    /// The segments of a part of a way. One that is not whole counts only where the way ends with it.
+    fn of_part(&self, part: WayPart) -> impl DoubleEndedIterator<Item = SegmentName> {
+        let open = self.open_end(part.timeline).filter(|_| part.to.is_none());
+        self.of_timeline(part.timeline).chain(open)
     }
 
     fn index(&self, segment: SegmentName) -> u64 {
@@ -151,7 +161,7 @@ impl TimelineTree {
     pub fn end_of_way(&self, first: SegmentName, timeline: u32) -> Option<SegmentName> {
         let way = self.way(first, timeline)?;
         way.iter().rev().find_map(|part| {
-            let all = self.of_timeline(part.timeline);
+            let all = self.of_part(*part);
             all.rev().find(|segment| {
                 let index = self.index(*segment);
                 index >= part.from && part.to.is_none_or(|switch| index < switch)
@@ -211,7 +221,7 @@ impl TimelineTree {
                 to: self.name(part.timeline, end),
             });
         };
-        for segment in self.of_timeline(part.timeline) {
+        for segment in self.of_part(part) {
             let index = self.index(segment);
             if index < part.from {
                 continue;
@@ -277,10 +287,35 @@ impl TimelineTree {
         self.way(first, timeline).is_some()
     }
 
-    /// Returns whether the segment is there.
+    /// Returns whether the segment is there as a whole.
     pub fn has(&self, segment: SegmentName) -> bool {
         self.held.segments.contains(&segment)
     }
+
+    /// Returns whether the segment is the end of its timeline, and only its beginning is there.
+    pub fn is_open(&self, segment: SegmentName) -> bool {
+        self.held.open.contains(&segment)
+    }
+}
+
+/// The names that a timeline can have.
+fn all_of(timeline: u32) -> RangeInclusive<SegmentName> {
+    let name = |log, number| SegmentName {
+        timeline,
+        log,
+        number,
+    };
+    name(0, 0)..=name(u32::MAX, u32::MAX)
+}
+
+/// Returns the last segment of each timeline if only its beginning is there. Any other one that is not whole is missing.
+fn last_open_segments(held: &HeldWal) -> BTreeSet<SegmentName> {
+    let is_last = |segment: &&SegmentName| {
+        let whole = held.segments.range(all_of(segment.timeline)).next_back();
+        let open = held.open.range(all_of(segment.timeline)).next_back();
+        whole.max(open) == Some(*segment) && whole != open
+    };
+    held.open.iter().filter(is_last).copied().collect()
 }
 
 #[cfg(test)]
@@ -302,8 +337,8 @@ mod tests {
         };
         let held = HeldWal {
             segments: segments.iter().flat_map(of).collect(),
-            partial: BTreeSet::new(),
             segment_bytes: 16 * MIB,
+            ..HeldWal::default()
         };
         let histories = histories
             .iter()
@@ -346,6 +381,46 @@ mod tests {
         assert_eq!(whole.later_than(segment(1, 7)), None);
         let late = tree(&[(1, &[2, 3, 4, 5]), (2, &[6])], &history);
         assert_eq!(late.gaps(), [gap(2, 5, 5)]);
+    }
+
+    #[test]
+    fn the_beginning_of_a_segment_counts_only_where_a_timeline_ends() {
+        let history = [(2, "1\t0/5000098\tno recovery target specified\n".to_owned())];
+        let tree = |whole: &[(u32, u64)], open: &[(u32, u64)]| {
+            let of = |all: &[(u32, u64)]| {
+                let names = all
+                    .iter()
+                    .map(|(timeline, index)| segment(*timeline, *index));
+                names.collect::<BTreeSet<_>>()
+            };
+            let held = HeldWal {
+                segments: of(whole),
+                open: of(open),
+                segment_bytes: 16 * MIB,
+                ..HeldWal::default()
+            };
+            TimelineTree::new(held, &history.clone().into())
+        };
+        let end = tree(&[(1, 2), (1, 3)], &[(1, 4)]);
+        assert_eq!(end.end_of_way(segment(1, 2), 1), Some(segment(1, 4)));
+        assert_eq!(end.last_of(1), Some(segment(1, 4)));
+        assert!(end.is_open(segment(1, 4)) && !end.has(segment(1, 4)));
+        assert_eq!((end.gaps(), end.count_of(1)), (vec![], 2));
+        let behind_a_gap = tree(&[(1, 2)], &[(1, 4)]);
+        assert_eq!(behind_a_gap.gaps(), [gap(1, 3, 3)]);
+        assert_eq!(behind_a_gap.later_than(segment(1, 3)), Some(segment(1, 4)));
+        let in_the_middle = tree(&[(1, 2), (1, 4)], &[(1, 3)]);
+        assert_eq!(in_the_middle.gaps(), [gap(1, 3, 3)]);
+        assert!(!in_the_middle.is_open(segment(1, 3)));
+        let two = tree(&[(1, 2)], &[(1, 3), (1, 4)]);
+        assert_eq!(two.gaps(), [gap(1, 3, 3)]);
+        // On the way to timeline 2, segment 4 of timeline 1 must be whole; segment 5 is that of timeline 2.
+        let left = tree(&[(1, 2), (1, 3), (2, 5)], &[(1, 4)]);
+        assert_eq!(left.gaps_on_way(segment(1, 2), 2, None), [gap(1, 4, 4)]);
+        let left = tree(&[(1, 2), (1, 3), (1, 4)], &[(1, 5), (2, 5)]);
+        assert_eq!(left.gaps(), []);
+        assert_eq!(left.end_of_way(segment(1, 2), 2), Some(segment(2, 5)));
+        assert_eq!(tree(&[], &[(1, 7)]).first_of(1), Some(segment(1, 7)));
     }
 
     #[test]

@@ -24,9 +24,7 @@ pub struct FileContent {
     extents: Vec<(u64, u32, u32)>,
 }
 
-/// Bytes of one frame.
 pub struct FrameRange<'a> {
-    /// The segment that holds the frame.
     pub segment: &'a SegmentId,
     /// Its place in the segment.
     pub frame: FrameAt,
@@ -62,7 +60,6 @@ impl FileContent {
         &self.known.parts[self.known.parts.len() - 1]
     }
 
-    /// Returns the path of the file.
     pub fn path(&self) -> &EntryPath {
         &self.last().entry.path
     }
@@ -77,7 +74,6 @@ impl FileContent {
         &self.last().state
     }
 
-    /// Returns the digest of the whole file.
     pub fn digest(&self) -> Option<Digest> {
         self.last().digest
     }

@@ -9,7 +9,6 @@ pub struct HeldBytes {
     pub segment: Option<SegmentId>,
     /// The place of the first byte in the stored segment.
     pub from: u64,
-    /// The bytes.
     pub bytes: Vec<u8>,
 }
 

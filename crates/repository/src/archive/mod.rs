@@ -48,7 +48,6 @@ const KEPT_PAGES: usize = 2;
 
 /// A stored backup.
 pub struct Archive {
-    /// Its root.
     pub root: Root,
     /// The compression of its frames.
     pub codec: Codec,
@@ -285,7 +284,6 @@ impl Archive {
         self.store.is_one_file()
     }
 
-    /// Returns the reader of its objects.
     pub fn store(&self) -> &dyn ObjectReader {
         &*self.store
     }

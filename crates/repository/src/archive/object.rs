@@ -17,13 +17,13 @@ use fullbore_format::{
     segment_reader::SegmentReader,
 };
 use fullbore_pipeline::sink::{Place, place_of};
+use fullbore_platform::exact_read;
 use fullbore_storage::{
     LocalObjects, Objects, SealedObjects, Storages, asked_twice, failed_to_read,
 };
 use std::{
     fs::File,
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -31,10 +31,8 @@ use std::{
     },
 };
 
-/// An object of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectName {
-    /// The root.
     Root,
     /// All pages of a backup, one after the other; of this backup if the name is empty.
     Manifest(String),
@@ -54,7 +52,6 @@ pub enum Sealing {
 }
 
 impl Sealing {
-    /// Of the objects of a repository.
     pub fn of(objects: &dyn Objects) -> Self {
         match objects.as_sealed().map(SealedObjects::access) {
             None => Self::Clear,
@@ -163,7 +160,6 @@ pub trait ObjectReader: Send + Sync {
     }
 }
 
-/// A backup in a repository.
 #[derive(Debug)]
 pub struct BackupObjects {
     objects: Arc<dyn Objects>,
@@ -341,7 +337,6 @@ impl ObjectReader for BackupObjects {
     }
 }
 
-/// A one-file archive.
 #[derive(Debug)]
 pub struct OneFileObjects {
     path: PathBuf,
@@ -515,9 +510,8 @@ fn read_exactly(
     if end > i64::MAX as u64 || len > 1 << 20 && end > file_len(file, path)? {
         return Err(Error::corrupt(format!("could not read {path:?}")).because("it ends too early"));
     }
-    out.resize(len, 0);
     let message = || format!("could not read {len} bytes at byte {offset} of {path:?}");
-    asked_twice(|| clear.read_exact_at(out, offset)).map_err(|e| match e.kind() {
+    asked_twice(|| exact_read::read_exactly(clear, offset, len, out)).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::corrupt(message()).because("it ends too early"),
         _ => failed_to_read(message(), e),
     })

@@ -179,8 +179,8 @@ fn last_part(archive: &Archive, number: usize, path: &[u8]) -> Option<PageItem> 
     let pages = &archive.root.pages;
     let sequence = |page: &PageAt| (page.stream, page.late);
     let parts = (number + 1..pages.len())
-        .filter(|at| sequence(&pages[*at]) == sequence(&pages[number]))
-        .take_while(|at| pages[*at].first.0 == path);
+        .filter(|index| sequence(&pages[*index]) == sequence(&pages[number]))
+        .take_while(|index| pages[*index].first.0 == path);
     let last = PageItem::new(archive.page(parts.last()?).ok()?, 0)?;
     (last.entry.path == path && !last.more).then_some(last)
 }

@@ -38,34 +38,28 @@ const BATCH: usize = 128;
 pub struct FrameJob<H> {
     /// The frame; `None` if no wanted entry has content.
     pub frame: Option<(SegmentId, FrameAt)>,
-    /// The wanted pieces of its content.
     pub pieces: Vec<WantedRun<H>>,
     /// Entries without content: empty files, symbolic links, pipes and devices.
     pub bare: Vec<PageItem>,
 }
 
-/// A run of a decoded frame.
 #[derive(Debug)]
 pub struct WantedRun<H> {
     /// The file that the run belongs to.
     pub of: RunOwner<H>,
     /// Bytes of the frame before it.
     pub inner: u32,
-    /// Its length.
     pub len: u32,
 }
 
-/// A whole file.
 #[derive(Debug)]
 pub enum RunOwner<H> {
-    /// A whole file.
     Whole(PageItem),
     /// A part of a file, from this offset of its data.
     Part(Arc<ScheduleShared<H>>, u64),
 }
 
 impl<H> WantedRun<H> {
-    /// Returns the bytes of the run.
     pub fn content<'a>(&self, plain: &'a [u8]) -> &'a [u8] {
         plain
             .get(self.inner as usize..)
@@ -168,7 +162,6 @@ impl<H> ScheduleShared<H> {
         piece_of_any_bounds(algorithm, content, offset, self.item.entry.data_len())
     }
 
-    /// Returns whether a piece is damaged.
     pub fn is_damaged(&self) -> bool {
         self.damaged.load(Relaxed)
     }

@@ -36,7 +36,7 @@ pub fn selection_in_either(
 ) -> Result<Selection> {
     let mut found = Vec::new();
     for path in paths {
-        let before = found.len();
+        let count = found.len();
         for backup in backups {
             let selection = selection_in(backup, &[path])?;
             for path in selection.paths() {
@@ -45,11 +45,11 @@ pub fn selection_in_either(
                 }
             }
         }
-        if found.len() == before {
+        if found.len() == count {
             let [a, b] = backups.map(|backup| &backup.root.id);
             let path = quoted(path.as_ref());
-            let what = format!("could not find {path} in backup {a:?} or {b:?}");
-            return Err(Error::new(ErrorKind::NotFound, what));
+            let message = format!("could not find {path} in backup {a:?} or {b:?}");
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
     }
     Selection::new(&found)

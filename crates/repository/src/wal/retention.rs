@@ -5,17 +5,22 @@
 //! backup that is at least so old; of older backups only that between start and stop. Without a backup of a system,
 //! nothing of it goes.
 //!
+//! Pieces of a segment go at once when a run has the segment, or a longer piece has all of them: whoever reads looks for those.
+//!
 //! A prune gives an object a tombstone; a later prune deletes it once the tombstone is older than the grace. So a
 //! recovery that began before goes on, although its host may only read.
 
-use super::stored::{StoredRun, WalListing, list_systems};
+use super::{
+    covered::{UnneededWal, covered_pieces},
+    stored::{WalListing, list_systems},
+};
 use crate::open::list_backups;
 use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{TOMBSTONES, WAL},
     root::Root,
-    wal::{SegmentName, WalRun},
+    wal::SegmentName,
 };
 use fullbore_storage::{Objects, PutIf};
 use jiff::Timestamp;
@@ -42,18 +47,14 @@ impl Default for WalRetention {
     }
 }
 
-/// The WAL that a backup needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalNeeds {
-    /// The backup.
     pub id: String,
     /// The system identifier of its cluster.
     pub system: String,
-    /// The first segment.
     pub first: SegmentName,
     /// The last segment that it needs to be consistent.
     pub last: SegmentName,
-    /// Bytes of a segment.
     pub segment_bytes: u64,
     /// When its capture ended, in seconds since 1970.
     pub ended: i64,
@@ -89,14 +90,18 @@ impl WalNeeds {
         })
     }
 
-    /// Returns whether this backup needs a run: within its own time, or also behind it.
-    fn keeps(&self, run: &WalRun, is_continuous: bool, are_sizes_equal: bool) -> bool {
-        let last = run.last();
+    /// Returns whether this backup needs WAL from `first` to `last`: within its own time, or also behind it.
+    fn keeps(
+        &self,
+        (first, last): (SegmentName, SegmentName),
+        is_continuous: bool,
+        are_sizes_equal: bool,
+    ) -> bool {
         let is_behind_start = last.timeline >= self.first.timeline
             && comparable_place(are_sizes_equal, last)
                 >= comparable_place(are_sizes_equal, self.first);
-        let is_before_stop = run.first.timeline <= self.last.timeline
-            && comparable_place(are_sizes_equal, run.first)
+        let is_before_stop = first.timeline <= self.last.timeline
+            && comparable_place(are_sizes_equal, first)
                 <= comparable_place(are_sizes_equal, self.last);
         is_behind_start && (is_continuous || is_before_stop)
     }
@@ -126,11 +131,9 @@ fn half_of_location(half: &str) -> u64 {
 pub struct PrunedWal {
     /// Objects that were deleted.
     pub freed_runs: u64,
-    /// Bytes of them.
     pub freed_bytes: u64,
     /// Objects that have a tombstone, and go with a later prune.
     pub marked_runs: u64,
-    /// Bytes of them.
     pub marked_bytes: u64,
     /// Systems of which there is no backup: all of their WAL is kept.
     pub systems_without_backups: Vec<String>,
@@ -176,12 +179,14 @@ pub fn prune_wal(
         }
     }
     let mut unneeded = Vec::new();
+    let mut covered = Vec::new();
     for (system, listing) in &systems {
+        covered.extend(covered_pieces(listing));
         // A copy that archives under a name of its own has the backups of its system.
         let identifier = system.split('.').next().unwrap_or(system);
         match needs.get(identifier) {
             None => pruned.systems_without_backups.push(system.clone()),
-            Some(needs) => unneeded.extend(unneeded_runs(listing, needs, retention)),
+            Some(needs) => unneeded.extend(unneeded_wal(listing, needs, retention)),
         }
     }
     WalPruning {
@@ -190,7 +195,7 @@ pub fn prune_wal(
         dry,
         marks,
     }
-    .apply(&unneeded, &mut pruned)?;
+    .apply(&unneeded, &covered, &mut pruned)?;
     Ok(pruned)
 }
 
@@ -199,12 +204,12 @@ fn cannot_read(objects: &dyn Objects) -> bool {
     sealed.is_some_and(|sealed| sealed.access() != Some(Access::Read))
 }
 
-/// Returns the runs that no backup of the system needs.
-fn unneeded_runs(
+/// Returns the runs and pieces that no backup of the system needs.
+fn unneeded_wal(
     listing: &WalListing,
     needs: &[WalNeeds],
     retention: &WalRetention,
-) -> Vec<StoredRun> {
+) -> Vec<UnneededWal> {
     let are_sizes_equal = needs
         .iter()
         .all(|need| need.segment_bytes == needs[0].segment_bytes);
@@ -218,12 +223,19 @@ fn unneeded_runs(
         .max_by_key(|need| need.ended);
     // Older backups than the one with which recovery to any time begins need their own WAL only.
     let is_continuous = |need: &WalNeeds| begins.is_none_or(|begins| need.ended >= begins.ended);
-    let is_needed = |run: &WalRun| {
+    let is_needed = |first: SegmentName, last: SegmentName| {
         let mut needs = needs.iter();
-        needs.any(|need| need.keeps(run, is_continuous(need), are_sizes_equal))
+        needs.any(|need| need.keeps((first, last), is_continuous(need), are_sizes_equal))
     };
-    let runs = listing.runs.iter().filter(|stored| !is_needed(&stored.run));
-    runs.cloned().collect()
+    let runs = listing.runs.iter();
+    let runs = runs.filter(|stored| !is_needed(stored.run.first, stored.run.last()));
+    let runs = runs.map(|stored| (stored.run.to_string(), stored.bytes));
+    let pieces = listing.pieces.iter();
+    let pieces = pieces.filter(|stored| !is_needed(stored.piece.segment, stored.piece.segment));
+    let pieces = pieces.map(|stored| (stored.piece.to_string(), stored.bytes));
+    runs.chain(pieces)
+        .map(|(key, bytes)| UnneededWal { key, bytes })
+        .collect()
 }
 
 /// Tombstones of WAL: the key of the object, and when the tombstone was stored, in seconds since 1970.
@@ -251,30 +263,44 @@ struct WalPruning<'a> {
 }
 
 impl WalPruning<'_> {
-    fn apply(&self, unneeded: &[StoredRun], pruned: &mut PrunedWal) -> Result<()> {
+    fn apply(
+        &self,
+        unneeded: &[UnneededWal],
+        covered: &[UnneededWal],
+        pruned: &mut PrunedWal,
+    ) -> Result<()> {
         let now = Timestamp::now().as_second();
         let grace = self.retention.grace_seconds;
-        let is_due = |since: i64| since <= now.saturating_sub(grace);
+        let is_due = |marked_at: i64| marked_at <= now.saturating_sub(grace);
         let mut going = Vec::new();
         let mut marked = BTreeSet::new();
-        for stored in unneeded {
-            let key = stored.run.to_string();
-            let is_over = match self.marks.get(&key) {
-                Some(since) => is_due(*since),
+        for stored in covered {
+            pruned.freed_runs += 1;
+            pruned.freed_bytes += stored.bytes;
+            going.push(stored.key.clone());
+        }
+        let is_covered: BTreeSet<&String> = covered.iter().map(|stored| &stored.key).collect();
+        for stored in unneeded
+            .iter()
+            .filter(|stored| !is_covered.contains(&stored.key))
+        {
+            let key = &stored.key;
+            let is_over = match self.marks.get(key) {
+                Some(marked_at) => is_due(*marked_at),
                 None => grace <= 0,
             };
             if is_over {
                 pruned.freed_runs += 1;
                 pruned.freed_bytes += stored.bytes;
-                going.push(key);
+                going.push(key.clone());
                 continue;
             }
             pruned.marked_runs += 1;
             pruned.marked_bytes += stored.bytes;
-            if !self.marks.contains_key(&key) && !self.dry {
-                self.mark(&key, now)?;
+            if !self.marks.contains_key(key) && !self.dry {
+                self.mark(key, now)?;
             }
-            marked.insert(key);
+            marked.insert(key.clone());
         }
         if self.dry {
             return Ok(());
@@ -310,8 +336,8 @@ impl WalPruning<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use fullbore_format::wal::WalDigest;
+    use super::{super::stored::StoredRun, *};
+    use fullbore_format::wal::{WalDigest, WalRun};
 
     fn segment(name: &str) -> SegmentName {
         SegmentName::parse(name).unwrap()
@@ -342,7 +368,7 @@ mod tests {
         };
         WalListing {
             runs: runs.iter().map(stored).collect(),
-            small: Vec::new(),
+            ..WalListing::default()
         }
     }
 
@@ -351,11 +377,12 @@ mod tests {
             keep_seconds: keep_days.map(|days| days * 86400),
             ..WalRetention::default()
         };
-        let unneeded = unneeded_runs(&listing(runs), needs, &retention);
-        unneeded
-            .iter()
-            .map(|stored| stored.run.first.to_string())
-            .collect()
+        let unneeded = unneeded_wal(&listing(runs), needs, &retention);
+        let name = |stored: &UnneededWal| {
+            let name = stored.key.rsplit('/').next().unwrap_or_default();
+            name[..24].to_owned()
+        };
+        unneeded.iter().map(name).collect()
     }
 
     const RUNS: [(&str, u32); 6] = [

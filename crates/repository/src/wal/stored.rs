@@ -1,5 +1,6 @@
 //! Objects with WAL.
 
+use super::tail::{SegmentTail, StoredPiece};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::WAL,
@@ -24,17 +25,15 @@ const MAX_SMALL_BYTES: u64 = 64 << 10;
 /// The WAL of one system in a repository. Clones share the repository.
 #[derive(Debug, Clone)]
 pub struct WalArchive {
-    objects: Arc<dyn Objects>,
-    system: String,
-    digester: WalDigester,
+    pub(super) objects: Arc<dyn Objects>,
+    pub(super) system: String,
+    pub(super) digester: WalDigester,
 }
 
-/// A run that a listing had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRun {
     /// Its key as data.
     pub run: WalRun,
-    /// Bytes of the object.
     pub bytes: u64,
 }
 
@@ -45,6 +44,10 @@ pub struct WalListing {
     pub runs: Vec<StoredRun>,
     /// Histories and labels with the bytes of each.
     pub small: Vec<(WalKey, u64)>,
+    /// Pieces of segments that were not finished.
+    pub pieces: Vec<StoredPiece>,
+    /// The first and the last segment of each gap that was accepted.
+    pub accepted: Vec<(SegmentName, SegmentName)>,
 }
 
 impl WalListing {
@@ -53,16 +56,29 @@ impl WalListing {
         for (key, bytes) in objects {
             match key {
                 WalKey::Run(run) => listing.runs.push(StoredRun { run, bytes }),
-                small => listing.small.push((small, bytes)),
+                WalKey::Piece(piece) => listing.pieces.push(StoredPiece { piece, bytes }),
+                WalKey::Gap { from, to, .. } => listing.accepted.push((from, to)),
+                small @ WalKey::Small { .. } => listing.small.push((small, bytes)),
             }
         }
         listing
     }
 
-    /// Returns the bytes of all objects.
     pub fn bytes(&self) -> u64 {
         let runs = self.runs.iter().map(|stored| stored.bytes);
-        runs.chain(self.small.iter().map(|(_, bytes)| *bytes)).sum()
+        let pieces = self.pieces.iter().map(|stored| stored.bytes);
+        let small = self.small.iter().map(|(_, bytes)| *bytes);
+        runs.chain(pieces).chain(small).sum()
+    }
+
+    /// Returns how many objects there are.
+    pub fn objects(&self) -> u64 {
+        (self.runs.len() + self.pieces.len() + self.small.len()) as u64
+    }
+
+    /// Returns what there is of segments that were not finished.
+    pub fn tails(&self) -> BTreeMap<SegmentName, SegmentTail> {
+        SegmentTail::all_of(&self.pieces)
     }
 
     /// Returns the names of all complete segments.
@@ -135,7 +151,6 @@ impl WalArchive {
         }
     }
 
-    /// The system.
     pub fn system(&self) -> &str {
         &self.system
     }
@@ -155,21 +170,24 @@ impl WalArchive {
     /// # Errors
     /// The storage's.
     pub fn put_run(&self, run: &WalRun, object: &[u8]) -> Result<()> {
-        let key = run.to_string();
+        self.put_object(&run.to_string(), object)
+    }
+
+    pub(super) fn put_object(&self, key: &str, object: &[u8]) -> Result<()> {
         if object.len() <= MAX_PUT_BYTES {
-            return self.put(&key, object);
+            return self.put(key, object);
         }
-        if self.objects.stat(&key)?.is_some() {
+        if self.objects.stat(key)?.is_some() {
             return Ok(());
         }
-        let mut upload = self.objects.create(&key)?;
+        let mut upload = self.objects.create(key)?;
         for piece in object.chunks(1 << 20) {
             upload.append(piece)?;
         }
         upload.finish().map(drop)
     }
 
-    fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
+    pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<()> {
         match self.objects.put(key, bytes, &PutIf::Absent) {
             // Without conditions, the object is replaced by the same bytes.
             Err(error) if error.kind == ErrorKind::Unsupported => {
@@ -262,7 +280,7 @@ impl WalArchive {
         self.listing_below(&system_dir(&self.system))
     }
 
-    fn listing_below(&self, dir: &str) -> Result<WalListing> {
+    pub(super) fn listing_below(&self, dir: &str) -> Result<WalListing> {
         let listed = self.objects.list(dir)?.into_iter();
         let keys = listed.filter_map(|object| Some((WalKey::parse(&object.key)?, object.bytes)));
         Ok(WalListing::of(keys))

@@ -2,8 +2,9 @@
 //!
 //! A session announces backups and adds their objects. Until the root of a backup is stored, its objects may be
 //! replaced and deleted; from then on only its intent and its partial root may be. A root is checked by
-//! [`RootGate`] before it is stored. Every other object of a repository stays as it is, and no object has a name
-//! that the commands for maintenance do not know.
+//! [`RootGate`] before it is stored. A piece of an unfinished WAL segment may be deleted by the session that added
+//! it. Every other object of a repository stays as it is, and no object has a name that the commands for maintenance
+//! do not know.
 
 mod intents;
 mod lease;
@@ -79,6 +80,8 @@ struct AddedObjects {
     open: u64,
     /// Systems of which this host may add WAL.
     systems: BTreeSet<String>,
+    /// Pieces of unfinished segments, which it may delete.
+    pieces: BTreeSet<String>,
 }
 
 /// What one session has added, and may add.
@@ -279,7 +282,12 @@ impl AppendSession {
                 error => refused = refused.and(error),
             }
         }
-        refused.and(self.inner.delete(&going))
+        let deleted = self.inner.delete(&going);
+        if deleted.is_ok() {
+            let mut added = self.added.locked();
+            added.pieces.retain(|piece| !going.contains(piece));
+        }
+        refused.and(deleted)
     }
 
     fn check_delete(&self, key: &str) -> Result<()> {
@@ -293,6 +301,7 @@ impl AppendSession {
             KeyKind::Backup(id, BackupPart::Partial) => self.is_announced(id),
             KeyKind::Intent(_) => kind.announced().is_some_and(|id| self.is_announced(id)),
             KeyKind::Probe(_) => self.added.locked().others.contains(key),
+            KeyKind::Wal(_) => self.added.locked().pieces.contains(key),
             KeyKind::KeyFile(_) => self.added.locked().others.contains(key) && !self.is_made()?,
             _ => false,
         };

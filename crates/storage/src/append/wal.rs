@@ -7,6 +7,7 @@ use fullbore_format::{
     layout::HOSTS,
     root::{FORMAT, RootOwner},
     seal::{open_sealed, seal},
+    wal::WalKey,
 };
 use fullbore_platform::queue::Locked;
 use serde::{Deserialize, Serialize};
@@ -19,13 +20,16 @@ struct SystemOwner {
     host: String,
 }
 
+/// Pieces of unfinished segments that a session remembers as its own, at most.
+const MAX_PIECES: usize = 4096;
+
 fn owner_key(system: &str) -> String {
     format!("{HOSTS}/wal-{system}.json")
 }
 
 impl AppendSession {
-    /// Stores WAL that is absent. Nothing of it can be replaced or deleted by this host, and it can be of no system that
-    /// another host has begun to archive.
+    /// Stores WAL that is absent. Nothing of it can be replaced by this host, and it can be of no system that another host has
+    /// begun to archive. Of it only pieces of unfinished segments can be deleted, by the session that added them.
     pub(super) fn put_wal(
         &self,
         key: &str,
@@ -41,7 +45,19 @@ impl AppendSession {
             self.added.locked().systems.insert(system.to_owned());
         }
         self.charge(AddedBytes::Object(bytes.len() as u64))?;
-        self.inner.put(key, bytes, condition)
+        let put = self.inner.put(key, bytes, condition)?;
+        if matches!(put, Put::Done(_)) && matches!(WalKey::parse(key), Some(WalKey::Piece(_))) {
+            self.remember_piece(key);
+        }
+        Ok(put)
+    }
+
+    /// Those that do not fit are left to a prune.
+    fn remember_piece(&self, key: &str) {
+        let mut added = self.added.locked();
+        if added.pieces.len() < MAX_PIECES {
+            added.pieces.insert(key.to_owned());
+        }
     }
 
     /// # Errors

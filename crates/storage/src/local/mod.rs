@@ -26,7 +26,9 @@ use fullbore_format::{
 use fullbore_platform::{
     debug,
     dir::{self, FileKind},
-    durable, is_media_error,
+    durable,
+    exact_read::read_exactly,
+    is_media_error,
     queue::Locked,
     safe_file::{self, FileAccess},
     write,
@@ -39,7 +41,7 @@ use std::{
     io::{self, Read},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::FileExt},
+        unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
     sync::{
@@ -333,8 +335,7 @@ impl Objects for LocalObjects {
                 return Err(too_early());
             }
         }
-        out.resize(len, 0);
-        asked_twice(|| file.read_exact_at(out, offset)).map_err(|error| match error.kind() {
+        asked_twice(|| read_exactly(&file, offset, len, out)).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => too_early(),
             _ => failed_to_read(what(), error),
         })

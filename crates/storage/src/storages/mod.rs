@@ -12,7 +12,7 @@ pub use access::StorageAccess;
 use super::{
     CachedObjects, CloudAddress, CloudCounts, CloudObjects, CloudSettings, CoalescedObjects,
     LocalObjects, Location, Objects, server, ssh,
-    wire::{TlsFiles, Wire, WireService},
+    wire::{Offer, TlsFiles, Wire},
 };
 use fullbore_format::error::Result;
 use fullbore_platform::queue::Locked;
@@ -56,6 +56,11 @@ impl Storages {
         }))
     }
 
+    /// Returns the same settings and keys with nothing open: a connection that was lost is made anew.
+    pub fn reopened(&self) -> Self {
+        Self::new(self.access().clone())
+    }
+
     fn access(&self) -> &StorageAccess {
         &self.0.access
     }
@@ -77,12 +82,12 @@ impl Storages {
         &self.access().hosts.tls
     }
 
-    /// Connects to another host, and offers it a service.
+    /// Connects to another host, and offers it services.
     ///
     /// # Errors
     /// As [`ssh::connect_to`].
-    pub fn connect_to_host(&self, host: &str, service: Arc<dyn WireService>) -> Result<Wire> {
-        ssh::connect_to(host, &self.access().hosts, service)
+    pub fn connect_to_host(&self, host: &str, offer: Offer) -> Result<Wire> {
+        ssh::connect_to(host, &self.access().hosts, offer)
     }
 
     /// Returns the repository that a word of the command line names.

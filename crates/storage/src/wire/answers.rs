@@ -1,10 +1,7 @@
 //! Answers that are read from the storage. A worker waits for room before it reads, so a side that takes no answers
 //! holds little memory here, and it is given up when it takes none for too long.
 
-use super::{
-    link::Link,
-    server::{ServedAnswer, Server},
-};
+use super::server::{ServedAnswer, Server};
 use crate::Objects;
 use fullbore_format::{
     error::{Error, Result},
@@ -15,7 +12,8 @@ use fullbore_wire::key::check_key;
 use fullbore_wire::{
     frame::MAX_DATA,
     listing::{MAX_OBJECTS, pages, too_many},
-    message::{CallAnswer, Message},
+    message::Message,
+    object_call::ObjectAnswer,
 };
 
 /// Bytes that are read from the storage at once for one answer.
@@ -23,19 +21,20 @@ const READ_PIECE: u64 = 4 << 20;
 
 impl Server {
     /// Sends all but the last page of a listing; the answer takes that.
-    pub(super) fn list(&self, link: &Link, id: u64, prefix: &str) -> Result<ServedAnswer<'_>> {
+    pub(super) fn list(&self, id: u64, prefix: &str) -> Result<ServedAnswer<'_>> {
         let objects = self.objects()?;
         let _alone = self.listing.locked();
         let listed = objects.list(prefix)?;
         if listed.len() > MAX_OBJECTS {
             return Err(too_many(&objects.describe(prefix)));
         }
-        let mut answer = ServedAnswer::of(CallAnswer::Bytes);
+        let mut answer = ServedAnswer::bytes(Vec::new());
         for page in pages(&listed) {
             if !answer.data.is_empty() {
-                link.send_or_end(&Message::AnswerPart { id }, &answer.data);
+                self.line
+                    .send_or_end(&Message::AnswerPart { id }, &answer.data);
             }
-            if let Some(error) = link.ended() {
+            if let Some(error) = self.line.ended() {
                 return Err(error);
             }
             answer.data = page;
@@ -47,25 +46,25 @@ impl Server {
     pub(super) fn get(&self, key: &str) -> Result<ServedAnswer<'_>> {
         let objects = self.objects()?;
         let Some(bytes) = objects.stat(key)? else {
-            return Ok(ServedAnswer::of(CallAnswer::Got(None)));
+            return Ok(ServedAnswer::of_objects(&ObjectAnswer::Got(None)));
         };
         self.whole.check_read(&*objects, key, bytes)?;
         // A longer one is refused by the storage.
-        let room = self.answers.take(bytes.min(MAX_BYTES) as usize);
+        let room = self.answer_room(bytes.min(MAX_BYTES) as usize);
         let Some((data, version)) = objects.get(key)? else {
-            return Ok(ServedAnswer::of(CallAnswer::Got(None)));
+            return Ok(ServedAnswer::of_objects(&ObjectAnswer::Got(None)));
         };
+        let got = ObjectAnswer::Got(Some(version.as_str().to_owned()));
         Ok(ServedAnswer {
-            answer: CallAnswer::Got(Some(version.as_str().to_owned())),
             data,
             room: Some(room),
+            ..ServedAnswer::of_objects(&got)
         })
     }
 
     /// Sends all but the last piece of a range; the answer takes that.
     pub(super) fn read(
         &self,
-        link: &Link,
         id: u64,
         key: &str,
         mut offset: u64,
@@ -78,20 +77,19 @@ impl Server {
         let mut piece = Vec::new();
         loop {
             let piece_bytes = len.min(READ_PIECE);
-            let room = self.answers.take(piece_bytes as usize);
-            if let Some(error) = link.ended() {
+            let room = self.answer_room(piece_bytes as usize);
+            if let Some(error) = self.line.ended() {
                 return Err(error);
             }
             objects.read_at(key, offset, piece_bytes as usize, &mut piece)?;
             if piece_bytes == len {
                 return Ok(ServedAnswer {
-                    answer: CallAnswer::Bytes,
-                    data: piece,
                     room: Some(room),
+                    ..ServedAnswer::bytes(piece)
                 });
             }
             for part in piece.chunks(MAX_DATA) {
-                link.send_or_end(&Message::AnswerPart { id }, part);
+                self.line.send_or_end(&Message::AnswerPart { id }, part);
             }
             offset += piece_bytes;
             len -= piece_bytes;

@@ -1,16 +1,20 @@
 //! Further connections of a session, as the side sees to them that began it.
 
 use super::{
-    WireStreams, WireTimes,
-    door::{JOINED, join_line},
-    link::{Link, LinkNeeds},
-    stream::WireEnds,
+    end::silent_peer,
+    join_words::{JOINED, join_line},
+    limits::WireTimes,
+    line::{Line, LineNeeds},
+    peer::{JoinedSession, ask},
+    session::Session,
+    stream::{WireEnds, WireStreams},
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::{debug, queue::run_each};
 use fullbore_wire::{
     frame::{read_greeting, read_line},
-    message::{Call, CallAnswer, JoinOffer},
+    message::{JoinOffer, MAX_VALUES, decode},
+    service::ServiceNumber,
 };
 use rustix::net::sockopt::set_tcp_congestion;
 use std::{
@@ -70,15 +74,16 @@ fn useful_connections(answer_time: Duration) -> usize {
 
 /// Sees to the connections of a session until it ends, or until none can be made any more.
 pub(super) fn keep_connections(
-    link: &Arc<Link>,
+    session: &Arc<Session>,
     dialer: &dyn Dialer,
     wanted: Option<NonZeroUsize>,
     times: &WireTimes,
 ) {
-    let needs = link.needs.sleep(|needs| !needs.is_busy && !needs.is_ended);
+    let line = &session.line;
+    let needs = line.needs.sleep(|needs| !needs.is_busy && !needs.is_ended);
     drop(needs);
     let asked = Instant::now();
-    let Ok((_, CallAnswer::Offered(offer), _)) = link.call(Call::Offer, b"", 0) else {
+    let Ok(offer) = ask_for_connections(line) else {
         return; // the first connection does it all
     };
     let useful = || useful_connections(asked.elapsed());
@@ -86,21 +91,23 @@ pub(super) fn keep_connections(
     let mut failures = 0;
     while failures < MAX_FAILURES {
         let first_rests = dialer.first_rests(&offer);
-        let missing = |needs: &LinkNeeds| {
+        let missing = |needs: &LineNeeds| {
             let first_carries = !first_rests && !needs.is_first_lost;
             let further = wanted - usize::from(first_carries);
             further.saturating_sub(needs.connections)
         };
-        let needs = link
+        let needs = line
             .needs
             .sleep(|needs| !needs.is_ended && missing(needs) == 0);
         let (is_ended, missing) = (needs.0.is_ended, missing(&needs.0));
         drop(needs);
-        if is_ended || link.calls.sleep(PAUSE * failures) {
+        if is_ended || line.calls.sleep(PAUSE * failures) {
             return;
         }
         // At the same time, as each takes several round trips.
-        let dialed = run_each(&vec![(); missing], |()| dial(link, dialer, &offer, times));
+        let dialed = run_each(&vec![(); missing], |()| {
+            dial(session, dialer, &offer, times)
+        });
         match dialed.into_iter().collect() {
             Ok(()) => failures = 0,
             Err(error) => {
@@ -111,9 +118,25 @@ pub(super) fn keep_connections(
     }
 }
 
-fn dial(link: &Arc<Link>, dialer: &dyn Dialer, offer: &JoinOffer, times: &WireTimes) -> Result<()> {
+/// Bytes of an offer at most: a secret, a port and a public key.
+const OFFER_BYTES: u64 = 4096;
+
+fn ask_for_connections(line: &Line) -> Result<JoinOffer> {
+    let offer = ask(line, ServiceNumber::CONNECTIONS, b"", OFFER_BYTES)?;
+    decode(&offer, MAX_VALUES)
+}
+
+fn dial(
+    session: &Arc<Session>,
+    dialer: &dyn Dialer,
+    offer: &JoinOffer,
+    times: &WireTimes,
+) -> Result<()> {
     let joined = dialer.dial(offer)?;
-    link.join(joined.ends, times, dialer.first_rests(offer), joined.kept)
+    let first_rests = dialer.first_rests(offer);
+    session
+        .clone()
+        .join(joined.ends, times, first_rests, joined.kept)
 }
 
 /// Connects to a server, without small delays, and with the control of congestion that copes best with losses where the system has it.
@@ -153,7 +176,7 @@ pub(super) fn tcp_streams(socket: TcpStream) -> io::Result<WireStreams> {
 /// # Errors
 /// [`ErrorKind::Unreachable`] if the other side does not take it.
 pub(crate) fn greet_to_join(ends: &mut WireEnds, offer: &JoinOffer, peer: &str) -> Result<()> {
-    let failed = |error| super::silent_peer(peer, error);
+    let failed = |error| silent_peer(peer, error);
     let line = join_line(&offer.secret);
     ends.output.write_all(line.as_bytes()).map_err(failed)?;
     read_greeting(&mut ends.input, peer)?;

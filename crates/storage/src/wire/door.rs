@@ -4,8 +4,17 @@
 //! session. Until it has shown a certificate it has one of the few places of strangers, see [`super::arrivals`].
 
 use super::{
-    PeerSide, Wire, WireLimits, WireService, WireStreams, WireTimes, arrivals::Strangers,
-    dialing::tcp_streams, silent_peer, stream::WireEnds, tls::one_time_server,
+    arrivals::Strangers,
+    connected::Wire,
+    dialing::tcp_streams,
+    end::silent_peer,
+    join_words::{JOINED, SECRET_BYTES, join_line, named_session},
+    limits::{WireLimits, WireTimes},
+    offer::Offer,
+    offer::{WireService, answer_by},
+    peer::PeerSide,
+    stream::{WireEnds, WireStreams},
+    tls::one_time_server,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::{
@@ -14,13 +23,13 @@ use fullbore_platform::{
 };
 use fullbore_wire::{
     frame::{check_greeting, read_line, write_greeting},
-    message::JoinOffer,
+    message::{JoinOffer, encode},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection};
 use std::{
     collections::BTreeMap,
-    fmt::{self, Write as _},
+    fmt,
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::{
@@ -50,29 +59,6 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 250_000_000,
 };
 
-/// What a connection begins with that joins a session, before the secret in hexadecimal digits.
-const JOIN: &str = "fullbore join ";
-
-/// The answer to it.
-pub(super) const JOINED: &str = "fullbore joined\n";
-
-const SECRET_BYTES: usize = 32;
-
-/// The line of a connection that joins the session of a secret.
-pub(super) fn join_line(secret: &[u8]) -> String {
-    let mut line = JOIN.to_owned();
-    for byte in secret {
-        let _ = write!(line, "{byte:02x}");
-    }
-    line + "\n"
-}
-
-/// The digest of the secret that a line names: whoever compares digests gives nothing away.
-fn named_session(line: &[u8]) -> Option<blake3::Hash> {
-    let digits = line.strip_suffix(b"\n")?.strip_prefix(JOIN.as_bytes())?;
-    (digits.len() == 2 * SECRET_BYTES).then(|| blake3::hash(digits))
-}
-
 /// Sessions that further connections may join.
 #[derive(Debug, Default)]
 pub struct SessionDoor {
@@ -91,7 +77,7 @@ impl SessionDoor {
         })?;
         let mut sessions = self.sessions.locked();
         // A session has one secret, however often it asks.
-        sessions.retain(|_, other| !other.is_ended() && !Arc::ptr_eq(&other.link, &peer.link));
+        sessions.retain(|_, other| !other.is_ended() && !other.is(&peer));
         if let Some(digest) = named_session(join_line(&secret).as_bytes()) {
             sessions.insert(*digest.as_bytes(), peer);
         }
@@ -118,7 +104,7 @@ impl SessionDoor {
             .write_all(JOINED.as_bytes())
             .map_err(|error| silent_peer("the other host", error))?;
         let times = WireTimes::default();
-        peer.link.join(ends, &times, first_rests, kept)
+        peer.session()?.join(ends, &times, first_rests, kept)
     }
 
     pub(super) fn end_all(&self, error: &Error) {
@@ -160,11 +146,18 @@ impl ArrivedEnds {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the other side has another version.
-    pub fn begin(self, service: Arc<dyn WireService>, times: &WireTimes) -> Result<Wire> {
+    pub fn begin(self, offer: Offer, times: &WireTimes) -> Result<Wire> {
         let peer = "the other host";
         check_greeting(&self.line, peer)?;
-        Wire::begin(self.ends, peer, service, times, WireLimits::default())
+        Wire::begin(self.ends, peer, offer, times, WireLimits::default())
     }
+}
+
+/// Returns the service that offers a way to further connections.
+pub fn connection_service(
+    offer: impl Fn(PeerSide) -> Result<JoinOffer> + Send + Sync + 'static,
+) -> impl WireService + 'static {
+    answer_by(move |_, peer| Ok(encode(&offer(peer.clone())?)))
 }
 
 /// The address of the process that waits for further connections which ssh brings.

@@ -2,6 +2,14 @@
 
 use fullbore_format::error::{Error, ErrorKind};
 
+/// Returns the error of a connection over which `peer` cannot be talked to.
+pub(super) fn silent_peer(peer: &str, error: std::io::Error) -> Error {
+    Error {
+        kind: ErrorKind::Unreachable,
+        ..Error::io(format!("could not talk to {peer}"), error)
+    }
+}
+
 /// The reason, from which an error is made for each call that waits.
 #[derive(Debug, Clone)]
 pub(super) struct EndReason {

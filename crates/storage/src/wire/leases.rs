@@ -1,10 +1,13 @@
 //! Leases that the other side holds.
 
-use super::link::Link;
+use super::line::Line;
 use crate::{Lease, Leased};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
-use fullbore_wire::message::{CallAnswer, LeasedWord, Message};
+use fullbore_wire::{
+    message::Message,
+    object_call::{LeasedWord, ObjectAnswer},
+};
 use std::{
     collections::BTreeMap,
     mem,
@@ -34,11 +37,11 @@ impl ServedLeases {
     ///
     /// # Errors
     /// [`ErrorKind::System`] if too many are held.
-    pub(super) fn keep(&self, id: u64, key: String, leased: Leased) -> Result<CallAnswer> {
+    pub(super) fn keep(&self, id: u64, key: String, leased: Leased) -> Result<ObjectAnswer> {
         let lease = match leased {
-            Leased::Held => return Ok(CallAnswer::Leased(LeasedWord::Held)),
-            Leased::Absent => return Ok(CallAnswer::Leased(LeasedWord::Absent)),
-            Leased::Unknown => return Ok(CallAnswer::Leased(LeasedWord::Unknown)),
+            Leased::Held => return Ok(ObjectAnswer::Leased(LeasedWord::Held)),
+            Leased::Absent => return Ok(ObjectAnswer::Leased(LeasedWord::Absent)),
+            Leased::Unknown => return Ok(ObjectAnswer::Leased(LeasedWord::Unknown)),
             Leased::Ours(lease) => lease,
         };
         let mut leases = self.0.locked();
@@ -52,7 +55,7 @@ impl ServedLeases {
             was_reported: false,
         };
         leases.insert(id, held);
-        Ok(CallAnswer::Leased(LeasedWord::Ours))
+        Ok(ObjectAnswer::Leased(LeasedWord::Ours))
     }
 
     /// Replaces the content of an intent.
@@ -89,12 +92,12 @@ impl ServedLeases {
     }
 
     /// Tells the other side which leases it does not hold any more, before it may let go of them.
-    pub(super) fn report_lost(&self, link: &Link) {
+    pub(super) fn report_lost(&self, line: &Line) {
         for (id, held) in self.0.locked().iter_mut() {
             let is_lost = held.lease.try_lock().is_ok_and(|lease| !lease.is_ours());
             if is_lost && !held.was_reported {
                 held.was_reported = true;
-                link.send_or_end(&Message::LeaseLost { lease: *id }, b"");
+                line.send_or_end(&Message::LeaseLost { lease: *id }, b"");
             }
         }
     }

@@ -1,17 +1,18 @@
 //! A server that hosts reach with certificates.
 
 use super::{
-    CallBody, PeerSide, TlsServer, WireService, WireTimes,
     arrivals::{KnownConnection, KnownHosts, MAX_SESSIONS, Strangers},
     dialing::tcp_streams,
     door::{ArrivedEnds, MAX_THREADS, SessionDoor, accept_until, encrypted},
+    limits::WireTimes,
+    offer::Offer,
+    peer::PeerSide,
+    tls_server::TlsServer,
 };
-use crate::Objects;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
 use fullbore_wire::certificate::certificate_name;
 use std::{
-    ffi::OsString,
     io,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex},
@@ -26,12 +27,12 @@ const ENDING_TIME: Duration = Duration::from_secs(10);
 const IDLE_TIME: Duration = Duration::from_secs(3600);
 
 /// Makes what a server offers to a host whose certificate has this name, if it has one.
-pub type ServiceOfHost = dyn Fn(Option<String>) -> Arc<dyn WireService> + Send + Sync;
+pub type OfferToHost = dyn Fn(Option<String>) -> Offer + Send + Sync;
 
 /// A server that hosts reach with certificates.
 struct CertifiedDoor {
     tls: TlsServer,
-    service_of: Box<ServiceOfHost>,
+    offer_to: Box<OfferToHost>,
     door: Arc<SessionDoor>,
     strangers: Arc<Strangers>,
     hosts: Arc<KnownHosts>,
@@ -66,53 +67,30 @@ impl CertifiedDoor {
         mut known: KnownConnection,
         name: Option<String>,
     ) -> io::Result<()> {
-        let service = match known.begin_session() {
-            true => (self.service_of)(name),
-            false => Arc::new(TooManySessions),
+        let offer = match known.begin_session() {
+            true => (self.offer_to)(name),
+            false => Offer::refusing(too_many_sessions),
         };
         let times = WireTimes {
             idle: Some(IDLE_TIME),
             ..WireTimes::default()
         };
-        let wire = arrived.begin(service, &times).map_err(io::Error::other)?;
+        let wire = arrived.begin(offer, &times).map_err(io::Error::other)?;
         let mut all = self.running.locked();
         all.retain(|peer| !peer.is_ended());
-        all.push(wire.link.peer_side());
+        all.push(wire.peer());
         drop(all);
         wire.wait().map_err(io::Error::other)
     }
 }
 
-/// Tells a host that it has too many sessions.
-#[derive(Debug)]
-struct TooManySessions;
-
-impl TooManySessions {
-    fn error() -> Error {
-        Error::new(ErrorKind::Unreachable, "could not use the server")
-            .because(format!(
-                "{MAX_SESSIONS} sessions of this certificate are open"
-            ))
-            .hint("wait until another command of this host ends")
-    }
-}
-
-impl WireService for TooManySessions {
-    fn body_limit(&self, _: CallBody) -> Result<u64> {
-        Err(Self::error())
-    }
-
-    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
-        Err(Self::error())
-    }
-
-    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
-        Err(Self::error())
-    }
-
-    fn output(&self, _: bool, _: &[u8]) -> Result<()> {
-        Err(Self::error())
-    }
+/// The error for a host that has too many sessions.
+fn too_many_sessions() -> Error {
+    Error::new(ErrorKind::Unreachable, "could not use the server")
+        .because(format!(
+            "{MAX_SESSIONS} sessions of this certificate are open"
+        ))
+        .hint("wait until another command of this host ends")
 }
 
 /// Serves everyone who comes with a certificate, until it is over; then all sessions end.
@@ -122,7 +100,7 @@ impl WireService for TooManySessions {
 pub fn listen_for_sessions(
     listener: &TcpListener,
     tls: TlsServer,
-    service_of: Box<ServiceOfHost>,
+    offer_to: Box<OfferToHost>,
     door: Arc<SessionDoor>,
     is_over: impl Fn() -> bool,
 ) -> Result<()> {
@@ -130,7 +108,7 @@ pub fn listen_for_sessions(
     listener.set_nonblocking(true).map_err(failed)?;
     let certified = Arc::new(CertifiedDoor {
         tls,
-        service_of,
+        offer_to,
         door,
         strangers: Arc::default(),
         hosts: Arc::default(),

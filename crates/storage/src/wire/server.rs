@@ -5,30 +5,31 @@
 //! send no more than it was given room for.
 
 use super::{
-    WireService,
-    bodies::{Arriving, BodyLimit, Job, decode_keys},
+    bodies::{Arriving, AskedCall, BodyLimit, Job},
     calls::{MAX_CALLS, UPLOAD_WINDOW},
     credit::{ReceiveCredit, append_cost},
+    delete_keys::decode_keys,
     documents::WholeObjects,
     leases::ServedLeases,
-    link::Link,
-    upload::{UploadStep, run_upload},
+    line::Line,
+    offer::Offer,
+    peer::PeerSide,
+    upload::{UploadHost, UploadStep, run_upload},
     workers::{ServingThread, Work},
 };
 use crate::{Objects, Put};
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::queue::{ByteBudget, ByteRoom, Locked, Monitor, start};
+use fullbore_platform::queue::{ByteRoom, Locked, Monitor, start};
 use fullbore_wire::{
     frame::MAX_DATA,
-    message::{AskTopic, Call, CallAnswer, Message, decode},
+    message::{Call, CallAnswer, Message, encode},
+    object_call::{ObjectAnswer, ObjectCall},
+    service::ServiceNumber,
     wire_error::WireError,
 };
-use minicbor::bytes::ByteVec;
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     num::NonZeroU64,
-    os::unix::ffi::OsStringExt,
     sync::{
         Arc, Mutex,
         atomic::{
@@ -48,16 +49,16 @@ const MAX_UPLOADS: usize = 256;
 /// Threads of uploads: those of uploads that are open, and as many that still answer.
 const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
 
-/// Values in the arguments of a command at most.
-const MAX_ARGUMENTS: usize = 1 << 16;
-
 /// Bytes of uploads that were stored before the other side is told so: each message is a system call on both sides.
 pub(super) const CREDIT_STEP: u64 = MAX_DATA as u64;
 
 /// The calls of the other side.
 #[derive(Debug)]
 pub(super) struct Server {
-    service: Arc<dyn WireService>,
+    pub(super) line: Arc<Line>,
+    offer: Offer,
+    /// The other side, for services that ask it in turn.
+    peer: PeerSide,
     opened: Monitor<ServedObjects>,
     pub(super) work: Monitor<Work>,
     /// Calls that were taken and not answered.
@@ -69,8 +70,6 @@ pub(super) struct Server {
     pub(super) whole: WholeObjects,
     uploads: Mutex<BTreeMap<u64, mpsc::Sender<UploadStep>>>,
     pub(super) leases: ServedLeases,
-    /// Room for answers.
-    pub(super) answers: Arc<ByteBudget>,
     /// Held while a listing is made and sent: it takes more memory than it has bytes.
     pub(super) listing: Mutex<()>,
 }
@@ -84,11 +83,27 @@ pub(super) struct ServedAnswer<'s> {
 }
 
 impl ServedAnswer<'_> {
-    pub(super) fn of(answer: CallAnswer) -> Self {
+    /// An answer that is nothing but its data.
+    pub(super) fn bytes(data: Vec<u8>) -> Self {
         Self {
-            answer,
-            data: Vec::new(),
+            answer: CallAnswer::bytes(),
+            data,
             room: None,
+        }
+    }
+
+    /// An answer of the service of objects, without data.
+    pub(super) fn of_objects(answer: &ObjectAnswer) -> Self {
+        Self {
+            answer: CallAnswer::Done(encode(answer).into()),
+            ..Self::bytes(Vec::new())
+        }
+    }
+
+    fn failed(error: &Error) -> Self {
+        Self {
+            answer: CallAnswer::Failed(WireError::of(error)),
+            ..Self::bytes(Vec::new())
         }
     }
 }
@@ -106,10 +121,11 @@ fn violated(why: &str) -> Error {
 }
 
 impl Server {
-    pub(super) fn new(service: Arc<dyn WireService>) -> Self {
+    pub(super) fn new(line: Arc<Line>, offer: Offer, peer: PeerSide) -> Self {
         Self {
-            answers: service.answer_room(),
-            service,
+            line,
+            offer,
+            peer,
             opened: Monitor::default(),
             work: Monitor::default(),
             calls: AtomicUsize::new(0),
@@ -127,14 +143,13 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the other side sends more than it may; as [`Server::accept`].
     pub(super) fn add_part(
-        &self,
-        link: &Arc<Link>,
+        self: &Arc<Self>,
         arriving: &mut Arriving,
         id: u64,
         data: &[u8],
     ) -> Result<()> {
         match arriving.add_part(id, data)? {
-            Some(job) => self.accept_whole(link, job),
+            Some(job) => self.accept_whole(job),
             None => Ok(()),
         }
     }
@@ -145,39 +160,42 @@ impl Server {
     /// [`ErrorKind::Corrupt`] if the other side makes more calls than it may, sends more than it may or uses a number twice; no thread
     /// could be started.
     pub(super) fn accept(
-        &self,
-        link: &Arc<Link>,
+        self: &Arc<Self>,
         arriving: &mut Arriving,
         call: (u64, Call, Option<NonZeroU64>),
         data: &[u8],
     ) -> Result<()> {
-        let limit = BodyLimit {
-            service: &*self.service,
-            object_bytes: self.whole.put_limit(),
-        };
+        let (id, call, following) = call;
+        let call = AskedCall::read(&call)?;
+        let limit = BodyLimit::of(&call, &self.offer, self.whole.put_limit());
+        let call = (id, call, following);
         match arriving.begin(limit, &self.body_bytes, call, data)? {
-            Some(job) => self.accept_whole(link, job),
+            Some(job) => self.accept_whole(job),
             None => Ok(()),
         }
     }
 
-    fn accept_whole(&self, link: &Arc<Link>, job: Job) -> Result<()> {
+    fn accept_whole(self: &Arc<Self>, job: Job) -> Result<()> {
         if self.calls.fetch_add(1, AcqRel) >= MAX_CALLS {
             return Err(violated("it makes more calls than it may"));
         }
-        let id = job.id;
-        match (&job.call, job.body) {
-            (Call::Amend { upload, offset }, Ok(body)) => {
-                let offset = *offset;
-                self.pass(*upload, false, UploadStep::Amend { id, offset, body })
+        let Job { id, call, body } = job;
+        match (call, body) {
+            (AskedCall::Objects(ObjectCall::Amend { upload, offset }), Ok(body)) => {
+                self.pass(upload, false, UploadStep::Amend { id, offset, body })
             }
-            (Call::Finish { upload }, _) => self.pass(*upload, true, UploadStep::Finish { id }),
-            (Call::Abort { upload }, _) => self.pass(*upload, true, UploadStep::Abort { id }),
+            (AskedCall::Objects(ObjectCall::Finish { upload }), _) => {
+                self.pass(upload, true, UploadStep::Finish { id })
+            }
+            (AskedCall::Objects(ObjectCall::Abort { upload }), _) => {
+                self.pass(upload, true, UploadStep::Abort { id })
+            }
             (call, body) => {
-                if matches!(call, Call::Open { .. }) {
+                // Before the next call is read: one that comes later waits for the objects.
+                if matches!(call, AskedCall::Objects(ObjectCall::Open { .. })) {
                     self.opened.change(|opened| opened.is_opening = true);
                 }
-                self.queue(link, Job { body, ..job })
+                self.queue(Job { id, call, body })
             }
         }
     }
@@ -209,7 +227,7 @@ impl Server {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if too many are open, or one has this number; no thread could be started.
-    pub(super) fn begin_upload(&self, link: &Arc<Link>, id: u64, key: String) -> Result<()> {
+    pub(super) fn begin_upload(self: &Arc<Self>, id: u64, key: String) -> Result<()> {
         let (sender, steps) = mpsc::channel();
         let mut uploads = self.uploads.locked();
         if uploads.len() >= MAX_UPLOADS || uploads.insert(id, sender).is_some() {
@@ -220,18 +238,10 @@ impl Server {
         if threads >= MAX_UPLOAD_THREADS {
             return Err(violated("it opens uploads and takes no answers"));
         }
-        self.start_thread(link, false, move |link| run_upload(link, id, &key, steps))
+        self.start_thread(false, move |server| run_upload(&**server, id, &key, steps))
     }
 
-    /// Data of an upload does not take room any more.
-    pub(super) fn give_credit(&self, link: &Link, data_bytes: usize) {
-        self.whole.note_uploaded(data_bytes);
-        if let Some(bytes) = self.upload_credit.stored(append_cost(data_bytes)) {
-            link.send_or_end(&Message::Credit { bytes }, b"");
-        }
-    }
-
-    fn queue(&self, link: &Arc<Link>, job: Job) -> Result<()> {
+    fn queue(self: &Arc<Self>, job: Job) -> Result<()> {
         let mut work = self.work.lock();
         work.0.queue.push_back(job);
         let is_short = work.0.queue.len() > work.0.idle && work.0.workers < MAX_WORKERS;
@@ -241,30 +251,38 @@ impl Server {
         // Each idle worker can do each call.
         self.work.wake(work, false);
         if is_short {
-            self.start_thread(link, true, |link| link.server.work(link))?;
+            self.start_thread(true, |server| server.work())?;
         }
         Ok(())
     }
 
     fn start_thread(
-        &self,
-        link: &Arc<Link>,
+        self: &Arc<Self>,
         is_worker: bool,
-        run: impl FnOnce(&Arc<Link>) + Send + 'static,
+        run: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> Result<()> {
         self.work.lock().0.threads += 1;
-        let running = ServingThread {
-            link: link.clone(),
-            is_worker,
-        };
+        let server = self.clone();
+        let counted = (self.clone(), is_worker);
+        let running = ServingThread::new(self.line.clone(), move || {
+            let (server, is_worker) = &counted;
+            server.end_thread(*is_worker);
+        });
         start(move || {
-            run(&running.link);
+            run(&server);
             drop(running);
         })
         .map(drop)
     }
 
-    fn work(&self, link: &Arc<Link>) {
+    fn end_thread(&self, is_worker: bool) {
+        self.work.change(|work| {
+            work.threads -= 1;
+            work.workers -= usize::from(is_worker);
+        });
+    }
+
+    fn work(&self) {
         loop {
             self.work.lock().0.idle += 1;
             let mut work = self
@@ -275,31 +293,30 @@ impl Server {
             let is_ending = work.0.is_ending;
             drop(work);
             match job {
-                Some(job) if !is_ending => self.perform(link, job),
+                Some(job) if !is_ending => self.perform(job),
                 _ => return,
             }
         }
     }
 
-    fn perform(&self, link: &Arc<Link>, job: Job) {
+    fn perform(&self, job: Job) {
         let (id, body_bytes) = (job.id, job.body_bytes());
-        let answered = self.answer(link, job);
-        self.finish_call(link, id, body_bytes, answered);
+        let answered = self.answer(job);
+        self.finish_call(id, body_bytes, answered);
     }
 
     /// Sends the answer to a call. Its room is free before the other side may use it again.
     pub(super) fn finish_call(
         &self,
-        link: &Link,
         id: u64,
         body_bytes: usize,
         answered: Result<ServedAnswer<'_>>,
     ) {
         self.body_bytes.fetch_sub(body_bytes, AcqRel);
         self.calls.fetch_sub(1, AcqRel);
-        let failed = |error| ServedAnswer::of(CallAnswer::Failed(WireError::of(&error)));
-        let ServedAnswer { answer, data, room } = answered.unwrap_or_else(failed);
-        link.send_in_parts(
+        let answered = answered.unwrap_or_else(|error| ServedAnswer::failed(&error));
+        let ServedAnswer { answer, data, room } = answered;
+        self.line.send_in_parts(
             &data,
             Message::AnswerPart { id },
             Message::Answer { id, answer },
@@ -311,6 +328,11 @@ impl Server {
     pub(super) fn is_at_rest(&self) -> bool {
         let calls = self.calls.load(Acquire);
         calls == 0 && self.uploads.locked().is_empty() && self.leases.is_empty()
+    }
+
+    /// Waits for room for an answer of so many bytes.
+    pub(super) fn answer_room(&self, bytes: usize) -> ByteRoom<'_> {
+        self.offer.answer_room().take(bytes)
     }
 
     /// The objects that the other side has opened. Waits while they are being opened.
@@ -329,72 +351,71 @@ impl Server {
         }
     }
 
-    fn answer(&self, link: &Arc<Link>, job: Job) -> Result<ServedAnswer<'_>> {
-        let Job { id, call, body } = job;
-        let body = body?;
+    fn answer(&self, job: Job) -> Result<ServedAnswer<'_>> {
+        let body = job.body?;
+        match job.call {
+            AskedCall::Objects(call) => self.answer_objects(job.id, call, &body),
+            AskedCall::Service(number) => self.ask(number, &body),
+        }
+    }
+
+    /// Asks a service of the table.
+    fn ask(&self, number: ServiceNumber, question: &[u8]) -> Result<ServedAnswer<'_>> {
+        let service = self.offer.service_at(number)?;
+        let room = self.answer_room(service.room_bytes(question));
+        let data = service.answer(question, &self.peer)?;
+        Ok(ServedAnswer {
+            room: Some(room),
+            ..ServedAnswer::bytes(data)
+        })
+    }
+
+    fn answer_objects(&self, id: u64, call: ObjectCall, body: &[u8]) -> Result<ServedAnswer<'_>> {
         let answer = match call {
-            Call::Ask { topic } => return self.ask(topic, &body),
-            Call::List { prefix } => return self.list(link, id, &prefix),
-            Call::ReadAt { key, offset, len } => return self.read(link, id, &key, offset, len),
-            Call::Get { key } => return self.get(&key),
-            Call::Open { location } => self.open(&location)?,
-            Call::Run => self.run(link, &body)?,
-            Call::Offer => CallAnswer::Offered(self.service.offer(link.peer_side())?),
-            Call::Output { is_error } => done(self.service.output(is_error, &body)?),
-            Call::Stat { key } => CallAnswer::Size(self.objects()?.stat(&key)?),
-            Call::Put { key, condition } => {
-                let put = self.objects()?.put(&key, &body, &condition.into_put_if())?;
-                CallAnswer::Put(match put {
+            ObjectCall::List { prefix } => return self.list(id, &prefix),
+            ObjectCall::ReadAt { key, offset, len } => return self.read(id, &key, offset, len),
+            ObjectCall::Get { key } => return self.get(&key),
+            ObjectCall::Open { location } => self.open(&location)?,
+            ObjectCall::Stat { key } => ObjectAnswer::Size(self.objects()?.stat(&key)?),
+            ObjectCall::Put { key, condition } => {
+                let put = self.objects()?.put(&key, body, &condition.into_put_if())?;
+                ObjectAnswer::Put(match put {
                     Put::Done(version) => Some(version.as_str().to_owned()),
                     Put::Refused => None,
                 })
             }
-            Call::Delete => {
-                let keys = decode_keys(&body)?;
+            ObjectCall::Delete => {
+                let keys = decode_keys(body)?;
                 self.objects()?.delete(&keys)?;
                 self.leases.end_deleted(&keys);
-                CallAnswer::Bytes
+                return done(Ok(()));
             }
-            Call::AbortUploads { prefix } => done(self.objects()?.abort_uploads(&prefix)?),
-            Call::Settle { prefix } => done(self.objects()?.settle(&prefix)?),
-            Call::Lease { key, take } => {
-                let leased = self.objects()?.lease(&key, &body, take.into_take())?;
+            ObjectCall::AbortUploads { prefix } => {
+                return done(self.objects()?.abort_uploads(&prefix));
+            }
+            ObjectCall::Settle { prefix } => return done(self.objects()?.settle(&prefix)),
+            ObjectCall::Lease { key, take } => {
+                let leased = self.objects()?.lease(&key, body, take.into_take())?;
                 self.leases.keep(id, key, leased)?
             }
-            Call::UpdateLease { lease } => done(self.leases.update(lease, &body)?),
-            Call::DropLease { lease } => {
+            ObjectCall::UpdateLease { lease } => return done(self.leases.update(lease, body)),
+            ObjectCall::DropLease { lease } => {
                 self.leases.let_go(lease);
-                CallAnswer::Bytes
+                return done(Ok(()));
             }
-            Call::Amend { .. } | Call::Finish { .. } | Call::Abort { .. } => {
+            ObjectCall::Amend { .. } | ObjectCall::Finish { .. } | ObjectCall::Abort { .. } => {
                 let what = "cannot do this: it is of an upload";
                 return Err(Error::new(ErrorKind::Bug, what));
             }
         };
-        Ok(ServedAnswer::of(answer))
+        Ok(ServedAnswer::of_objects(&answer))
     }
 
-    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<ServedAnswer<'_>> {
-        let room = self
-            .answers
-            .take(self.service.question_room(topic, question));
-        Ok(ServedAnswer {
-            data: self.service.ask(topic, question)?,
-            room: Some(room),
-            ..ServedAnswer::of(CallAnswer::Bytes)
-        })
-    }
-
-    fn open(&self, location: &[u8]) -> Result<CallAnswer> {
-        let opened = self.service.open(location);
-        let abilities = opened.as_ref().map(|objects| objects.abilities());
-        let answer = match abilities {
-            Ok(abilities) => CallAnswer::Opened {
-                has_locks: abilities.has_locks,
-                amends: abilities.amends,
-            },
-            Err(error) => CallAnswer::Failed(WireError::of(error)),
-        };
+    fn open(&self, location: &[u8]) -> Result<ObjectAnswer> {
+        let service = self.offer.object_service();
+        let opened = service.and_then(|service| service.open(location));
+        let told = opened.as_ref().map(|objects| objects.abilities());
+        let told = told.map_err(WireError::of);
         let is_second = self.opened.change(|state| {
             state.is_opening = false;
             let is_second = matches!(state.opened, Some(Ok(_)));
@@ -407,17 +428,11 @@ impl Server {
             let what = "cannot open a second location over one connection";
             return Err(Error::new(ErrorKind::Usage, what));
         }
-        Ok(answer)
-    }
-
-    fn run(&self, link: &Arc<Link>, body: &[u8]) -> Result<CallAnswer> {
-        let arguments: Vec<ByteVec> = decode(body, MAX_ARGUMENTS)?;
-        let arguments = arguments
-            .into_iter()
-            .map(|argument| OsString::from_vec(argument.into()))
-            .collect();
-        let code = self.service.run(arguments, link.peer_side())?;
-        Ok(CallAnswer::Exited(code))
+        let abilities = told.map_err(WireError::into_error)?;
+        Ok(ObjectAnswer::Opened {
+            has_locks: abilities.has_locks,
+            amends: abilities.amends,
+        })
     }
 
     /// Ends everything that the other side has begun. Leases are let go last, as long as an operation of their holder goes on they
@@ -434,7 +449,32 @@ impl Server {
     }
 }
 
-/// The answer to a call that has been done.
-fn done((): ()) -> CallAnswer {
-    CallAnswer::Bytes
+/// Returns the answer to a call that has no result.
+fn done(result: Result<()>) -> Result<ServedAnswer<'static>> {
+    result.map(|()| ServedAnswer::bytes(Vec::new()))
+}
+
+impl UploadHost for Server {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+
+    fn objects(&self) -> Result<Arc<dyn Objects>> {
+        Self::objects(self)
+    }
+
+    fn give_credit(&self, data_bytes: usize) {
+        self.whole.note_uploaded(data_bytes);
+        if let Some(bytes) = self.upload_credit.stored(append_cost(data_bytes)) {
+            self.line.send_or_end(&Message::Credit { bytes }, b"");
+        }
+    }
+
+    fn finish_call(&self, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec<u8>)>) {
+        let answered = done.map(|(answer, data)| ServedAnswer {
+            answer,
+            ..ServedAnswer::bytes(data)
+        });
+        Self::finish_call(self, id, body_bytes, answered);
+    }
 }

@@ -1,7 +1,6 @@
 //! One direction of a connection: a pipe or a socket that is waited for with `poll`, so that whoever waits notices the end of the
 //! connection, and a side that says nothing any more. A socket may be encrypted by TLS.
 
-use super::WireStreams;
 use fullbore_platform::queue::Locked;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -18,6 +17,15 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+/// The two directions of a connection; they may be one socket.
+#[derive(Debug)]
+pub struct WireStreams {
+    /// What the other side says.
+    pub input: OwnedFd,
+    /// What this side says.
+    pub output: OwnedFd,
+}
 
 /// Time after which whoever waits looks whether the connection has ended.
 const LOOK: Timespec = Timespec {

@@ -1,13 +1,32 @@
 //! An upload of the other side, in a thread of its own.
 
-use super::{link::Link, server::ServedAnswer};
-use crate::{StoredObject, Upload};
+use super::line::Line;
+use crate::{Objects, StoredObject, Upload};
 use fullbore_format::error::{Error, Result};
 use fullbore_wire::{
     message::{CallAnswer, Message, encode},
+    object_call::ObjectAnswer,
     wire_error::WireError,
 };
 use std::sync::{Arc, mpsc::Receiver};
+
+/// The side that serves an upload.
+pub(super) trait UploadHost {
+    /// Returns the line to the side that uploads.
+    fn line(&self) -> &Line;
+
+    /// Returns the objects that were opened. Waits while they are being opened.
+    ///
+    /// # Errors
+    /// Why they could not be opened.
+    fn objects(&self) -> Result<Arc<dyn Objects>>;
+
+    /// Gives back the room of data that was stored.
+    fn give_credit(&self, data_bytes: usize);
+
+    /// Sends the answer to a call that had so many bytes of data.
+    fn finish_call(&self, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec<u8>)>);
+}
 
 /// What the other side wants of an upload, in its order.
 #[derive(Debug)]
@@ -19,35 +38,25 @@ pub(super) enum UploadStep {
 }
 
 /// Creates the object, and does what is asked until the last step. Without one, the connection has ended and the upload is aborted.
-pub(super) fn run_upload(link: &Arc<Link>, id: u64, key: &str, steps: Receiver<UploadStep>) {
-    let objects = link.server.objects();
-    let created = objects.and_then(|objects| objects.create(key));
-    let upload = created.map_err(|error| fail(link, id, &error));
-    ServedUpload { link, id, upload }.run(steps);
+pub(super) fn run_upload(host: &dyn UploadHost, id: u64, key: &str, steps: Receiver<UploadStep>) {
+    let created = host.objects().and_then(|objects| objects.create(key));
+    let upload = created.map_err(|error| fail(host.line(), id, &error));
+    ServedUpload { host, id, upload }.run(steps);
 }
 
 /// Tells the other side that an upload has failed.
-fn fail(link: &Link, upload: u64, error: &Error) -> WireError {
+fn fail(line: &Line, upload: u64, error: &Error) -> WireError {
     let error = WireError::of(error);
     let failed = Message::UploadFailed {
         upload,
         error: error.clone(),
     };
-    link.send_or_end(&failed, b"");
+    line.send_or_end(&failed, b"");
     error
 }
 
-fn finish(link: &Link, id: u64, body_bytes: usize, done: Result<(CallAnswer, Vec<u8>)>) {
-    let answered = done.map(|(answer, data)| ServedAnswer {
-        answer,
-        data,
-        room: None,
-    });
-    link.server.finish_call(link, id, body_bytes, answered);
-}
-
-struct ServedUpload<'l> {
-    link: &'l Arc<Link>,
+struct ServedUpload<'h> {
+    host: &'h dyn UploadHost,
     id: u64,
     /// Or the first error; what follows it is dropped.
     upload: Result<Box<dyn Upload>, WireError>,
@@ -60,18 +69,19 @@ impl ServedUpload<'_> {
                 UploadStep::Append(data) => self.append(&data),
                 UploadStep::Amend { id, offset, body } => {
                     let amended = self.amend(offset, &body);
-                    let amended = amended.map(|()| (CallAnswer::Bytes, Vec::new()));
-                    finish(self.link, id, body.len(), amended);
+                    let amended = amended.map(|()| (CallAnswer::bytes(), Vec::new()));
+                    self.host.finish_call(id, body.len(), amended);
                 }
                 UploadStep::Finish { id } => {
-                    let link = self.link;
-                    return finish(link, id, 0, self.finish());
+                    let host = self.host;
+                    return host.finish_call(id, 0, self.finish());
                 }
                 UploadStep::Abort { id } => {
                     if let Ok(upload) = self.upload {
                         upload.abort();
                     }
-                    return finish(self.link, id, 0, Ok((CallAnswer::Bytes, Vec::new())));
+                    let aborted = Ok((CallAnswer::bytes(), Vec::new()));
+                    return self.host.finish_call(id, 0, aborted);
                 }
             }
         }
@@ -81,9 +91,9 @@ impl ServedUpload<'_> {
         if let Ok(upload) = &mut self.upload
             && let Err(error) = upload.append(data)
         {
-            self.upload = Err(fail(self.link, self.id, &error));
+            self.upload = Err(fail(self.host.line(), self.id, &error));
         }
-        self.link.server.give_credit(self.link, data.len());
+        self.host.give_credit(data.len());
     }
 
     fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -96,10 +106,11 @@ impl ServedUpload<'_> {
     fn finish(self) -> Result<(CallAnswer, Vec<u8>)> {
         let upload = self.upload.map_err(WireError::into_error)?;
         // The connection ended meanwhile: the other side must not find later what it was told has failed.
-        if let Some(error) = self.link.ended() {
+        if let Some(error) = self.host.line().ended() {
             return Err(error);
         }
         let StoredObject { bytes, parts } = upload.finish()?;
-        Ok((CallAnswer::Finished(bytes), encode(&parts)))
+        let finished = encode(&ObjectAnswer::Finished(bytes));
+        Ok((CallAnswer::Done(finished.into()), encode(&parts)))
     }
 }

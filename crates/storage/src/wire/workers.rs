@@ -1,6 +1,6 @@
 //! Threads that work for the other side.
 
-use super::{bodies::Job, link::Link};
+use super::{bodies::Job, line::Line};
 use fullbore_format::error::{Error, ErrorKind};
 use std::{collections::VecDeque, sync::Arc};
 
@@ -22,23 +22,25 @@ impl Work {
     }
 }
 
-/// A thread that works for the other side.
-pub(super) struct ServingThread {
-    pub(super) link: Arc<Link>,
-    pub(super) is_worker: bool,
+/// A thread that works for the other side. When it ends, also by a panic, it is counted no more.
+pub(super) struct ServingThread<E: Fn()> {
+    line: Arc<Line>,
+    ended: E,
 }
 
-impl Drop for ServingThread {
+impl<E: Fn()> ServingThread<E> {
+    /// `ended` is called when the thread ends.
+    pub(super) fn new(line: Arc<Line>, ended: E) -> Self {
+        Self { line, ended }
+    }
+}
+
+impl<E: Fn()> Drop for ServingThread<E> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.link.end(&Error::new(
-                ErrorKind::Bug,
-                "a thread of the storage has failed",
-            ));
+            let what = "a thread of the storage has failed";
+            self.line.end(&Error::new(ErrorKind::Bug, what));
         }
-        self.link.server.work.change(|work| {
-            work.threads -= 1;
-            work.workers -= usize::from(self.is_worker);
-        });
+        (self.ended)();
     }
 }

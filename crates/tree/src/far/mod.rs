@@ -41,9 +41,7 @@ pub trait SourceChannel: fmt::Debug + Send + Sync {
 /// What a host has opened for a backup.
 #[derive(Debug, Clone)]
 pub struct FarOrigin {
-    /// The name of the host.
     pub host: String,
-    /// The absolute paths.
     pub paths: Vec<Vec<u8>>,
     /// Is the root of the backup the content of the only path?
     pub contents: bool,
@@ -69,7 +67,6 @@ enum SourceQuestion {
     /// Warnings, after all scans.
     #[n(3)]
     Warnings,
-    /// Name of the host.
     #[n(4)]
     HostName,
 }
@@ -86,7 +83,6 @@ struct OriginWords {
     sources: u32,
 }
 
-/// An entry of a scan.
 #[derive(Debug, Encode, Decode)]
 struct ScannedWords {
     #[n(0)]
@@ -146,7 +142,6 @@ enum PartKind {
     Piece,
 }
 
-/// A part of a frame.
 #[derive(Debug, Encode, Decode)]
 struct PartWords {
     #[n(0)]
@@ -165,7 +160,6 @@ struct PartWords {
     is_first: bool,
 }
 
-/// A frame.
 #[derive(Debug, Encode, Decode)]
 struct FrameWords {
     #[n(0)]

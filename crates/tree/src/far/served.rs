@@ -37,7 +37,6 @@ pub type OpenSubject = dyn Fn(&[u8]) -> Result<OpenedSources> + Send + Sync;
 pub struct OpenedSources {
     /// Where they are; the number of sources is that of the list.
     pub origin: FarOrigin,
-    /// The sources.
     pub sources: Vec<Arc<dyn Source>>,
     /// Warnings, after all scans.
     pub warnings: Box<dyn Fn() -> Vec<String> + Send + Sync>,

@@ -178,6 +178,7 @@ impl PartWords {
             .transpose()?;
         let is_within =
             |inner: u32, len: u32| u64::from(inner) + u64::from(len) <= data_bytes as u64;
+        // Positions come from another host: each is inside of the data that came with it.
         let are_within = runs.iter().flatten().all(|run| match run {
             StoredRun::Here { inner, len } => is_within(*inner, *len),
             StoredRun::Kept { .. } => true,

@@ -10,7 +10,6 @@ use fullbore_format::{
 use fullbore_pipeline::known::{BaseEntry, StoredRun, Trust};
 use minicbor::{Decode, Encode, bytes::ByteVec};
 
-/// A value as CBOR.
 pub(super) fn encoded<T: Encode<()>>(value: &T) -> Vec<u8> {
     encoded_in(value, 0)
 }

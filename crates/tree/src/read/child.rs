@@ -257,7 +257,6 @@ impl TreeInner {
         answer
     }
 
-    /// Returns one object by its path.
     pub(crate) fn look(&self, path: &[u8]) -> Child {
         let child = self.open_parent(path).and_then(|(dir, name)| {
             self.build_child(&dir, name, path.to_vec(), dir::stat(&dir, name)?)

@@ -45,13 +45,11 @@ pub(super) fn listed(
     }))
 }
 
-/// The position in a list.
 struct ListPosition {
     inner: Arc<TreeInner>,
     links: Links,
     /// Device of the top.
     dev: u64,
-    /// Path that was delivered last.
     last: EntryPath,
     /// A directory that a walk would not enter. Names below it are skipped.
     closed_dir: Option<EntryPath>,

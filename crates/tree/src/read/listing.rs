@@ -17,7 +17,7 @@ use std::{
     cell::Cell,
     collections::HashSet,
     io,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     time::{Duration, Instant},
 };
 
@@ -32,7 +32,6 @@ pub(super) const LATEST_TIME: Time = Time {
 /// Bytes of directory attributes that count as one more object.
 const XATTRS: usize = 1 << 10;
 
-/// A directory to list.
 pub(crate) struct DirectoryToList {
     pub(crate) path: EntryPath,
     /// Device of the directory when its attributes were read.
@@ -41,7 +40,6 @@ pub(crate) struct DirectoryToList {
     pub(crate) is_whole: bool,
 }
 
-/// A directory to list, and the promise of its listing.
 pub(crate) type Request = (DirectoryToList, Promise<io::Result<Listing>>);
 
 /// The progress of one thread with one job.
@@ -151,7 +149,8 @@ impl TreeInner {
     fn is_whole(&self, child: &Child, dev: u64) -> bool {
         let path = &child.scanned.entry.path;
         let is_closed = self.closed.get(path).is_some_and(HashSet::is_empty);
-        let is_beyond = self.rules.one_file_system && child.dev != dev && !self.is_named(path);
+        let is_beyond =
+            self.rules.files.one_file_system && child.dev != dev && !self.is_named(path);
         !child.is_only_way && !is_closed && !is_beyond
     }
 
@@ -169,7 +168,7 @@ impl TreeInner {
     /// than `dev` and the rules exclude that, or the backup is written to it.
     pub(crate) fn is_never_entered(&self, child: &Child, dev: u64) -> bool {
         is_directory(&child.scanned)
-            && ((self.rules.one_file_system && child.dev != dev) || self.is_own(child))
+            && ((self.rules.files.one_file_system && child.dev != dev) || self.is_own(child))
     }
 
     /// Returns whether the backup is written to this object.
@@ -270,7 +269,7 @@ impl TreeInner {
         let dir = dir::open_dir(dir, rel)?;
         let now = dir::stat_fd(&dir)?;
         // Opening the directory may have mounted a file system there.
-        let is_beyond = self.rules.one_file_system && now.dev != dev;
+        let is_beyond = self.rules.files.one_file_system && now.dev != dev;
         let mut names = Vec::new();
         if !is_beyond {
             names = self.read_names(&dir, path, buffer)?;
@@ -284,7 +283,7 @@ impl TreeInner {
                 })
                 .is_some();
         if is_bare {
-            names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.exclude_caches);
+            names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.files.exclude_caches);
         }
         let mut names = self.add_tops(path, names);
         let rest = names.split_off(names.len().min(BATCH));
@@ -420,12 +419,14 @@ impl TreeInner {
     fn exclusion_mark(&self, dir: &OwnedFd, contains: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
         let by_name = self
             .rules
+            .files
             .exclude_if_present
             .iter()
-            .map(Vec::as_slice)
+            .map(|name| name.as_bytes())
             .find(|name| contains(name));
-        let is_cache =
-            || self.rules.exclude_caches && contains(CACHE_TAG_NAME) && self.is_cache_tag(dir);
+        let is_cache = || {
+            self.rules.files.exclude_caches && contains(CACHE_TAG_NAME) && self.is_cache_tag(dir)
+        };
         by_name.or_else(|| is_cache().then_some(CACHE_TAG_NAME))
     }
 
@@ -445,7 +446,7 @@ impl TreeInner {
 
     /// As [`Self::exclusion_mark`], for the directory at `path`, without listing it.
     pub(crate) fn exclusion_mark_at(&self, path: &[u8]) -> Option<&[u8]> {
-        if self.rules.exclude_if_present.is_empty() && !self.rules.exclude_caches {
+        if !self.rules.files.has_marks() {
             return None;
         }
         let (dir, rel) = self.locate(path)?;

@@ -18,7 +18,7 @@ pub(crate) mod small_files;
 pub(crate) mod tests;
 pub(crate) mod walk;
 
-use crate::patterns::Patterns;
+use crate::{file_rules::FileRules, patterns::Patterns};
 use file_list::listed;
 use fullbore_format::{
     acl,
@@ -58,14 +58,10 @@ pub type Own = Arc<OnceLock<Vec<(u64, u64)>>>;
 
 /// Rules for excluding parts of a tree and for reading the rest.
 pub struct TreeRules {
-    /// Patterns as in `.gitignore`.
+    /// Which parts are left out.
+    pub files: FileRules,
+    /// The patterns of `files`.
     pub exclude: Patterns,
-    /// Whether to exclude the contents of directories with a valid `CACHEDIR.TAG`.
-    pub exclude_caches: bool,
-    /// Names that exclude the contents of the directory that holds them.
-    pub exclude_if_present: Vec<Vec<u8>>,
-    /// Whether to stay on the file systems of the roots.
-    pub one_file_system: bool,
     /// Whether the next backup compares without inodes. Each file is then checked again after it
     /// was read.
     pub looks_twice: bool,
@@ -108,7 +104,6 @@ pub trait Overlay: Send + Sync {
 
 /// A place where a walk begins, or which it meets within another such place.
 pub struct Top {
-    /// Path in the archive.
     pub at: EntryPath,
     /// The directory itself, or its parent.
     pub dir: OwnedFd,
@@ -309,7 +304,6 @@ impl TreeInner {
         Some((&top.dir, top.name.as_deref().unwrap_or(rest)))
     }
 
-    /// Returns the top with this path.
     pub(super) fn top(&self, path: &[u8]) -> Option<&Top> {
         let index = self
             .tops

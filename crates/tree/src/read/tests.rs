@@ -6,7 +6,7 @@ use super::{
     listing::{DirectoryToList, ListingPace},
     walk::LOST,
 };
-use crate::patterns::Patterns;
+use crate::{file_rules::FileRules, patterns::Patterns};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath},
     page::EntryState,
@@ -53,9 +53,10 @@ impl Overlay for Program {
 fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<TreeRules> {
     Arc::new(TreeRules {
         exclude: Patterns::default(),
-        exclude_caches: false,
-        exclude_if_present: Vec::new(),
-        one_file_system,
+        files: FileRules {
+            one_file_system,
+            ..FileRules::default()
+        },
         looks_twice: false,
         on_excluded: None,
         walkers: 2,

@@ -103,6 +103,7 @@ impl TargetWriter {
         let for_group = group_exceeds(stat.mode, entry.mode);
         let wanted = self.local_access_list(entry);
         let is_listed = stat.mode & 0o077 != 0 && (for_group || wanted.is_some());
+        // The list is read only where it can matter: most files grant others nothing.
         let current = if is_listed {
             read_access_list(&file).map_err(|e| failed(self, e))?
         } else {

@@ -99,8 +99,8 @@ impl DeferredDirs {
     /// is known.
     fn find(&self, path: &[u8]) -> Result<(u64, Option<HeaderAt>)> {
         let mut key = self.hasher.hash_one(path);
-        while let Some(there) = self.places.get(&key) {
-            match there {
+        while let Some(header) = self.places.get(&key) {
+            match header {
                 Some(place) if self.read_header(*place)?.path == path => {
                     return Ok((key, Some(*place)));
                 }

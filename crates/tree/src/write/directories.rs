@@ -110,7 +110,6 @@ impl OpenDirectory {
     }
 }
 
-/// The open directories of a layout.
 #[derive(Debug)]
 pub struct TargetDirectories {
     root: OpenDirectory,
@@ -173,7 +172,6 @@ impl TargetDirectories {
         std::iter::once(&self.root).chain(&self.mounts)
     }
 
-    /// Paths of all mounts.
     pub(crate) fn mount_points(&self) -> impl Iterator<Item = &[u8]> {
         self.mounts.iter().map(|mount| &mount.at[..])
     }

@@ -24,7 +24,6 @@ pub const UNFINISHED: &[u8] = b".fullbore-unfinished";
 /// A file that completes the tree, such as `pg_control`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinalFile {
-    /// Final path.
     pub path: EntryPath,
     /// A second path that must exist; otherwise the file is removed.
     pub only_with: Option<EntryPath>,

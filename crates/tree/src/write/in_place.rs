@@ -141,7 +141,6 @@ impl Patch {
         &self.stat
     }
 
-    /// Returns the open file.
     pub fn file(&self) -> &File {
         match &self.file {
             PatchSource::There(file) => file,
@@ -335,6 +334,7 @@ impl TargetWriter {
                 && (stat.uid, stat.gid) == owner
         };
         let is_described = is_known || dir::stat(dir, name).is_ok_and(|stat| is_described(&stat));
+        // Holes would need their map as well; such a file takes the way that compares pieces.
         if !is_described || entry.is_sparse() || tree.is_taken(&entry.path, dir, name) {
             return Ok(None);
         }
@@ -391,6 +391,7 @@ pub fn is_up_to_date(writer: &mut TargetWriter, entry: &Entry) -> Result<bool> {
         }
         kind => is_of_kind(&stat, kind) && stat.mode == entry.mode,
     };
+    // Attributes cost more calls than the rest, so they come last.
     if !same || (stat.uid, stat.gid) != owner || stat.mtime != entry.mtime {
         return Ok(false);
     }

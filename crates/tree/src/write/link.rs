@@ -71,8 +71,10 @@ impl TargetWriter {
         let mut link_copies = tree.link_copies.locked();
         let first = tree.inode_at(target).map_err(failed)?;
         let known = link_copies.entry(first).or_default();
-        let is_name_of_first =
-            tree.options.overwrite && tree.inode_at(path).is_ok_and(|there| there == first);
+        let is_name_of_first = tree.options.overwrite
+            && tree
+                .inode_at(path)
+                .is_ok_and(|inode_there| inode_there == first);
         if (known.is_empty() || is_name_of_first) && self.give_name(target, path)? {
             return Ok(());
         }

@@ -93,6 +93,7 @@ impl TargetWriter {
             let done = write::chmod_fd(fd, modes.before_list);
             self.warn_if_forbidden(entry, "mode", done)?;
         }
+        // Without its list the mode of the group would grant what the list's mask was to limit.
         if !self.set_xattrs(entry, false, set)? && modes.has_list() {
             let done = write::chmod_fd(fd, modes.without_list);
             self.warn_if_forbidden(entry, "mode", done)?;

@@ -50,7 +50,6 @@ impl TargetTree {
     }
 }
 
-/// A visitor that counts objects.
 struct CountVisitor<F> {
     counts: F,
     is_whole: bool,

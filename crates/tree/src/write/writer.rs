@@ -31,7 +31,6 @@ const MAX_PARENTS: usize = 8;
 /// Writes to a tree from one thread. Keeps the directory of the last object open, and those above it.
 #[derive(Debug)]
 pub struct TargetWriter {
-    /// The tree that all writers share.
     pub tree: Arc<TargetTree>,
     /// Each within the one before it.
     parents: Vec<Parent>,
@@ -111,7 +110,6 @@ impl TargetWriter {
         self.ring.close(fd);
     }
 
-    /// Closes what waits to be closed.
     pub fn close_waiting(&mut self) {
         self.ring.flush();
     }

@@ -3,7 +3,7 @@
 //! Before the first byte is written, the whole way to the target is checked by the names of segments.
 
 use super::choose_backup::ClusterBackups;
-use crate::{restore::Restore, wal::SystemWal};
+use crate::{restore::request::Restore, wal::SystemWal};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, Root},
@@ -158,7 +158,11 @@ impl WayToTarget<'_> {
             _ => None,
         };
         let end = tree.end_of_way(self.needs.first, timeline);
-        let is_archived = self.needs.last.place() <= end.map_or((0, 0), SegmentName::place);
+        // Of the segment at the end there may be only the beginning.
+        let is_whole =
+            |end: &SegmentName| !tree.is_open(*end) || end.place() > self.needs.last.place();
+        let whole = end.filter(is_whole);
+        let is_archived = self.needs.last.place() <= whole.map_or((0, 0), SegmentName::place);
         if is_short && !is_archived {
             return Err(self.lacks(WalGap {
                 from: self.needs.first,

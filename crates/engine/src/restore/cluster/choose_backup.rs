@@ -1,7 +1,7 @@
 //! Chooses the backup that recovery begins with: the last backup of the cluster in a repository
 //! from which the server can reach its target.
 
-use crate::restore::Restore;
+use crate::restore::request::Restore;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, Root},

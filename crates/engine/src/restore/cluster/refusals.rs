@@ -3,7 +3,7 @@
 //! Everything here only reads the target. The owner of tablespaces is checked in
 //! `tablespace_owner`.
 
-use super::super::{Restore, extraneous::find_extraneous};
+use crate::restore::request::{Restore, RestoreInto};
 use fullbore_format::{
     entry,
     error::{Error, ErrorKind, Result, quoted},
@@ -19,13 +19,7 @@ use fullbore_postgres::{
     stopped::{read_small_text, server_process},
 };
 use fullbore_repository::archive::{Archive, Selection};
-use fullbore_tree::{
-    patterns::Patterns,
-    write::{
-        final_file::UNFINISHED,
-        layout::{TargetLayout, TargetMount},
-    },
-};
+use fullbore_tree::write::{final_file::UNFINISHED, layout::TargetMount};
 use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path};
 
 /// Refuses a target that must not be written to.
@@ -37,10 +31,32 @@ pub(super) fn refuse_target(restore: &Restore, selection: &Selection) -> Result<
     if !selection.holds(PG_CONTROL) {
         return refuse_parts(&restore.to, selection);
     }
-    if restore.overwrite.is_allowed() {
-        refuse_existing_cluster(&restore.to)?;
+    match restore.into {
+        RestoreInto::Overwrite { .. } => refuse_existing_cluster(&restore.to),
+        RestoreInto::Delta { delete: None } => Err(keeps_newer_files()),
+        RestoreInto::Empty | RestoreInto::Delta { .. } => Ok(()),
     }
-    Ok(())
+}
+
+fn keeps_newer_files() -> Error {
+    let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
+    Error::new(ErrorKind::Usage, what)
+        .because("the server would use these files as its own")
+        .hint("add --delete")
+}
+
+/// Refuses patterns for a backup of a cluster.
+///
+/// # Errors
+/// [`ErrorKind::Usage`].
+pub(crate) fn refuse_patterns(archive: &Archive) -> Result<()> {
+    if archive.root.postgres.is_none() {
+        return Ok(());
+    }
+    let what = "cannot restore a cluster with --include or --exclude";
+    Err(Error::new(ErrorKind::Usage, what)
+        .because("a server needs all of its files")
+        .hint("--database restores one database"))
 }
 
 /// Refuses a target whose `pg_wal` is a link, unless the operator named the directory: in a copy of
@@ -137,7 +153,7 @@ fn refuse_live(to: &Path) -> Result<()> {
 ///
 /// Files that the backup does not have would stay, and the server would use them: a visibility map,
 /// the next segment of a table, newer WAL. An interrupted restore has no `pg_control` and may be
-/// repeated; see [`refuse_leftovers`].
+/// repeated; see [`leftover_error`].
 fn refuse_existing_cluster(to: &Path) -> Result<()> {
     if !has_cluster(to) {
         return Ok(());
@@ -188,44 +204,25 @@ fn is_server_file(path: &[u8]) -> bool {
     own.contains(&first) || first.starts_with(b"pg_") && !first.contains(&b'.')
 }
 
-/// Refuses to continue an interrupted restore of another backup, for the same reason. A dead
-/// server's `postmaster.pid` may stay: the next server handles it.
-///
-/// # Errors
-/// [`ErrorKind::Exists`] if the target has a file that neither the backup has nor this restore
-/// makes; those of [`extra`].
-pub(crate) fn refuse_leftovers(
-    restore: &Restore,
-    archive: &Archive,
-    selection: &Selection,
-    plan: &ClusterPlan,
-    layout: &TargetLayout,
-) -> Result<()> {
-    if !restore.overwrite.is_allowed()
-        || archive.root.postgres.is_none()
-        || !selection.holds(PG_CONTROL)
-    {
-        return Ok(());
+/// Returns the error of a file that would be mixed with those of an interrupted restore of another
+/// backup, for the same reason; `None` for one that this restore makes. A dead server's
+/// `postmaster.pid` may stay: the next server handles it.
+pub(super) fn leftover_error(to: &Path, plan: &ClusterPlan, path: &[u8]) -> Option<Error> {
+    let is_made = entry::split(path).1 == UNFINISHED
+        || plan.recovery.signal == Some(path)
+        || path == POSTMASTER_PID;
+    if is_made {
+        return None;
     }
-    let is_made = |path: &[u8]| {
-        entry::split(path).1 == UNFINISHED
-            || plan.recovery.signal == Some(path)
-            || path == POSTMASTER_PID
-    };
-    let mut rest = find_extraneous(archive, selection, plan, layout, &Patterns::default())?.paths;
-    rest.retain(|path| !is_made(path));
-    let Some(first) = rest.iter().min() else {
-        return Ok(());
-    };
     let what = format!(
-        "cannot restore to {:?}: {} is there, which is not in the backup",
-        restore.to,
-        quoted(first)
+        "cannot restore to {to:?}: {} is there, which is not in the backup",
+        quoted(path)
     );
-    Err(Error::new(ErrorKind::Exists, what)
+    let error = Error::new(ErrorKind::Exists, what)
         .because("a server would use it as its own")
         .hint(
             "empty the directory and its tablespaces first, or use --delta --delete, which \
             lists what it removes",
-        ))
+        );
+    Some(error)
 }

@@ -6,7 +6,7 @@
 //! never a directory of root. Locations that the operator names are not checked. See also
 //! [`TargetMount::holder`].
 
-use crate::restore::Restore;
+use crate::restore::request::Restore;
 use fullbore_format::{
     entry::Owner,
     error::{Error, ErrorKind, Result, quoted},

@@ -10,10 +10,12 @@
 pub(crate) mod batch;
 
 use super::{
-    Overwrite, Restore, RestoreRun, Summary, check_paths_exist,
-    cluster::{self, choose_backup},
+    cluster::choose_backup,
     entry_patterns::left_out_by_backup,
     extraneous::{ExtraneousFiles, find_extraneous},
+    plan::RestorePlan,
+    request::{DeltaChanges, ExtraDeletion, Restore, RestoreInto},
+    run::RestoreRun,
 };
 use batch::DeltaBatch;
 use fullbore_format::{
@@ -23,15 +25,12 @@ use fullbore_format::{
     sizes,
 };
 use fullbore_pipeline::workers::WorkerLimit;
-use fullbore_platform::{dir::Stat, metrics::meter::Meter, queue::Locked};
-use fullbore_postgres::restore::plan::{ClusterPlan, PG_CONTROL};
-use fullbore_repository::archive::unnamed_losses;
-use fullbore_repository::archive::{Archive, Selection};
-use fullbore_repository::open::{OpenedFrom, open_any};
-use fullbore_tree::{
-    patterns::Patterns,
-    write::{deletion_limit::DeletionLimit, layout::TargetLayout, writer::TargetWriter},
+use fullbore_platform::{dir::Stat, queue::Locked};
+use fullbore_repository::{
+    archive::Archive,
+    open::{OpenedFrom, open_any},
 };
+use fullbore_tree::{patterns::Patterns, write::writer::TargetWriter};
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -49,12 +48,7 @@ const BATCH_BYTES: u64 = 1 << 30;
 const HELD: u64 = 128;
 
 /// A restore into existing files.
-pub struct Delta<'a> {
-    restore: &'a Restore,
-    /// Which files are removed that do not belong to the backup.
-    deletion: Option<ExtraDeletion>,
-    /// Receives the list of paths to remove, before the first change.
-    say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
+pub(crate) struct Delta {
     pub(crate) same: AtomicU64,
     pub(crate) changed: AtomicU64,
     pub(crate) written: AtomicU64,
@@ -63,41 +57,96 @@ pub struct Delta<'a> {
     linked: Mutex<HashSet<(u64, u64)>>,
 }
 
-/// How files are removed that do not belong to the backup.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ExtraDeletion {
-    /// Whether files are removed that the backup left out on its host.
-    pub excluded: bool,
-    /// How much may be removed.
-    pub limit: DeletionLimit,
+/// Files that a restore would remove.
+#[derive(Debug, Default)]
+pub struct PlannedRemoval {
+    /// Their paths, each with everything below it, in archive order.
+    pub paths: Vec<EntryPath>,
+    /// The error that would end the restore because they are too many.
+    pub refusal: Option<Error>,
 }
 
-/// Counts of a restore into existing files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DeltaChanges {
-    /// Files, links and special files that already were as in the backup.
-    pub same: u64,
-    /// Files, links and special files that differed or were missing.
-    pub changed: u64,
-    /// Removed paths that did not belong to the backup, each counted once with everything below it.
-    pub removed: u64,
-    /// Bytes of content that were written.
-    pub written_bytes: u64,
+impl Restore {
+    /// Returns the files that the restore would remove, and changes nothing. There are none unless
+    /// it deletes.
+    ///
+    /// # Errors
+    /// Those of [`Restore::run`] before its first write.
+    pub fn planned_removal(&self) -> Result<PlannedRemoval> {
+        let RestoreInto::Delta {
+            delete: Some(deletion),
+        } = self.into
+        else {
+            return Ok(PlannedRemoval::default());
+        };
+        let plan = RestorePlan::new(self, self.open_for_delta()?)?;
+        let found = find_deletions(&plan, deletion)?;
+        Ok(PlannedRemoval {
+            refusal: self.check_deletions(deletion, &found).err(),
+            paths: found.paths,
+        })
+    }
+
+    /// Opens the backup. A tar of another program is refused, because it has no digests.
+    pub(super) fn open_for_delta(&self) -> Result<Archive> {
+        if let Some(archive) = choose_backup::choose_of_cluster(self, true)? {
+            return Ok(archive);
+        }
+        match open_any(&self.storages, &self.from, &self.filter)? {
+            OpenedFrom::Backup(archive) => Ok(*archive),
+            OpenedFrom::Foreign(path) => {
+                let what =
+                    format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
+                Err(Error::new(ErrorKind::Unsupported, what)
+                    .because("a tar of another program has no digests to compare the target with")
+                    .hint("use --overwrite=all, which writes all files"))
+            }
+        }
+    }
+
+    /// Returns the files to remove that do not belong to the backup, after their list was said.
+    ///
+    /// # Errors
+    /// Those of [`find_extraneous`]; [`ErrorKind::Corrupt`] if the backup cannot name all of its
+    /// files; [`ErrorKind::Usage`] if they are more than the limit.
+    pub(super) fn list_deletions(&self, plan: &RestorePlan) -> Result<ExtraneousFiles> {
+        let RestoreInto::Delta {
+            delete: Some(deletion),
+        } = self.into
+        else {
+            return Ok(ExtraneousFiles::default());
+        };
+        let found = find_deletions(plan, deletion)?;
+        self.check_deletions(deletion, &found)?;
+        (self.say_removed)(&found.paths)?;
+        Ok(found)
+    }
+
+    fn check_deletions(&self, deletion: ExtraDeletion, found: &ExtraneousFiles) -> Result<()> {
+        let target = format!("{:?}", self.to);
+        deletion.limit.check(found.planned, &target)
+    }
 }
 
-impl<'a> Delta<'a> {
-    /// Prepares `restore`, which overwrites. With `deletion`, files that do not belong are removed,
-    /// after `say` has received their list.
-    pub fn new(
-        restore: &'a Restore,
-        deletion: Option<ExtraDeletion>,
-        say: &'a (dyn Fn(&[EntryPath]) -> Result<()> + Sync),
-    ) -> Self {
+fn find_deletions(plan: &RestorePlan, deletion: ExtraDeletion) -> Result<ExtraneousFiles> {
+    if let Some(why) = plan.unnamed {
+        let what = "--delete is not possible: the backup's file list is damaged";
+        let hint = "leave out --delete, or restore to another directory";
+        return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
+    }
+    let never = match deletion.excluded {
+        true => Patterns::default(),
+        false => left_out_by_backup(&plan.archive)?,
+    };
+    let mut found = find_extraneous(plan, &never)?;
+    found.paths.sort_by(|a, b| entry::order(a, b));
+    Ok(found)
+}
+
+impl Delta {
+    pub(crate) fn new() -> Self {
         let [same, changed, written] = Default::default();
         Self {
-            restore,
-            deletion,
-            say,
             same,
             changed,
             written,
@@ -110,65 +159,6 @@ impl<'a> Delta<'a> {
         self.linked.locked().insert((there.dev, there.inode))
     }
 
-    /// Runs the restore.
-    ///
-    /// # Errors
-    /// Those of [`Restore::run`]; [`ErrorKind::Usage`] for a whole cluster without `delete`.
-    pub fn run(&self, meter: &Meter) -> Result<Summary> {
-        let archive = self.open_archive()?;
-        let selection = self.restore.selection(&archive)?;
-        if archive.root.postgres.is_some() && selection.holds(PG_CONTROL) && self.deletion.is_none()
-        {
-            let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
-            let why = "the server would use these files as its own";
-            return Err(Error::new(ErrorKind::Usage, what)
-                .because(why)
-                .hint("add --delete"));
-        }
-        // With --overwrite, an existing cluster is refused because its other files would stay; here
-        // these are removed.
-        Restore {
-            overwrite: Overwrite::Never,
-            ..self.restore.clone()
-        }
-        .run_in(archive, meter, Some(self))
-    }
-
-    /// Opens the backup. A tar of another program is refused, because it has no digests.
-    fn open_archive(&self) -> Result<Archive> {
-        if let Some(archive) = choose_backup::choose_of_cluster(self.restore, true)? {
-            return Ok(archive);
-        }
-        let restore = self.restore;
-        match open_any(&restore.storages, &restore.from, &restore.filter)? {
-            OpenedFrom::Backup(archive) => Ok(*archive),
-            OpenedFrom::Foreign(path) => {
-                let what =
-                    format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
-                Err(Error::new(ErrorKind::Unsupported, what)
-                    .because("a tar of another program has no digests to compare the target with")
-                    .hint("use --overwrite=all, which writes all files"))
-            }
-        }
-    }
-
-    /// Lists the paths that the restore would remove, and changes nothing. Returns the error that
-    /// would end the restore because they are too many.
-    ///
-    /// # Errors
-    /// Those of [`Delta::run`] before its first write.
-    pub fn plan_deletions(&self) -> Result<Option<Error>> {
-        let archive = self.open_archive()?;
-        let selection = self.restore.selection(&archive)?;
-        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
-        let plan = cluster::plan(self.restore, &archive, &selection)?;
-        let layout = cluster::layout(self.restore, &archive, &selection, &plan);
-        let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;
-        let found = self.find_deletions(&archive, &selection, &plan, &layout, unnamed)?;
-        (self.say)(&found.paths)?;
-        Ok(self.check_deletions(&found).err())
-    }
-
     pub(crate) fn changes(&self, removed: u64) -> DeltaChanges {
         let [same, changed, written_bytes] =
             [&self.same, &self.changed, &self.written].map(|count| count.load(Relaxed));
@@ -178,60 +168,6 @@ impl<'a> Delta<'a> {
             removed,
             written_bytes,
         }
-    }
-
-    /// Returns the files that do not belong to the backup, after their list was passed to `say`.
-    ///
-    /// `unnamed` is the reason why the backup may lack files that it cannot name.
-    ///
-    /// # Errors
-    /// Those of [`find_extraneous`]; [`ErrorKind::Corrupt`] if `unnamed` is set;
-    /// [`ErrorKind::Usage`] if they are more than the limit.
-    pub(crate) fn list_deletions(
-        &self,
-        archive: &Archive,
-        selection: &Selection,
-        plan: &ClusterPlan,
-        layout: &TargetLayout,
-        unnamed: Option<&str>,
-    ) -> Result<ExtraneousFiles> {
-        let found = self.find_deletions(archive, selection, plan, layout, unnamed)?;
-        self.check_deletions(&found)?;
-        if self.deletion.is_some() {
-            (self.say)(&found.paths)?;
-        }
-        Ok(found)
-    }
-
-    fn find_deletions(
-        &self,
-        archive: &Archive,
-        selection: &Selection,
-        plan: &ClusterPlan,
-        layout: &TargetLayout,
-        unnamed: Option<&str>,
-    ) -> Result<ExtraneousFiles> {
-        let Some(deletion) = &self.deletion else {
-            return Ok(ExtraneousFiles::default());
-        };
-        if let Some(why) = unnamed {
-            let what = "--delete is not possible: the backup's file list is damaged";
-            let hint = "leave out --delete, or restore to another directory";
-            return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
-        }
-        let never = match deletion.excluded {
-            true => Patterns::default(),
-            false => left_out_by_backup(archive)?,
-        };
-        let mut found = find_extraneous(archive, selection, plan, layout, &never)?;
-        found.paths.sort_by(|a, b| entry::order(a, b));
-        Ok(found)
-    }
-
-    fn check_deletions(&self, found: &ExtraneousFiles) -> Result<()> {
-        let target = format!("{:?}", self.restore.to);
-        let limit = self.deletion.map_or_else(Default::default, |all| all.limit);
-        limit.check(found.planned, &target)
     }
 
     /// Restores everything except hard links and the metadata of directories.

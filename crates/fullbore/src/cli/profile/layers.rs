@@ -5,7 +5,7 @@
 //! An option that can be repeated is added to those of the other layers.
 
 use super::{
-    super::command_line::{TypedLine, inner_command},
+    super::{command_line::TypedLine, command_words::inner_command},
     file::{OptionValue, Profile, ProfileOption},
 };
 use clap::{Arg, ArgAction, Command};

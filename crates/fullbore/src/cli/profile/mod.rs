@@ -11,7 +11,11 @@ use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
 pub(super) use search::SYSTEM;
 
-use super::{command_line::TypedLine, help, output::aside};
+use super::{
+    command_line::{self, TypedLine},
+    command_words::CommandWords,
+    output::aside,
+};
 use clap::{Args, Command, ValueHint};
 use fullbore_engine::backup::paths::source_path;
 use fullbore_format::error::Result;
@@ -39,7 +43,8 @@ pub(super) struct ProfileArgs {
         short = 'P',
         value_name = "NAME",
         global = true,
-        display_order = 898
+        display_order = 898,
+        hide_short_help = true
     )]
     profile: Option<String>,
     /// Take options from the profile in this file
@@ -54,6 +59,8 @@ pub(super) struct NamedProfile {
     pub(super) name: String,
     pub(super) file: PathBuf,
     pub(super) profile: Profile,
+    /// The program as clap knows it.
+    program: &'static Command,
     /// The first file or directory on the way to it that another user may change.
     changeable: Option<PathBuf>,
 }
@@ -91,20 +98,6 @@ pub(super) fn effective_words(program: &Command, line: TypedLine) -> Result<Vec<
     Ok(layers.added_to(line))
 }
 
-/// The program as clap knows it, with the global options in every command.
-pub(super) fn program() -> Command {
-    let mut program = help::program();
-    program.build();
-    program
-}
-
-/// [`program`] as far as one line of words needs it.
-pub(super) fn program_for(words: &[OsString]) -> Command {
-    let mut program = help::program_for(words);
-    program.build();
-    program
-}
-
 fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
     let names: Vec<_> = line.command.iter().map(String::as_str).collect();
     let is_naming = NAMING.contains(&&names[..]);
@@ -114,7 +107,7 @@ fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
     let variable = |name| env::var_os(name).filter(|value| !is_explicit && !value.is_empty());
     let config = line.config.clone().or_else(|| variable(CONFIG_VARIABLE));
     if let Some(config) = config {
-        return in_file(config.into(), &program()).map(Some);
+        return in_file(config.into()).map(Some);
     }
     let name = first.or_else(|| line.profile.clone());
     let name = name.or_else(|| variable(PROFILE_VARIABLE));
@@ -126,14 +119,15 @@ fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none, else as [`in_file`].
 fn named(name: &OsStr) -> Result<NamedProfile> {
-    in_file(search::find(name, &search::directories())?, &program())
+    in_file(search::find(name, &search::directories())?)
 }
 
 /// Reads the profile in a file.
 ///
 /// # Errors
 /// The system's; [`ErrorKind::Usage`] for a file that is no profile.
-pub(super) fn in_file(file: PathBuf, program: &Command) -> Result<NamedProfile> {
+pub(super) fn in_file(file: PathBuf) -> Result<NamedProfile> {
+    let program = command_line::program();
     let read = search::read(&file)?;
     let profile = Profile::parse(&read.text, &file, program)?;
     if let Some(changeable) = &read.changeable {
@@ -147,6 +141,7 @@ pub(super) fn in_file(file: PathBuf, program: &Command) -> Result<NamedProfile> 
         name,
         file,
         profile,
+        program,
         changeable: read.changeable,
     })
 }
@@ -176,9 +171,8 @@ impl NamedProfile {
     /// The source of its backups; `None` for a cluster, a stream, and the paths of another host, whose names are known
     /// only there.
     pub(super) fn own_source(&self) -> Option<OwnSource> {
-        let words = self.words_of(&program(), &["backup"]);
-        let mut words = words.iter().filter_map(|word| word.to_str());
-        let host = words.find_map(|word| word.strip_prefix("--host="));
+        let words = self.words_of(&["backup"]);
+        let host = words.value("host").and_then(OsStr::to_str);
         let paths = self.profile.sources.iter().map(|source| {
             let is_path = matches!(Location::parse(source.as_ref()), Ok(Location::Local(_)));
             let is_tree = is_path && !source.starts_with("postgres");
@@ -192,8 +186,8 @@ impl NamedProfile {
         })
     }
 
-    /// The words of a command with the options of this profile and of the environment.
-    pub(super) fn words_of(&self, program: &Command, words: &[&str]) -> Vec<OsString> {
+    /// Returns the words of a command with the options of this profile and of the environment.
+    pub(super) fn words_of(&self, words: &[&str]) -> CommandWords<'static> {
         let mut typed = vec![
             "fullbore".into(),
             "--config".into(),
@@ -201,16 +195,17 @@ impl NamedProfile {
         ];
         typed.extend(words.iter().map(OsString::from));
         let layers = DefaultLayers {
-            program,
+            program: self.program,
             profile: &self.profile,
             variables: &|name: &str| env::var_os(name),
         };
-        layers.added_to(TypedLine::read(program, typed))
+        let added = layers.added_to(TypedLine::read(self.program, typed));
+        CommandWords::read(self.program, added.into_iter().skip(1))
     }
 
     /// The variables of the environment that [`NamedProfile::words_of`] has turned into words.
-    pub(super) fn used_variables(program: &Command) -> Vec<String> {
-        let commands = program.get_subcommands();
+    pub(super) fn used_variables(&self) -> Vec<String> {
+        let commands = self.program.get_subcommands();
         let options = commands.flat_map(layers::option_variables);
         let own = [
             PROFILE_VARIABLE,

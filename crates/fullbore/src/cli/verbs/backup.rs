@@ -1,41 +1,32 @@
 //! `fullbore backup`.
 
 use super::{
-    backup_listing,
-    backup_source::requested_cluster,
-    far::{self, host},
+    backup_args::BackupArgs, backup_listing, backup_source::requested_cluster, far_backup,
     init::say_new,
 };
 use crate::{
+    cli::newest::newest_backups,
     cli::{
-        encryption::EncryptArgs,
-        html_report::{self, HtmlPage, HtmlReport},
         limit::{RunEnds, RunLimit},
-        metrics_file::{MetricsFile, RunNumbers, metrics_path},
-        options::{FRAME_BYTES, OutputArgs, RunArgs, UNREADABLE, memory},
+        metered_run::{JudgedRun, MeteredRun, ReportHead},
+        metrics_file::measured,
+        options::{FRAME_BYTES, OutputArgs, UNREADABLE, memory},
         output::printed,
-        profile,
-        progress::{A_MOMENT, Progress},
+        profile::{self, NamedProfile},
+        progress::A_MOMENT,
         report,
-        scope_args::{ScopeArgs, looks_twice},
-        values::{
-            COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, VIAS, WALS, any_bytes,
-            block_size, destination, distinct_tags, frame_size, interval, one_of, rate, readers,
-            segment_size, stream_name, tag, threads,
-        },
+        scope_args::looks_twice,
+        values::{Chunking, distinct_tags},
     },
-    command::newest::newest_backups,
 };
-use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use fullbore_engine::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
     plan::{SinkSpec, Tuning},
 };
 use fullbore_format::{
-    digest::Algorithm,
     error::{Error, ErrorKind, Result},
     root::Root,
-    text::{self, size},
+    text,
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
@@ -43,218 +34,34 @@ use fullbore_platform::{
     metrics::{hardware::RunKind, meter::Meter},
     queue::start,
 };
-use fullbore_postgres::request::{Via, Wal};
-use fullbore_repository::{base::WantedBase, compare::Compare};
+use fullbore_repository::base::WantedBase;
 use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
     ffi::{OsStr, OsString},
-    num::{NonZeroU64, NonZeroUsize},
-    path::{Path, PathBuf},
+    num::NonZeroU64,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
 };
-
-/// `fullbore backup`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read, \
-                  4 damage was found (nothing was committed)"
-)]
-pub(in crate::cli) struct BackupArgs {
-    /// A repository, an archive file, - (standard output) or null: (nowhere)
-    ///
-    /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
-    /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With null: nothing is stored, to
-    /// measure the source.
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
-    pub(in crate::cli) to: OsString,
-    /// Fail if the repository does not exist
-    ///
-    /// Scheduled backups use this option. Without it, a backup to a disk that is not mounted
-    /// creates a new repository at the mount point.
-    #[arg(long)]
-    pub(in crate::cli) no_create: bool,
-    /// Back up standard input as a file of this name
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["files_from"])]
-    pub(in crate::cli) stdin_name: Option<OsString>,
-    /// Back up the output of the command behind --
-    ///
-    /// It takes the place of standard input. If the command fails, nothing is stored.
-    #[arg(long, requires_all = ["stdin_name", "paths"], conflicts_with_all = ["connect", "offline", "on", "dry_run"])]
-    pub(in crate::cli) stdin_from_command: bool,
-    /// Back up the running cluster at these connection settings
-    ///
-    /// The settings are those of libpq: "host=… port=… user=…". If they are empty, PGHOST and the
-    /// other variables of libpq say where the server is.
-    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL")]
-    pub(in crate::cli) connect: Option<String>,
-    /// PATH is the data directory of a cluster that is shut down
-    #[arg(long, conflicts_with_all = ["connect", "stdin_name"], help_heading = "PostgreSQL")]
-    pub(in crate::cli) offline: bool,
-    /// How the checkpoint at the start is done [default: fast]
-    #[arg(
-        long,
-        value_enum,
-        conflicts_with = "offline",
-        help_heading = "PostgreSQL"
-    )]
-    pub(in crate::cli) checkpoint: Option<CheckpointArg>,
-    /// Where the WAL of the backup is kept [default: included]
-    #[arg(
-        long,
-        value_parser = one_of(&WALS),
-        conflicts_with = "offline",
-        help_heading = "PostgreSQL"
-    )]
-    pub(in crate::cli) wal: Option<Wal>,
-    /// How the files of a running cluster are read
-    ///
-    /// By SQL, fullbore needs no access to the server's host. The role needs EXECUTE on three
-    /// functions, which the error names. --readers is the number of sessions then, 4 by default.
-    #[arg(
-        long,
-        value_parser = one_of(&VIAS),
-        default_value = "auto",
-        conflicts_with = "offline",
-        help_heading = "PostgreSQL"
-    )]
-    pub(in crate::cli) via: Via,
-    /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream
-    ///
-    /// The default is zstd:1, or the codec that the ending of DEST names. Negative levels of zstd
-    /// are faster. auto uses the strongest level from zstd:-5 to zstd:9 that costs no time.
-    #[arg(long, value_name = "CODEC")]
-    pub(in crate::cli) compress: Option<Codec>,
-    /// Threads that compress [default: one for each processor]
-    ///
-    /// The default is the number of processors that this process may use.
-    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
-    pub(in crate::cli) workers: Option<NonZeroUsize>,
-    /// Threads that read each device, or auto
-    ///
-    /// auto adds threads as long as they increase the speed.
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = readers)]
-    pub(in crate::cli) readers: Readers,
-    /// Size of all buffers together
-    ///
-    /// The least is 6 frames, and 4 more for each further device.
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
-    pub(in crate::cli) memory: u64,
-    /// Read at most this many bytes a second
-    ///
-    /// Other programs then have the rest of the disk.
-    #[arg(long, value_name = "SIZE", value_parser = rate)]
-    pub(in crate::cli) max_rate: Option<NonZeroU64>,
-    /// Bytes in a compressed frame [default: 1M, for a cluster 256K]
-    ///
-    /// Each frame can be decompressed without the others. The size is a power of two from 64K to
-    /// 64M.
-    #[arg(long, value_name = "SIZE", value_parser = frame_size)]
-    pub(in crate::cli) frame_size: Option<u32>,
-    /// Store all files again, changed or not
-    #[arg(long, conflicts_with = "base", help_heading = "Incremental")]
-    pub(in crate::cli) full: bool,
-    /// Compare with this backup [default: the latest of the same source]
-    #[arg(long, value_name = "ID", help_heading = "Incremental")]
-    pub(in crate::cli) base: Option<String>,
-    /// How an unchanged file is recognized
-    #[arg(long, value_parser = one_of(&COMPARES), default_value = "inode", help_heading = "Incremental")]
-    pub(in crate::cli) compare: Compare,
-    /// Bytes in a block to compare [default: 1M, for a cluster 8K]
-    ///
-    /// Of a changed file, the blocks that differ are stored again. The size is a power of two from
-    /// 4K to 64M, and at most that of a frame.
-    #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental")]
-    pub(in crate::cli) block_size: Option<u32>,
-    /// How large files are cut for the comparison
-    #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental")]
-    pub(in crate::cli) chunking: Chunking,
-    /// Time after which stored data is made durable
-    ///
-    /// If the backup is interrupted, the next backup continues from that point. 0 means after each
-    /// frame.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = interval, help_heading = "Incremental")]
-    pub(in crate::cli) checkpoint_interval: Duration,
-    /// Begin a new segment of a repository after this many stored bytes
-    ///
-    /// The least is 1M.
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
-    pub(in crate::cli) segment_size: u64,
-    /// How the contents of files are digested
-    ///
-    /// With none, a restore detects damage only in frames of zstd and lz4, which have checksums.
-    /// Also, restore --delta then writes all files again.
-    #[arg(long, value_parser = one_of(&DIGESTS), default_value = "blake3")]
-    pub(in crate::cli) digest: Algorithm,
-    #[command(flatten)]
-    pub(in crate::cli) scope: ScopeArgs,
-    /// Record this host name [default: the name of this host]
-    ///
-    /// Earlier backups of that host serve as the base.
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub(in crate::cli) host: Option<String>,
-    /// Tag the backup with KEY or KEY=VALUE (repeatable)
-    #[arg(long, short = 't', value_name = "TAG", value_parser = tag)]
-    pub(in crate::cli) tag: Vec<(String, String)>,
-    /// Run on this host, which reads its own PATHs or cluster
-    ///
-    /// A PATH such as ssh://HOST/PATH says the same.
-    #[arg(long, value_name = "ssh://HOST", value_parser = any_bytes(host))]
-    pub(in crate::cli) on: Option<String>,
-    /// The host that compares, digests and compresses
-    ///
-    /// It matters only if source and destination are on two hosts.
-    #[arg(long, value_enum, default_value_t = RunOn::Source)]
-    pub(in crate::cli) run_on: RunOn,
-    /// Only print what would be backed up, and open no files
-    ///
-    /// With -v, each entry is printed that differs from the last backup in kind, size, time, mode,
-    /// owner or the target of a link.
-    #[arg(long, short = 'n', conflicts_with_all = ["stdin_name", "report"])]
-    pub(in crate::cli) dry_run: bool,
-    #[command(flatten)]
-    pub(in crate::cli) encrypt: EncryptArgs,
-    #[command(flatten)]
-    pub(in crate::cli) output: OutputArgs,
-    /// Write numbers of the backup to this file, for node_exporter
-    ///
-    /// The file of an earlier run is replaced, but no other file.
-    #[arg(long, value_name = "FILE.prom", value_parser = metrics_path, value_hint = ValueHint::FilePath)]
-    pub(in crate::cli) metrics: Option<PathBuf>,
-    #[command(flatten)]
-    pub(in crate::cli) run: RunArgs,
-}
 
 /// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
 pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
-    match args.metrics.clone().filter(|_| !args.dry_run) {
-        Some(file) => measured(args, storages, &file),
-        None => store(args, storages, &mut None),
-    }
-}
-
-/// Makes the backup, and writes numbers of it to a file.
-fn measured(args: BackupArgs, storages: &Storages, file: &Path) -> Result<u8> {
-    let profile = profile::of_process().map(|profile| &profile.name[..]);
-    let file = MetricsFile::new(file, profile)?;
-    let begun = Instant::now();
-    let to = args.to.clone();
-    let mut result = None;
-    let code = store(args, storages, &mut result);
-    let own = profile::of_process().and_then(|profile| profile.own_source());
-    let newest = newest_backups(storages, &to, own.as_ref()).ok();
-    file.write(&RunNumbers {
-        exit_code: code.as_ref().map_or_else(Error::exit_code, |code| *code),
-        seconds: begun.elapsed().as_secs_f64(),
-        warnings: result.as_ref().map_or(0, warning_count),
-        backup: result,
-        newest,
-        ..RunNumbers::default()
-    });
-    code
+    let file = args.metrics.clone().filter(|_| !args.dry_run);
+    let Some(file) = file else {
+        return store(args, storages, &mut None);
+    };
+    let profile = profile::of_process();
+    let name = profile.map(|profile| &profile.name[..]);
+    measured(Some(&file), name, |numbers| {
+        let to = args.to.clone();
+        let code = store(args, storages, &mut numbers.backup);
+        numbers.warnings = numbers.backup.as_ref().map_or(0, warning_count);
+        let own = profile.and_then(NamedProfile::own_source);
+        numbers.newest = newest_backups(storages, &to, own.as_ref()).ok();
+        code
+    })
 }
 
 /// Warnings in the result of a backup, and entries that could not be read.
@@ -264,75 +71,83 @@ fn warning_count(result: &serde_json::Value) -> u64 {
     texts as u64 + unreadable.iter().sum::<u64>()
 }
 
-/// Makes the backup. `result` gets what `--json` prints at its end.
+/// Makes the backup. `result` gets the object that `--json` prints at the end.
 fn store(
     args: BackupArgs,
     storages: &Storages,
     result: &mut Option<serde_json::Value>,
 ) -> Result<u8> {
-    if let Some(code) = far::backup(&args, storages)? {
+    if let Some(code) = far_backup::backup(&args, storages)? {
         return Ok(code);
     }
+    let output = args.output.clone();
+    let report_file = args.run.report.clone();
+    let is_dry_run = args.dry_run;
+    let destination = args.to.clone();
+    let ends = run_ends(&args, storages);
+    let plan = opened_plan(args, storages)?;
+    if is_dry_run {
+        return count(&plan, &output);
+    }
+    let run = MeteredRun::beside_output(storages, &output, report::SIDES, plan.to.is_stdout());
+    let run = run.with_report(report_file.as_deref())?;
+    if run.progress().is_drawn() && plan.subject.can_be_counted() {
+        count_beside(&plan, run.meter());
+    }
+    let outcome = run.work(|meter| plan.run(meter))?;
+    let judged = JudgedRun {
+        kind: RunKind::Backup,
+        ends: &ends,
+        workers: plan.tuning.workers,
+        max_rate: plan.max_rate.map(NonZeroU64::get),
+    };
+    let limit = run.limit(Some(&outcome.verdict), &judged);
+    *result = Some(result_json(&outcome, run.meter(), &limit));
+    print_end(&plan, &destination, &outcome, &output, (run, &limit))
+}
+
+/// Prints the end of a backup, and writes its report. Returns the exit code.
+fn print_end(
+    plan: &Backup,
+    destination: &OsStr,
+    outcome: &Outcome,
+    output: &OutputArgs,
+    (run, limit): (MeteredRun, &RunLimit),
+) -> Result<u8> {
+    let root = &outcome.root;
+    let lines = last_lines(plan, outcome, run.meter(), limit, output.verbose);
+    run.progress()
+        .lacks(root, report::base_damage(&outcome.damage));
+    if outcome.is_new_repository && output.quiet {
+        say_new(&plan.to);
+    }
+    if output.verbose && !output.json {
+        backup_listing::print_stored(plan, destination, root)?;
+    }
+    run.end(&lines, || result_json(outcome, run.meter(), limit));
+    let exit_code = match root.totals.is_complete() {
+        true => 0,
+        false => UNREADABLE,
+    };
+    let head = ReportHead {
+        title: format!("backup {}", root.id),
+        source: &text::source_text(&root.source),
+        exit_code,
+    };
+    run.print_report(&head, lines, limit);
+    Ok(exit_code)
+}
+
+/// Opens the destination, and connects to the host of the source if that is another one.
+fn opened_plan(args: BackupArgs, storages: &Storages) -> Result<Backup> {
     let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
     // The question takes a round trip, and the outcome has the answer, too.
     let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
     let to = args
         .encrypt
         .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
-    let (output, report, dry_run) = (args.output.clone(), args.run.report.clone(), args.dry_run);
-    let far = far::subject(&args, storages)?;
-    let word = args.to.clone();
-    let ends = run_ends(&args, storages);
-    let plan = plan(args, storages, to, codec, far)?;
-    if dry_run {
-        return count(&plan, &output);
-    }
-    let paper = report.as_deref().map(HtmlReport::open).transpose()?;
-    let meter = Arc::new(Meter::default());
-    let progress = Progress::new(storages, &output, plan.to.is_stdout(), report::SIDES);
-    if progress.is_drawn() && plan.subject.can_be_counted() {
-        count_beside(&plan, &meter);
-    }
-    let outcome = progress.watch(&meter, || plan.run(&meter));
-    progress.clear();
-    let outcome = outcome?;
-    let root = &outcome.root;
-    let is_new = outcome.is_new_repository;
-    let limit = RunLimit::judge(
-        &meter,
-        &outcome.verdict,
-        RunKind::Backup,
-        &ends,
-        plan.tuning.workers,
-        plan.max_rate.map(NonZeroU64::get),
-    );
-    *result = Some(result_json(&outcome, &meter, &limit));
-    let mut lines = last_lines(&plan, &outcome, &meter, &limit, output.verbose);
-    progress.lacks(root, report::base_damage(&outcome.damage));
-    if is_new && output.quiet {
-        say_new(&plan.to);
-    }
-    if output.verbose && !output.json {
-        backup_listing::print_stored(&plan, &word, root)?;
-    }
-    progress.end(&lines, || result_json(&outcome, &meter, &limit));
-    let code = if root.totals.is_complete() {
-        0
-    } else {
-        UNREADABLE
-    };
-    if let Some(paper) = paper {
-        lines.extend(limit.line(false).is_none().then(|| limit.text()));
-        lines.push(html_report::machine());
-        paper.print(&HtmlPage {
-            title: &format!("backup {}", root.id),
-            facts: html_report::facts(&text::source_text(&root.source), code),
-            lines: &lines,
-            limit: &limit,
-            timeline: &meter.timeline(),
-        });
-    }
-    Ok(code)
+    let far = far_backup::subject(&args, storages)?;
+    plan(args, storages, to, codec, far)
 }
 
 /// The ends of the run: files of this host, unless the arguments name something else.
@@ -450,15 +265,10 @@ fn plan(
             .then_some(backup_listing::print_excluded),
         ..args.scope.scope(looks_twice(args.compare))
     };
-    let subject = match (cluster, args.stdin_name, far) {
-        (_, _, Some(far)) => Subject::Far(far),
-        (Some(request), _, _) => Subject::Cluster(request),
-        (None, Some(name), _) if args.stdin_from_command => {
-            let words = files.paths.into_iter().map(PathBuf::into_os_string);
-            Subject::Command(name, words.collect())
-        }
-        (None, Some(name), _) => Subject::Stdin(name),
-        (None, None, _) => Subject::Files(files),
+    let subject = match (cluster, far) {
+        (_, Some(far)) => Subject::Far(far),
+        (Some(request), None) => Subject::Cluster(request),
+        (None, None) => near_subject(args.stdin_name, args.stdin_from_command, files),
     };
     let usual = if matches!(subject, Subject::Cluster(_)) {
         CLUSTER_FRAME_BYTES
@@ -496,4 +306,16 @@ fn plan(
             segment_bytes: args.segment_size,
         },
     })
+}
+
+/// Returns the source of a backup of files, of standard input or of the output of a command.
+fn near_subject(name: Option<OsString>, is_from_command: bool, files: Scope) -> Subject {
+    match name {
+        Some(name) if is_from_command => {
+            let words = files.paths.into_iter().map(PathBuf::into_os_string);
+            Subject::Command(name, words.collect())
+        }
+        Some(name) => Subject::Stdin(name),
+        None => Subject::Files(files),
+    }
 }

@@ -1,6 +1,6 @@
 //! The entries that `fullbore backup --verbose` prints: `+` new, `~` changed, `-` gone, `x` excluded, with its pattern.
 
-use crate::{cli::output::printed, command::diff::Diff};
+use crate::{cli::output::printed, cli::verbs::diff_backups::Diff};
 use fullbore_engine::{
     backup::{Backup, changes::SourceChange},
     plan::SinkSpec,

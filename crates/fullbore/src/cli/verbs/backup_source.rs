@@ -1,6 +1,6 @@
 //! The source of a backup: a cluster, or a tree that is none.
 
-use super::backup::BackupArgs;
+use super::backup_args::BackupArgs;
 use crate::cli::{output::aside, report, values::CheckpointArg};
 use fullbore_engine::{backup::paths::warning_of, wal::RepositoryArchive};
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -48,7 +48,7 @@ pub(super) fn requested_cluster(
         }
         (None, _) => return tree(args).map(|()| None),
     };
-    if is_picky(args) {
+    if args.scope.selects_files() {
         let what = "cannot leave anything out of a cluster, or store it under other paths";
         return Err(
             Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
@@ -104,25 +104,13 @@ fn check_stream(args: &BackupArgs) -> Result<()> {
         let what = "--wal, --checkpoint and --via are for running clusters: postgres://… as the PATH, or --connect";
         return Err(Error::new(ErrorKind::Usage, what));
     }
-    if args.stdin_name.is_some() && is_picky(args) {
+    if args.stdin_name.is_some() && args.scope.selects_files() {
         let what = "cannot leave anything out of standard input, or store it under other paths";
         return Err(
             Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
         );
     }
     Ok(())
-}
-
-/// Is there an option that selects files?
-fn is_picky(args: &BackupArgs) -> bool {
-    let scope = &args.scope;
-    let lists = [&scope.exclude, &scope.exclude_if_present];
-    lists.iter().any(|list| !list.is_empty())
-        || !scope.exclude_from.is_empty()
-        || scope.files_from.is_some()
-        || scope.exclude_caches
-        || scope.one_file_system
-        || scope.full_paths
 }
 
 fn params(text: &str) -> Result<Box<Params>> {

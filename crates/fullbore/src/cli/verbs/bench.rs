@@ -1,8 +1,8 @@
 //! `fullbore bench`.
 
 use crate::{
+    cli::verbs::bench_figures::{Bench, BenchSubject, Figure},
     cli::{options::PLAIN_EXIT_CODES, output::printed, values::threads},
-    command::bench::{Bench, BenchSubject, Figure},
 };
 use clap::{Args, ValueHint};
 use fullbore_format::{

@@ -2,13 +2,14 @@
 
 use super::run::step_words;
 use crate::cli::{
-    args::Cli,
+    command_line,
+    command_words::CommandWords,
     options::PLAIN_EXIT_CODES,
     output::{aside, printed},
     profile::{self, NamedProfile},
     report,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Subcommand};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text,
@@ -46,11 +47,10 @@ pub(in crate::cli) fn run(args: ConfigArgs) -> Result<u8> {
         let what = "there is no profile in /etc/fullbore or ~/.config/fullbore";
         return Err(Error::new(ErrorKind::NotFound, what));
     }
-    let program = profile::program();
     printed(|out| {
         let mut code = 0;
         for file in files {
-            let checked = profile::in_file(file, &program).and_then(|profile| check(&profile, out));
+            let checked = profile::in_file(file).and_then(|profile| check(&profile, out));
             if let Err(error) = checked {
                 aside(report::error(&error));
                 code = error.exit_code();
@@ -62,18 +62,17 @@ pub(in crate::cli) fn run(args: ConfigArgs) -> Result<u8> {
 
 /// Checks a profile, and prints the commands of its steps, and its hooks.
 fn check(profile: &NamedProfile, out: &mut dyn Write) -> Result<()> {
-    let program = profile::program();
     profile.check_hooks()?;
     text::line(out, &format!("{}: {:?}", profile.name, profile.file))?;
     let mut lines = Vec::new();
     for step in profile.steps() {
-        let words = step_words(profile, &program, step)?;
+        let words = process_words(step_words(profile, step));
         parsed(profile, step, &words)?;
         lines.push((step, shell_line(&words)));
     }
     // Tables of other commands.
     for command in profile.profile.commands() {
-        let words = profile.words_of(&program, &[command]);
+        let words = process_words(profile.words_of(&[command]));
         if !lines.iter().any(|(step, _)| *step == command) {
             lines.push((command, shell_line(&words)));
         }
@@ -88,9 +87,15 @@ fn check(profile: &NamedProfile, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// Returns the words of a process, with the name of the program.
+fn process_words(words: CommandWords<'_>) -> Vec<OsString> {
+    let program = [OsString::from("fullbore")].into_iter();
+    program.chain(words.into_words_with(&[])).collect()
+}
+
 /// Lets clap check the values.
 fn parsed(profile: &NamedProfile, step: &str, words: &[OsString]) -> Result<()> {
-    let Err(error) = Cli::try_parse_from(words) else {
+    let Err(error) = command_line::program().clone().try_get_matches_from(words) else {
         return Ok(());
     };
     let said = error.to_string();

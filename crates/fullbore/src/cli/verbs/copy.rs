@@ -3,22 +3,21 @@
 use super::{
     copy_backup::{RepositoryCopyArgs, copy_backup},
     copy_log::CopyLog,
-    far::print,
+    far::printing,
 };
-use crate::cli::encryption::EncryptArgs;
-use crate::cli::values::any_bytes;
 use crate::cli::{
-    options::{OutputArgs, UNREADABLE},
+    command_line,
+    encryption::EncryptArgs,
+    metered_run::MeteredRun,
+    options::{DESTINATION, OutputArgs, SOURCE, UNREADABLE, rare},
     output::aside,
-    progress::Progress,
     report,
+    values::any_bytes,
 };
-use clap::{Args, ValueHint};
+use clap::{Arg, ArgGroup, Args, ValueHint};
 use fullbore_engine::copy::{
-    CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy,
-    far::{FarTarget, QUESTION_ROOM, answer},
-    near::NearTarget,
-    rules::CopyRules,
+    CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy, far::FarTarget, near::NearTarget,
+    rules::CopyRules, service::CopyService,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -30,14 +29,13 @@ use fullbore_format::{
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
-use fullbore_platform::metrics::meter::Meter;
 use fullbore_storage::{
-    Location, Objects, Storages,
+    Location, Storages,
     foreign_words::refuse_foreign,
     ssh::connect_to_peer,
-    wire::{AskTopic, NoService, PeerSide, Wire, WireService, not_offered, unknown_topic},
+    wire::{Offer, ServiceNumber, Wire},
 };
-use fullbore_tree::write::deletion_limit::DeletionLimit;
+use fullbore_tree::{file_rules::FileRules, write::deletion_limit::DeletionLimit};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -52,6 +50,9 @@ use std::{
 #[command(
     after_help = "EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 3 done but something could not be read or written, 4 damage was found"
 )]
+#[command(mut_args(rare(&["encrypt_to", "passphrase", "no_encryption"])))]
+#[command(group = ArgGroup::new("tree").multiple(true).args(["delete", "max_delete", "allow_empty", "delete_excluded", "dry_run", "checksum",
+    "exclude", "exclude_from", "include", "exclude_caches", "exclude_if_present", "one_file_system", "numeric_owner"]))]
 pub(in crate::cli) struct CopyTreeArgs {
     /// A directory, ssh://HOST/PATH, or a repository
     ///
@@ -67,20 +68,20 @@ pub(in crate::cli) struct CopyTreeArgs {
     /// Delete files in DST that SRC lacks
     ///
     /// The files are printed before the first is deleted.
-    #[arg(long)]
+    #[arg(long, help_heading = DESTINATION)]
     delete: bool,
     /// Delete at most N files and directories [default: half of them]
     ///
     /// If there are more to delete, the copy ends before its first change.
-    #[arg(long, value_name = "N", requires = "delete")]
+    #[arg(long, value_name = "N", requires = "delete", hide_short_help = true)]
     max_delete: Option<u64>,
     /// Delete everything in DST if SRC is empty
-    #[arg(long, requires = "delete")]
+    #[arg(long, requires = "delete", hide_short_help = true)]
     allow_empty: bool,
     /// Also delete files in DST that are excluded from the copy
     ///
     /// Other file systems are not deleted.
-    #[arg(long, requires = "delete")]
+    #[arg(long, requires = "delete", hide_short_help = true)]
     delete_excluded: bool,
     /// Only print what would be copied and deleted
     #[arg(long, short = 'n')]
@@ -91,34 +92,34 @@ pub(in crate::cli) struct CopyTreeArgs {
     /// Exclude paths that match this pattern, as in .gitignore
     ///
     /// The pattern holds for SRC and for DST. Can be repeated.
-    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern))]
+    #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern), help_heading = SOURCE)]
     exclude: Vec<OsString>,
     /// Exclude paths that match a pattern in this file (repeatable)
     ///
     /// The file is on this host. Its patterns come before those of --exclude.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = SOURCE, hide_short_help = true)]
     exclude_from: Vec<PathBuf>,
     /// Include paths that match this pattern in spite of --exclude
     ///
     /// A directory that is excluded itself stays excluded with all that is in it. To keep one name
     /// of a directory, exclude the other names: --exclude '/dir/*' --include /dir/name. Can be
     /// repeated.
-    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern))]
+    #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern), hide_short_help = true)]
     include: Vec<OsString>,
     /// Exclude the contents of directories with a CACHEDIR.TAG
-    #[arg(long)]
+    #[arg(long, help_heading = SOURCE, hide_short_help = true)]
     exclude_caches: bool,
     /// Exclude the contents of directories that hold this name
-    #[arg(long, value_name = "NAME", value_parser = any_bytes(name))]
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(name), help_heading = SOURCE, hide_short_help = true)]
     exclude_if_present: Vec<OsString>,
     /// Do not enter other file systems
-    #[arg(long, short = 'x')]
+    #[arg(long, short = 'x', help_heading = SOURCE, hide_short_help = true)]
     one_file_system: bool,
     /// Set owners by number, even where their names are known
-    #[arg(long)]
+    #[arg(long, help_heading = DESTINATION, hide_short_help = true)]
     numeric_owner: bool,
     /// Compress content for another host: zstd[:LEVEL] or none
-    #[arg(long, value_name = "CODEC", default_value = "none")]
+    #[arg(long, value_name = "CODEC", default_value = "none", help_heading = DESTINATION)]
     compress: Codec,
     #[command(flatten)]
     output: OutputArgs,
@@ -140,12 +141,10 @@ impl CopyTreeArgs {
 
 pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result<u8> {
     if is_between_repositories(storages, &args.from, &args.to)? {
-        check_tree_options(&args)?;
+        check_tree_options()?;
         return copy_backup(storages, args.from, &args.to, args.repository, &args.output);
     }
-    // The other host does not have the files.
-    let patterns = patterns_in(&args.exclude_from)?;
-    args.exclude.splice(..0, patterns);
+    args.exclude.splice(..0, patterns_in(&args.exclude_from)?);
     let from = Location::parse(&args.from)?;
     let to = Location::parse(&args.to)?;
     match (&from, &to) {
@@ -157,7 +156,7 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
             copy(&args, storages, from, Some(to), true, target)
         }
         (Location::Local(from), Location::Ssh { host, path }) => {
-            let wire = storages.connect_to_host(host, Arc::new(NoService))?;
+            let wire = storages.connect_to_host(host, Offer::none())?;
             copy(
                 &args,
                 storages,
@@ -246,40 +245,14 @@ fn patterns_in(files: &[PathBuf]) -> Result<Vec<OsString>> {
 }
 
 /// Refuses options that are only for directories.
-fn check_tree_options(args: &CopyTreeArgs) -> Result<()> {
-    let lists = [
-        ("--exclude", &args.exclude),
-        ("--include", &args.include),
-        ("--exclude-if-present", &args.exclude_if_present),
-    ];
-    let given = tree_flags(args)
-        .into_iter()
-        .chain([
-            (!args.exclude_from.is_empty(), "--exclude-from"),
-            (args.max_delete.is_some(), "--max-delete"),
-        ])
-        .chain(lists.map(|(option, values)| (!values.is_empty(), option)))
-        .find(|(is_given, _)| *is_given);
-    let Some((_, option)) = given else {
+fn check_tree_options() -> Result<()> {
+    let words = command_line::own_words();
+    let Some(option) = words.first_of("tree").and_then(Arg::get_long) else {
         return Ok(());
     };
-    let what = format!("cannot copy a backup with {option}");
+    let what = format!("cannot copy a backup with --{option}");
     Err(Error::new(ErrorKind::Usage, what)
         .because("a backup is copied as it is; the option is for directories"))
-}
-
-/// The flags that are only for directories, and whether they are given.
-fn tree_flags(args: &CopyTreeArgs) -> [(bool, &'static str); 8] {
-    [
-        (args.delete, "--delete"),
-        (args.allow_empty, "--allow-empty"),
-        (args.delete_excluded, "--delete-excluded"),
-        (args.dry_run, "--dry-run"),
-        (args.checksum, "--checksum"),
-        (args.exclude_caches, "--exclude-caches"),
-        (args.one_file_system, "--one-file-system"),
-        (args.numeric_owner, "--numeric-owner"),
-    ]
 }
 
 fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
@@ -294,7 +267,7 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
     let peer = wire.peer();
     let ask = move |question: &[u8], max_bytes| {
         let _open = &wire; // it ends with the last question
-        peer.ask(AskTopic::Copy, question, max_bytes)
+        peer.ask(ServiceNumber::COPY, question, max_bytes)
     };
     Ok(Arc::new(FarTarget::new(Box::new(ask), level)))
 }
@@ -309,75 +282,36 @@ fn pull(
 ) -> Result<u8> {
     // The other host gets the rights of this command line, and no others.
     let granted = options_below(args, &[from]).target(to);
-    let service = PulledTree(NearTarget::granted(granted));
-    let wire = storages.connect_to_host(host, Arc::new(service))?;
+    let target = CopyService::new(Arc::new(NearTarget::granted(granted)));
+    let offer = printing().service(ServiceNumber::COPY, target);
+    let wire = storages.connect_to_host(host, offer)?;
     wire.run(&far_arguments(args, from, to))
 }
 
-/// The arguments of the command on the other host.
+/// Returns the arguments of the command on the other host: those of this one, but for the options
+/// with which this host reaches others. The other host does not have the files with patterns.
 fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec!["copy".into()];
-    let flags = [
-        (args.output.verbose, "--verbose"),
-        (args.output.json, "--json"),
-        (args.output.quiet, "--quiet"),
-        (!platform::tricks(), "--no-tricks"),
-    ];
-    let flags = tree_flags(args).into_iter().chain(flags);
-    let given = flags.filter(|(is_given, _)| *is_given);
-    words.extend(given.map(|(_, flag)| OsString::from(flag)));
-    let lists = [
-        ("--exclude", &args.exclude),
-        ("--include", &args.include),
-        ("--exclude-if-present", &args.exclude_if_present),
-    ];
-    for (option, values) in lists {
-        for value in values {
-            words.push(
-                [OsStr::new(option), OsStr::new("="), value]
-                    .into_iter()
-                    .collect(),
-            );
-        }
-    }
-    words.extend(
-        args.max_delete
-            .map(|max| format!("--max-delete={max}").into()),
-    );
-    words.push(format!("--compress={}", args.compress).into());
-    words.push("--".into());
-    words.push(from.into());
-    words.push([OsStr::new("peer:"), to.as_os_str()].into_iter().collect());
-    words
-}
-
-/// Offers the target of a copy to the host of its source, and prints what the copy says.
-#[derive(Debug)]
-struct PulledTree(NearTarget);
-
-impl WireService for PulledTree {
-    fn open(&self, _: &[u8]) -> Result<Arc<dyn Objects>> {
-        Err(not_offered("a repository"))
-    }
-
-    fn run(&self, _: Vec<OsString>, _: PeerSide) -> Result<u8> {
-        Err(not_offered("to run commands"))
-    }
-
-    fn output(&self, is_error: bool, bytes: &[u8]) -> Result<()> {
-        print(is_error, bytes)
-    }
-
-    fn question_room(&self, _: AskTopic, _: &[u8]) -> usize {
-        QUESTION_ROOM
-    }
-
-    fn ask(&self, topic: AskTopic, question: &[u8]) -> Result<Vec<u8>> {
-        match topic {
-            AskTopic::Copy => answer(&self.0, question),
-            _ => Err(unknown_topic(topic)),
-        }
-    }
+    let mut words = command_line::own_words()
+        .without_groups(&[
+            "StorageArgs",
+            "RepositoryCopyArgs",
+            "SelectArgs",
+            "EncryptArgs",
+        ])
+        .without("color")
+        .without("exclude_from")
+        .without("exclude");
+    words.replace_places([
+        from.as_os_str().to_owned(),
+        [OsStr::new("peer:"), to.as_os_str()].into_iter().collect(),
+    ]);
+    let patterns = args.exclude.iter().map(|pattern| {
+        let option = OsStr::new("--exclude=");
+        [option, pattern].into_iter().collect()
+    });
+    let mut added: Vec<OsString> = patterns.collect();
+    added.extend((!platform::tricks()).then(|| "--no-tricks".into()));
+    words.without("no_tricks").into_words_with(&added)
 }
 
 fn copy(
@@ -400,15 +334,13 @@ fn copy(
         is_near,
         options: options(args, from)?,
     };
-    let meter = Meter::default();
-    let progress = Progress::new(storages, &args.output, false, report::ENDS);
-    let copied = progress.watch(&meter, || copy.run(target, log.clone(), &meter));
-    progress.clear();
+    let run = MeteredRun::new(storages, &args.output, report::ENDS);
+    let copied = run.work(|meter| copy.run(target, log.clone(), meter));
     log.flush();
     let copied = copied?;
     let warnings = copied.skipped_lines.iter().chain(&copied.warnings);
     warnings.for_each(|line| aside(format_args!("warning: {line}")));
-    progress.end(&last_lines(&copied, args.dry_run), || {
+    run.end(&last_lines(&copied, args.dry_run), || {
         result(&copied, args.dry_run)
     });
     Ok(if copied.skipped == 0 { 0 } else { UNREADABLE })
@@ -428,17 +360,19 @@ fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
 /// The options of a copy from a directory with these absolute paths.
 fn options_below(args: &CopyTreeArgs, names: &[&Path]) -> CopyOptions {
     let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec().into();
-    let excluded = args.exclude.iter().map(|line| line.as_bytes().to_vec());
+    // In one list of patterns, the last one that matches decides.
     let included = args.include.iter();
-    let included = included.map(|line| [b"!", line.as_bytes()].concat());
-    let marks = args.exclude_if_present.iter();
+    let included = included.map(|line| [OsStr::new("!"), line].into_iter().collect());
     CopyOptions {
         rules: CopyRules {
-            exclude: excluded.chain(included).map(Into::into).collect(),
+            files: FileRules {
+                exclude: args.exclude.iter().cloned().chain(included).collect(),
+                exclude_from: Vec::new(),
+                exclude_caches: args.exclude_caches,
+                exclude_if_present: args.exclude_if_present.clone(),
+                one_file_system: args.one_file_system,
+            },
             names: names.iter().map(|name| below_root(name)).collect(),
-            exclude_caches: args.exclude_caches,
-            exclude_if_present: marks.map(|name| name.as_bytes().to_vec().into()).collect(),
-            one_file_system: args.one_file_system,
         },
         delete: args.delete,
         checksum: args.checksum,

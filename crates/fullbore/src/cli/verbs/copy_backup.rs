@@ -1,26 +1,25 @@
 //! `fullbore copy` of a backup, from repository to repository.
 
 use super::init::say_new;
-use crate::{
-    cli::{
-        encryption::{EncryptArgs, sealing_of},
-        options::OutputArgs,
-        output::aside,
-        progress::Progress,
-        report,
-        select::SelectArgs,
-        values::threads,
-    },
-    command::copy::{CopiedBackup, Copy},
+use crate::cli::{
+    encryption::{EncryptArgs, sealing_of},
+    metered_run::MeteredRun,
+    options::OutputArgs,
+    output::aside,
+    report,
+    select::SelectArgs,
+    values::threads,
 };
 use clap::Args;
-use fullbore_engine::plan::SinkSpec;
+use fullbore_engine::{
+    backup_copy::{BackupCopy, CopiedBackup},
+    plan::SinkSpec,
+};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::size::{bytes, counted, rate, seconds},
 };
 use fullbore_platform as platform;
-use fullbore_platform::metrics::meter::Meter;
 use fullbore_storage::Storages;
 use serde_json::{Value, json};
 use std::{
@@ -35,12 +34,12 @@ pub(super) struct RepositoryCopyArgs {
     #[command(flatten)]
     select: SelectArgs,
     /// Fail if the repository at DST does not exist
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_create: bool,
     /// Objects copied at the same time [default: one for each processor]
     ///
     /// The default is the number of processors that this process may use.
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, value_name = "N", value_parser = threads, hide_short_help = true)]
     workers: Option<NonZeroUsize>,
     #[command(flatten)]
     pub(super) encrypt: EncryptArgs,
@@ -71,7 +70,7 @@ pub(super) fn copy_backup(
     let workers = args.workers.unwrap_or_else(platform::cores);
     let filter = args.select.filter(&from, true)?;
     let no_create = args.no_create;
-    let copy = Copy {
+    let copy = BackupCopy {
         storages: storages.clone(),
         from,
         filter,
@@ -79,11 +78,8 @@ pub(super) fn copy_backup(
         no_create,
         workers,
     };
-    let meter = Meter::default();
-    let progress = Progress::new(storages, output, false, report::SIDES);
-    let copied = progress.watch(&meter, || copy.run(&meter));
-    progress.clear();
-    let copied = copied?;
+    let run = MeteredRun::new(storages, output, report::SIDES);
+    let copied = run.work(|meter| copy.run(meter))?;
     copied
         .warnings
         .iter()
@@ -94,7 +90,7 @@ pub(super) fn copy_backup(
     let mut lines = last_lines(&copied, &to.name());
     let last = lines.len().saturating_sub(1);
     lines.splice(last..last, report::store(storages.cloud_counts(), None));
-    progress.end(&lines, || {
+    run.end(&lines, || {
         let mut result = json(&copied);
         result["new_repository"] = is_new.into();
         result

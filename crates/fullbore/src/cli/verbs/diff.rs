@@ -1,12 +1,12 @@
 //! `fullbore diff`.
 
 use crate::{
+    cli::verbs::diff_backups::Diff,
     cli::{
         options::selected,
         output::{is_terminal, printed},
         select::SelectArgs,
     },
-    command::diff::Diff,
 };
 use clap::{Args, ValueHint};
 use fullbore_format::error::{Error, ErrorKind, Result};

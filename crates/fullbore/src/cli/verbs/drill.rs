@@ -2,18 +2,19 @@
 
 use super::restore_cluster::TargetArgs;
 use crate::cli::{
-    metrics_file::{MetricsFile, RunNumbers, metrics_path},
+    metered_run::MeteredRun,
+    metrics_file::{RunNumbers, measured, metrics_path},
     options::{FRAME_BYTES, OutputArgs, memory},
     output::{aside, told},
-    progress::Progress,
     report,
     select::SelectArgs,
+    storage::fetch_words,
     values::threads,
 };
 use clap::{Args, ValueHint};
 use fullbore_engine::{
     drill::{Drill, DrillOutcome},
-    restore::{EntryPatterns, Overwrite, Restore},
+    restore::{EntryPatterns, Restore, RestoreInto},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -23,11 +24,10 @@ use fullbore_format::{
     },
 };
 use fullbore_platform as platform;
-use fullbore_platform::metrics::meter::Meter;
 use fullbore_postgres::restore::{plan::ClusterOptions, recovery::RecoveryOptions};
 use fullbore_storage::Storages;
 use serde_json::{Value, json};
-use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Instant};
+use std::{env, ffi::OsString, num::NonZeroUsize, path::PathBuf};
 
 /// `fullbore drill`.
 #[derive(Debug, Args)]
@@ -88,26 +88,22 @@ pub(in crate::cli) struct DrillArgs {
 }
 
 pub(in crate::cli) fn run(args: DrillArgs, storages: &Storages) -> Result<u8> {
-    let metrics = args.metrics.as_deref();
-    let metrics = metrics
-        .map(|path| MetricsFile::new(path, None))
-        .transpose()?;
-    let begun = Instant::now();
+    let metrics = args.metrics.clone();
+    measured(metrics.as_deref(), None, |numbers| {
+        drill(args, storages, numbers)
+    })
+}
+
+fn drill(args: DrillArgs, storages: &Storages, numbers: &mut RunNumbers) -> Result<u8> {
     let output = args.output.clone();
-    let meter = Meter::default();
-    let progress = Progress::new(storages, &output, false, report::ENDS);
-    let drilled =
-        plan(args, storages).and_then(|drill| progress.watch(&meter, || drill.run(&meter)));
-    progress.clear();
-    if let Some(metrics) = metrics {
-        metrics.write(&numbers(&drilled, begun.elapsed().as_secs_f64()));
-    }
-    let outcome = drilled?;
+    let run = MeteredRun::new(storages, &output, report::ENDS);
+    let outcome = plan(args, storages).and_then(|drill| run.work(|meter| drill.run(meter)))?;
     let json = outcome_json(&outcome);
+    let is_failed = outcome.failure.is_some();
+    numbers.drill = Some(json.clone()).filter(|_| !is_failed);
     if output.json {
         told(|out| text::json(out, &json).map(|()| 0))?;
     } else {
-        let is_failed = outcome.failure.is_some();
         let lines = lines(&outcome);
         lines
             .iter()
@@ -139,7 +135,7 @@ fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
         to: PathBuf::new(),
         paths: Vec::new(),
         patterns: EntryPatterns::default(),
-        overwrite: Overwrite::default(),
+        into: RestoreInto::Empty,
         keep_going: false,
         numeric_owner: false,
         postgres: ClusterOptions {
@@ -148,8 +144,9 @@ fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
         },
         workers: args.workers.unwrap_or_else(platform::cores),
         memory: memory(args.memory, FRAME_BYTES),
-        fetch_words: super::restore::fetch_words(),
+        fetch_words: fetch_words(),
         say_elsewhere: |_| (),
+        say_removed: |_| Ok(()),
     };
     Ok(Drill {
         restore,
@@ -171,21 +168,6 @@ fn scratch_dir() -> PathBuf {
 fn drill_error(mut error: Error) -> Error {
     error.what = format!("the drill failed: {}", error.what);
     error
-}
-
-fn numbers(drilled: &Result<DrillOutcome>, seconds: f64) -> RunNumbers {
-    let mut numbers = RunNumbers {
-        seconds,
-        ..RunNumbers::default()
-    };
-    match drilled {
-        Err(error) => numbers.exit_code = error.exit_code(),
-        Ok(outcome) => match &outcome.failure {
-            Some(error) => numbers.exit_code = error.exit_code(),
-            None => numbers.drill = Some(outcome_json(outcome)),
-        },
-    }
-    numbers
 }
 
 fn outcome_json(outcome: &DrillOutcome) -> Value {

@@ -2,32 +2,32 @@
 
 use super::init::say_new;
 use crate::cli::values::any_bytes;
-use crate::{
-    cli::{
-        encryption::{EncryptArgs, sealing_of},
-        limit::{RunEnds, RunLimit},
-        options::{FRAME_BYTES, OutputArgs, WRITES, memory},
-        output::aside,
-        progress::Progress,
-        report::{self, backup_json, damage_json},
-        select::SelectArgs,
-        values::{destination, segment_size, threads},
-    },
-    command::export::{Export, Exported},
+use crate::cli::{
+    encryption::{EncryptArgs, sealing_of},
+    limit::{RunEnds, RunLimit},
+    metered_run::{JudgedRun, MeteredRun},
+    options::{DESTINATION, FRAME_BYTES, OutputArgs, PERFORMANCE, WRITES, memory, rare},
+    output::aside,
+    report::{self, backup_json, damage_json},
+    select::SelectArgs,
+    values::{destination, segment_size, threads},
 };
 use clap::{Args, ValueHint};
-use fullbore_engine::plan::SinkSpec;
+use fullbore_engine::{
+    export::{ExportOptions, Exported},
+    plan::SinkSpec,
+};
 use fullbore_format::{error::Result, text::size};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
-use fullbore_platform::metrics::{hardware::RunKind, meter::Meter};
+use fullbore_platform::metrics::hardware::RunKind;
 use fullbore_storage::Storages;
 use serde_json::Value;
-use std::{ffi::OsString, num::NonZeroUsize, sync::Arc};
+use std::{ffi::OsString, num::NonZeroUsize};
 
 /// `fullbore export`.
 #[derive(Debug, Args)]
-#[command(after_help = WRITES)]
+#[command(after_help = WRITES, mut_args(rare(&["passphrase", "no_encryption"])))]
 pub(in crate::cli) struct ExportArgs {
     /// A repository or archive, with @ID, @latest, @2026-11-25 or @2d
     ///
@@ -40,15 +40,15 @@ pub(in crate::cli) struct ExportArgs {
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst,
     /// FILE.tar.lz4, FILE.tar.gz or FILE.tar.
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination))]
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
     to: OsString,
     /// Fail if the repository at DEST does not exist
-    #[arg(long)]
+    #[arg(long, help_heading = DESTINATION, hide_short_help = true)]
     no_create: bool,
     /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream
     ///
     /// The default is the codec that the ending of DEST names, or else that of the backup.
-    #[arg(long, value_name = "CODEC")]
+    #[arg(long, value_name = "CODEC", help_heading = DESTINATION)]
     compress: Option<Codec>,
     /// Leave out damaged entries, and list them
     #[arg(long)]
@@ -56,13 +56,13 @@ pub(in crate::cli) struct ExportArgs {
     /// Threads that compute [default: one for each processor]
     ///
     /// The default is the number of processors that this process may use.
-    #[arg(long, short = 'j', value_name = "N", value_parser = threads)]
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads, help_heading = PERFORMANCE, hide_short_help = true)]
     workers: Option<NonZeroUsize>,
     /// Size of all buffers together
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse, help_heading = PERFORMANCE, hide_short_help = true)]
     memory: u64,
     /// Begin a new segment of a repository after this many stored bytes
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size, help_heading = DESTINATION, hide_short_help = true)]
     segment_size: u64,
     #[command(flatten)]
     pub(in crate::cli) encrypt: EncryptArgs,
@@ -79,10 +79,8 @@ pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
         .apply_to_copy(storages, from, to, &args.to, is_new, args.no_create)?;
     let ends = RunEnds::of(storages, Some(&args.from), Some(&args.to));
     let filter = args.select.filter(&args.from, true)?;
-    let export = Export {
+    let export = ExportOptions {
         storages: storages.clone(),
-        from: args.from,
-        filter,
         no_create: args.no_create,
         to,
         codec,
@@ -91,26 +89,18 @@ pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
         memory: memory(args.memory, FRAME_BYTES),
         segment_bytes: args.segment_size,
     };
-    let meter = Arc::new(Meter::default());
-    let progress = Progress::new(storages, &args.output, export.to.is_stdout(), report::SIDES);
-    let exported = progress.watch(&meter, || export.run(&meter));
-    progress.clear();
-    let exported = exported?;
-    let root = &exported.outcome.root;
-    let verdict = &exported.outcome.verdict;
-    let limit = RunLimit::judge(
-        &meter,
-        verdict,
-        RunKind::Backup,
-        &ends,
-        export.workers,
-        None,
-    );
-    let mut lines: Vec<_> = exported
-        .warnings
-        .iter()
-        .map(|line| format!("harmless: {line}"))
-        .collect();
+    let run =
+        MeteredRun::beside_output(storages, &args.output, report::SIDES, export.to.is_stdout());
+    let exported = run.work(|meter| export.run(&args.from, &filter, meter))?;
+    let judged = JudgedRun {
+        kind: RunKind::Backup,
+        ends: &ends,
+        workers: export.workers,
+        max_rate: None,
+    };
+    let limit = run.limit(Some(&exported.outcome.verdict), &judged);
+    let warnings = exported.warnings.iter();
+    let mut lines: Vec<_> = warnings.map(|line| format!("harmless: {line}")).collect();
     let new = if is_new { ", a new repository" } else { "" };
     let place = format!(
         "{}{new}, made of {}",
@@ -118,11 +108,12 @@ pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
         exported.from
     );
     let is_verbose = args.output.verbose;
+    let root = &exported.outcome.root;
     lines.extend(report::backup(root, &limit, is_verbose, &[], &place));
     if is_new && args.output.quiet {
         say_new(&export.to);
     }
-    progress.end(&lines, || {
+    run.end(&lines, || {
         let mut result = export_json(&exported, &limit);
         result["new_repository"] = is_new.into();
         result

@@ -1,17 +1,37 @@
-//! `fullbore find`.
+//! `fullbore find`: prints the backups of a repository that hold a path, and when the path changed.
 
-use crate::cli::values::any_bytes;
-use crate::{
-    cli::{
-        output::{is_terminal, printed},
-        select::SelectArgs,
-    },
-    command::find::Find,
+use super::{
+    find_paths::{InRange, PathSweep},
+    find_pattern::{FindPattern, check_pattern},
+};
+use crate::cli::{
+    output::{is_terminal, printed},
+    select::SelectArgs,
+    values::any_bytes,
 };
 use clap::{Args, ValueHint};
-use fullbore_format::{error::Result, text::arguments::pattern};
-use fullbore_storage::Storages;
-use std::ffi::OsString;
+use fullbore_crypt::only_adds;
+use fullbore_format::{
+    entry::EntryPath,
+    error::{Error, ErrorKind, Result},
+    layout::BACKUPS,
+    root::{EntryName, SourceInfo},
+    text::{self, arguments::pattern, source_text},
+};
+use fullbore_repository::{
+    archive::{Archive, object::Sealing},
+    open::{list_backups, pick, place, without_backup},
+    select::BackupFilter,
+};
+use fullbore_storage::{Objects, Storages};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    io::Write,
+    iter::Peekable,
+    sync::Arc,
+};
 
 /// `fullbore find`.
 #[derive(Debug, Args)]
@@ -36,22 +56,256 @@ pub(in crate::cli) struct FindArgs {
     quiet: bool,
 }
 
+/// A version as JSON.
+#[derive(Serialize)]
+struct FindLine<'a> {
+    path: EntryName,
+    source: &'a str,
+    kind: &'static str,
+    size: u64,
+    mtime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a EntryName>,
+    first: &'a str,
+    last: &'a str,
+    backups: u64,
+}
+
 pub(in crate::cli) fn run(args: FindArgs, storages: &Storages) -> Result<u8> {
-    let FindArgs {
-        repository,
-        select,
-        pattern,
-        json,
-        quiet,
-    } = args;
-    let filter = select.filter(&repository, true)?;
-    let find = Find {
-        storages: storages.clone(),
-        repository,
+    let filter = args.select.filter(&args.repository, true)?;
+    let find = FindBackups {
+        storages,
+        repository: &args.repository,
+        pattern: &args.pattern,
         filter,
-        pattern,
-        has_header: is_terminal() && !json && !quiet,
-        json,
+        has_header: is_terminal() && !args.json && !args.quiet,
+        is_json: args.json,
     };
     printed(|out| find.run(out))
+}
+
+/// A pattern, and the backups to search.
+struct FindBackups<'a> {
+    storages: &'a Storages,
+    repository: &'a OsStr,
+    pattern: &'a OsStr,
+    filter: BackupFilter,
+    /// Whether to print a line about the columns first.
+    has_header: bool,
+    is_json: bool,
+}
+
+impl FindBackups<'_> {
+    /// Prints the matches to `out`. Returns the exit code: 0; 4 if a root is damaged; 1 if a root
+    /// cannot be read for another reason. The output names that root.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for an invalid pattern; [`ErrorKind::NotFound`] without a match; errors
+    /// of the repository, of damaged pages and of `out`.
+    fn run(&self, out: &mut dyn Write) -> Result<u8> {
+        check_pattern(self.pattern)?;
+        let (_, backup) = place(self.repository)?;
+        let repository = &self
+            .storages
+            .repository_at(without_backup(self.repository))?;
+        let only = backup
+            .map(|backup| pick(repository, Some(backup), &self.filter))
+            .transpose()?;
+        let opened = self.open_sources(repository, only.as_deref(), out)?;
+        let (code, locked) = (opened.code, opened.locked);
+        let sources = opened.sources.into_iter();
+        let sources = sources
+            .map(|(name, archives)| self.source(repository, name, archives))
+            .collect::<Result<_>>()?;
+        let found = self.print_matches(sources, out)?;
+        if locked > 0 {
+            return Err(locked_error(repository, locked));
+        }
+        if code == 0 && !found {
+            let what = format!(
+                "could not find {:?} in any backup of {:?}",
+                self.pattern, self.repository
+            );
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        Ok(code)
+    }
+
+    fn source<'a>(
+        &self,
+        repository: &'a Arc<dyn Objects>,
+        name: String,
+        archives: Vec<Archive>,
+    ) -> Result<FindSource<'a>> {
+        let first = archives.first().map(|archive| &archive.root.source);
+        let pattern = FindPattern::new(self.pattern, first.unwrap_or(&SourceInfo::default()))?;
+        let ids = archives.iter().map(|archive| archive.root.id.clone());
+        Ok(FindSource {
+            name,
+            ids: ids.collect(),
+            found: PathSweep::new(repository, archives, pattern).peekable(),
+        })
+    }
+
+    /// Opens the selected backups by source, and prints those that cannot be opened.
+    fn open_sources(
+        &self,
+        repository: &Arc<dyn Objects>,
+        only: Option<&str>,
+        out: &mut dyn Write,
+    ) -> Result<OpenedSources> {
+        let mut opened = OpenedSources::default();
+        let mut is_any = self.filter.is_empty();
+        for (id, mut root) in list_backups(repository)? {
+            if only.is_some_and(|only| only != id) {
+                continue;
+            }
+            let is_listed = root.is_ok();
+            if root
+                .as_mut()
+                .is_ok_and(|root| !self.filter.selects_in(repository, root))
+            {
+                continue;
+            }
+            is_any = true;
+            match root.and_then(|_| Archive::open_backup(repository, &id)) {
+                Ok(archive) if is_locked(&archive) => opened.locked += 1,
+                Ok(archive) => opened
+                    .sources
+                    .entry(source_text(&archive.root.source))
+                    .or_default()
+                    .push(archive),
+                // Forgotten since it was listed.
+                Err(error) if is_listed && error.kind == ErrorKind::NotFound => {}
+                Err(error) => {
+                    opened.code = error.exit_code().max(opened.code);
+                    self.print_error(&id, &error, out)?;
+                }
+            }
+        }
+        if is_any {
+            Ok(opened)
+        } else {
+            Err(self.filter.none_selected(repository)?)
+        }
+    }
+
+    fn print_error(&self, id: &str, error: &Error, out: &mut dyn Write) -> Result<()> {
+        let error = error.line();
+        if self.is_json {
+            text::json(out, &serde_json::json!({"id": id, "error": error}))
+        } else {
+            text::line(out, &format!("{id}  {error}"))
+        }
+    }
+
+    /// Prints the matches of all sources. Returns whether there were any.
+    fn print_matches(&self, mut sources: Vec<FindSource<'_>>, out: &mut dyn Write) -> Result<bool> {
+        let with_some = sources
+            .iter_mut()
+            .filter_map(|source| source.found.peek().map(drop))
+            .take(2)
+            .count();
+        if self.has_header && with_some > 0 {
+            let of = if with_some > 1 { "  SOURCE" } else { "" };
+            let dates = format!(
+                "{:>15} {:<16}  {:<23}{:<27}",
+                "SIZE", "CHANGED", "FROM", "    TO"
+            );
+            text::line(out, &format!("{dates}  {:>4}  PATH{of}", "IN"))?;
+        }
+        for FindSource { name, ids, found } in sources {
+            for found in found {
+                let (path, versions) = found?;
+                for held in &versions {
+                    if self.is_json {
+                        text::json(out, &line(&name, &ids, &path, held))?
+                    } else {
+                        text::line(
+                            out,
+                            &plain((with_some > 1).then_some(&name), &ids, &path, held),
+                        )?
+                    }
+                }
+            }
+        }
+        Ok(with_some > 0)
+    }
+}
+
+/// The selected backups of a repository.
+#[derive(Default)]
+struct OpenedSources {
+    sources: BTreeMap<String, Vec<Archive>>,
+    /// The exit code for those that could not be opened.
+    code: u8,
+    /// How many have lists that the key does not open.
+    locked: u64,
+}
+
+/// The error of backups that may have the path, and whose lists the key does not open.
+fn locked_error(repository: &Arc<dyn Objects>, locked: u64) -> Error {
+    let sealed = repository.as_sealed();
+    let refused = sealed.and_then(|sealed| sealed.check_readable(BACKUPS).err());
+    let error = refused.unwrap_or_else(|| only_adds(&repository.describe(BACKUPS)));
+    let backups = text::counted(locked, "backup");
+    error.detail(format!("the lists of {backups} were not searched"))
+}
+
+/// Returns whether the pages of a backup are encrypted, and the key does not open them.
+fn is_locked(archive: &Archive) -> bool {
+    archive.store().sealing() == Sealing::Locked && archive.root.pages.is_empty()
+}
+
+/// A source: its name, the IDs of its backups, oldest first, and their matches.
+struct FindSource<'a> {
+    name: String,
+    ids: Vec<String>,
+    found: Peekable<PathSweep<'a>>,
+}
+
+fn line<'a>(
+    source: &'a str,
+    ids: &'a [String],
+    path: &EntryPath,
+    (version, run): &'a InRange,
+) -> FindLine<'a> {
+    FindLine {
+        path: EntryName(path.clone()),
+        source,
+        kind: version.kind,
+        size: version.size,
+        mtime: text::rfc3339(version.mtime),
+        digest: version.digest.map(|digest| digest.to_string()),
+        target: version.target.as_ref(),
+        first: &ids[*run.start()],
+        last: &ids[*run.end()],
+        backups: run.clone().count() as u64,
+    }
+}
+
+fn plain(
+    source: Option<&String>,
+    ids: &[String],
+    path: &EntryPath,
+    (version, run): &InRange,
+) -> String {
+    let first = run.start();
+    let last = run.end();
+    let backups = run.clone().count();
+    let size = text::count(version.size);
+    let time = text::local_minute(version.mtime);
+    let source = source.map_or(String::new(), |source| format!("  of {source}"));
+    let until = if first == last {
+        format!("{:>27}", "")
+    } else {
+        format!(" to {}", ids[*last])
+    };
+    let first = &ids[*first];
+    format!(
+        "{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}",
+        text::name(path)
+    )
 }

@@ -2,11 +2,12 @@
 
 use super::prune::WalKeepArgs;
 use crate::{
+    cli::verbs::{forget_backups::Forget, unforget::unforget},
     cli::{
+        options::rare,
         output::{aside, is_terminal, told, told_unless},
         select::{no_filter, wanted},
     },
-    command::{forget::Forget, unforget::Unforget},
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -29,6 +30,7 @@ use std::{
                   `fullbore prune` or --prune frees the space of forgotten backups.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 done but damaged backups were skipped"
 )]
+#[command(mut_args(rare(&["keep_wal"])))]
 pub(in crate::cli) struct ForgetArgs {
     /// A repository, with @BACKUP to forget this backup
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
@@ -41,15 +43,15 @@ pub(in crate::cli) struct ForgetArgs {
     #[command(flatten)]
     keep: Keep,
     /// Backups among which each rule counts
-    #[arg(long, value_enum, default_value_t = Group::Source)]
+    #[arg(long, value_enum, default_value_t = Group::Source, hide_short_help = true)]
     group_by: Group,
     /// List this forgotten backup again (repeatable)
     ///
     /// This is possible until `fullbore prune` has freed its data.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["ids", "Keep", "prune", "dry_run"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["ids", "Keep", "prune", "dry_run"], hide_short_help = true)]
     undo: Vec<String>,
     /// Also forget the last backup of a source, without asking
-    #[arg(long, short)]
+    #[arg(long, short, hide_short_help = true)]
     yes: bool,
     /// Free the space at once, as `fullbore prune` does
     #[arg(long)]
@@ -73,7 +75,7 @@ struct Keep {
     #[arg(long, value_name = "N")]
     keep_last: Option<u32>,
     /// Keep the newest backup of each of the last N hours that have one
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     keep_hourly: Option<u32>,
     /// Keep the newest backup of each of the last N days that have one
     #[arg(long, value_name = "N")]
@@ -85,7 +87,7 @@ struct Keep {
     #[arg(long, value_name = "N")]
     keep_monthly: Option<u32>,
     /// Keep the newest backup of each of the last N years that have one
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     keep_yearly: Option<u32>,
     /// Keep backups that are at most this much older than the newest
     ///
@@ -93,7 +95,7 @@ struct Keep {
     #[arg(long, value_name = "DURATION", value_parser = span)]
     keep_within: Option<Span>,
     /// Keep backups with this tag (repeatable)
-    #[arg(long, value_name = "TAG", value_parser = wanted)]
+    #[arg(long, value_name = "TAG", value_parser = wanted, hide_short_help = true)]
     keep_tag: Vec<retention::TagRule>,
 }
 
@@ -176,13 +178,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
 /// Lists forgotten backups again.
 fn undo(mut args: ForgetArgs, storages: &Storages) -> Result<u8> {
     args.undo.append(&mut args.ids);
-    let unforget = Unforget {
-        storages: storages.clone(),
-        repository: args.repository,
-        ids: args.undo,
-        json: args.json,
-    };
-    told(|out| unforget.run(out).map(|()| 0))
+    told(|out| unforget(storages, &args.repository, &args.undo, args.json, out).map(|()| 0))
 }
 
 /// Asks whether sources may lose their last backup.

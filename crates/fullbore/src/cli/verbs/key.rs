@@ -1,12 +1,15 @@
 //! Arguments of `fullbore key`.
 
-use crate::cli::values::any_bytes;
-use crate::cli::{options::EXIT_CODES, output::told, values::destination};
-use crate::command::key::{Agreement, KeyChange, KeyCommand, NewRecipient};
+use super::key_change::{Agreement, NewRecipient, RepositoryKeys};
+use crate::cli::{
+    options::EXIT_CODES,
+    output::told,
+    values::{any_bytes, destination},
+};
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_crypt::{Access, KeyOptions};
 use fullbore_format::error::{Error, Result};
-use fullbore_storage::Storages;
+use fullbore_storage::{Location, Storages};
 use std::{
     ffi::OsString,
     io::{IsTerminal, Write, stderr, stdin},
@@ -34,14 +37,14 @@ enum KeyVerb {
     /// List the keys of a repository
     List {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         #[arg(from_global)]
         json: bool,
     },
     /// Add a key that reads and writes
     Add {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
@@ -57,7 +60,7 @@ enum KeyVerb {
     /// Add a key with which a host adds backups, but cannot read any
     Put {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
@@ -70,7 +73,7 @@ enum KeyVerb {
     /// Remove a key
     Remove {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         /// The name of the key
         #[arg(long, value_name = "NAME")]
         name: String,
@@ -87,7 +90,7 @@ enum KeyVerb {
     /// --key and the copy adds them again.
     Restore {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         /// The name of the new key
         #[arg(long, value_name = "NAME", default_value = "owner")]
         name: String,
@@ -103,7 +106,7 @@ enum KeyVerb {
     /// Seal later backups with a new key
     Rotate {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         /// Agree to keys that this user has not seen before
         #[arg(long)]
         yes: bool,
@@ -111,7 +114,7 @@ enum KeyVerb {
     /// Trust a backup that was sealed with a removed or old key
     Accept {
         #[command(flatten)]
-        at: KeyRepository,
+        place: KeyRepository,
         /// The id of the backup
         #[arg(value_name = "BACKUP")]
         backup: String,
@@ -130,62 +133,71 @@ fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> New
 }
 
 pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {
-    let (at, change) = match args.verb {
-        KeyVerb::List { at, json } => (at, KeyChange::List { json }),
-        KeyVerb::Add {
-            at,
-            name,
-            recipient,
-            new_passphrase_file,
-        } => {
-            let change = KeyChange::Add {
+    told(|out| args.verb.run(storages, out).map(|()| 0))
+}
+
+impl KeyVerb {
+    /// Carries out the change, and prints what was done.
+    ///
+    /// # Errors
+    /// As the functions of [`keys`](fullbore_storage::keys).
+    fn run(self, storages: &Storages, out: &mut dyn Write) -> Result<()> {
+        match self {
+            Self::List { place, json } => place.keys(storages)?.list(json, out),
+            Self::Add {
+                place,
                 name,
-                recipient: new_recipient(recipient, new_passphrase_file),
-                access: Access::Read,
-            };
-            (at, change)
-        }
-        KeyVerb::Put {
-            at,
-            name,
-            recipient,
-        } => {
-            let change = KeyChange::Add {
+                recipient,
+                new_passphrase_file,
+            } => {
+                let recipient = new_recipient(recipient, new_passphrase_file);
+                place
+                    .keys(storages)?
+                    .add(&name, (&recipient, Access::Read), out)
+            }
+            Self::Put {
+                place,
                 name,
-                recipient: NewRecipient::Named(recipient),
-                access: Access::Put,
-            };
-            (at, change)
+                recipient,
+            } => {
+                let recipient = NewRecipient::Named(recipient);
+                place
+                    .keys(storages)?
+                    .add(&name, (&recipient, Access::Put), out)
+            }
+            Self::Remove { place, name, put } => {
+                let access = put.then_some(Access::Put);
+                place.keys(storages)?.remove(&name, access, out)
+            }
+            Self::Restore {
+                place,
+                name,
+                recipient,
+                new_passphrase_file,
+            } => {
+                let recipient = new_recipient(recipient, new_passphrase_file);
+                place.keys(storages)?.restore(&name, &recipient, out)
+            }
+            Self::Rotate { place, yes } => {
+                let agreement = match yes {
+                    true => Agreement::Given,
+                    false if stdin().is_terminal() => Agreement::Asked(asked),
+                    false => Agreement::Impossible,
+                };
+                place.keys(storages)?.rotate(agreement, out)
+            }
+            Self::Accept { place, backup } => place.keys(storages)?.accept(&backup, out),
         }
-        KeyVerb::Remove { at, name, put } => {
-            let access = put.then_some(Access::Put);
-            (at, KeyChange::Remove { name, access })
-        }
-        KeyVerb::Restore {
-            at,
-            name,
-            recipient,
-            new_passphrase_file,
-        } => {
-            let recipient = new_recipient(recipient, new_passphrase_file);
-            (at, KeyChange::Restore { name, recipient })
-        }
-        KeyVerb::Rotate { at, yes } => {
-            let agreement = match yes {
-                true => Agreement::Given,
-                false if stdin().is_terminal() => Agreement::Asked(asked),
-                false => Agreement::Impossible,
-            };
-            (at, KeyChange::Rotate { agreement })
-        }
-        KeyVerb::Accept { at, backup } => (at, KeyChange::Accept { backup }),
-    };
-    let command = KeyCommand {
-        storages: storages.clone(),
-        repository: at.repository,
-        change,
-    };
-    told(|out| command.run(out).map(|()| 0))
+    }
+}
+
+impl KeyRepository {
+    fn keys<'a>(&self, storages: &'a Storages) -> Result<RepositoryKeys<'a>> {
+        Ok(RepositoryKeys {
+            storages,
+            location: Location::parse(&self.repository)?,
+        })
+    }
 }
 
 /// Asks a person on the terminal.

@@ -1,12 +1,12 @@
 //! `fullbore list`.
 
 use crate::{
+    cli::verbs::listing::{EntryForm, List},
     cli::{
         options::selected,
         output::{aside, printed, terminal_columns},
         select::SelectArgs,
     },
-    command::list::{EntryForm, List},
 };
 use clap::Args;
 use fullbore_format::error::Result;

@@ -1,12 +1,13 @@
 //! `fullbore man`.
 
-use crate::cli::{help, manual, output::printed};
+use crate::cli::{manual, output::printed};
+use clap::Command;
 use fullbore_format::error::{Error, Result};
 use std::path::Path;
 
 /// Prints the manual page, or writes the pages of all commands to a directory.
-pub(in crate::cli) fn run(to: Option<&Path>) -> Result<u8> {
-    let mut command = help::program().disable_help_subcommand(true);
+pub(in crate::cli) fn run(program: Command, to: Option<&Path>) -> Result<u8> {
+    let mut command = program.disable_help_subcommand(true);
     command.build();
     let failed = |e| Error::io("could not write the manual", e);
     let Some(dir) = to else {

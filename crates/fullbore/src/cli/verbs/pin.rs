@@ -1,13 +1,12 @@
-//! `fullbore pin` and `fullbore unpin`.
+//! `fullbore pin` and `fullbore unpin`: protect a backup from `forget`.
 
-use crate::{
-    cli::{options::EXIT_CODES, output::told, select::no_filter},
-    command::tag::Pin,
-};
+use crate::cli::{options::EXIT_CODES, output::told, select::no_filter};
 use clap::Args;
-use fullbore_format::error::Result;
+use fullbore_format::{error::Result, text};
+use fullbore_repository::{annotations::Annotations, open::locate};
 use fullbore_storage::Storages;
-use std::ffi::OsString;
+use serde_json::json;
+use std::{ffi::OsString, io::Write};
 
 /// `fullbore pin` and `fullbore unpin`.
 #[derive(Debug, Args)]
@@ -22,14 +21,30 @@ pub(in crate::cli) struct PinArgs {
     json: bool,
 }
 
-pub(in crate::cli) fn run(args: PinArgs, storages: &Storages, pinned: bool) -> Result<u8> {
-    let filter = no_filter(&args.from, true);
-    let pin = Pin {
-        storages: storages.clone(),
-        from: args.from,
-        filter,
-        pinned,
-        json: args.json,
-    };
-    told(|out| pin.run(out).map(|()| 0))
+pub(in crate::cli) fn run(args: PinArgs, storages: &Storages, is_pinned: bool) -> Result<u8> {
+    told(|out| args.print(storages, is_pinned, out).map(|()| 0))
+}
+
+impl PinArgs {
+    /// Pins or unpins the backup.
+    ///
+    /// # Errors
+    /// Those of finding the backup; errors of the system.
+    fn print(&self, storages: &Storages, is_pinned: bool, out: &mut dyn Write) -> Result<()> {
+        let (objects, id) = locate(storages, &self.from, &no_filter(&self.from, true))?;
+        let notes = Annotations {
+            pinned: is_pinned,
+            ..Annotations::read(&*objects, &id)?
+        };
+        notes.write(&*objects, &id)?;
+        if self.json {
+            return text::json(out, &json!({ "id": id, "pinned": is_pinned }));
+        }
+        let fate = if is_pinned {
+            "pinned: it is never forgotten"
+        } else {
+            "no longer pinned"
+        };
+        text::line(out, &format!("{id}  {fate}"))
+    }
 }

@@ -1,8 +1,8 @@
 //! `fullbore prune`.
 
 use crate::{
+    cli::verbs::prune_report::Prune,
     cli::{output::told_unless, values::days},
-    command::prune::Prune,
 };
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;

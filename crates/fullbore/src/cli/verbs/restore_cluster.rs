@@ -20,49 +20,49 @@ pub(in crate::cli) struct ClusterArgs {
     /// Restore a tablespace elsewhere (repeatable)
     ///
     /// OLD is the location, the name or the oid of the tablespace.
-    #[arg(long, value_name = "OLD=NEW", value_parser = clap::builder::OsStringValueParser::new().try_map(moved))]
+    #[arg(long, value_name = "OLD=NEW", value_parser = clap::builder::OsStringValueParser::new().try_map(moved), hide_short_help = true)]
     tablespace: Vec<(Vec<u8>, PathBuf)>,
     /// Restore all other tablespaces into this directory
     ///
     /// Each is restored below its name, or below its oid if the backup was made with --offline.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, hide_short_help = true)]
     tablespaces_under: Option<PathBuf>,
     /// Put the WAL into this directory, and link pg_wal to it
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, hide_short_help = true)]
     waldir: Option<PathBuf>,
     /// Restore only this database, postgres and the templates (repeatable)
     ///
     /// The other databases have to be dropped after the start.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     database: Vec<String>,
     /// How the server recovers: none, point or standby
     ///
     /// none recovers to the end of the WAL in the backup. point recovers to a target, or to the end
     /// of the archive. standby recovers endlessly. The default is point if a target, a timeline or
     /// --restore-command is given, and none otherwise.
-    #[arg(long, value_parser = one_of(&RECOVERIES), value_name = "HOW", hide_possible_values = true)]
+    #[arg(long, value_parser = one_of(&RECOVERIES), value_name = "HOW", hide_possible_values = true, hide_short_help = true)]
     recovery: Option<Mode>,
     #[command(flatten)]
     target: TargetArgs,
     /// Recover on this timeline: current, latest or a number
-    #[arg(long, value_name = "TIMELINE")]
+    #[arg(long, value_name = "TIMELINE", hide_short_help = true)]
     target_timeline: Option<String>,
     /// Stop right before the target
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     target_exclusive: bool,
     /// At the target: pause, promote or shutdown
-    #[arg(long, value_parser = one_of(&TARGET_ACTIONS), value_name = "ACTION", hide_possible_values = true)]
+    #[arg(long, value_parser = one_of(&TARGET_ACTIONS), value_name = "ACTION", hide_possible_values = true, hide_short_help = true)]
     target_action: Option<TargetAction>,
     /// The command with which the server fetches WAL
     ///
     /// The default is that of the configuration in the backup. Without a target, the server
     /// recovers to the end of the archive.
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", hide_short_help = true)]
     restore_command: Option<String>,
     /// Add this setting to postgresql.auto.conf (repeatable)
     ///
     /// The value is given as it is, without quotes around it.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting, hide_short_help = true)]
     set: Vec<(String, String)>,
 }
 

@@ -2,11 +2,12 @@
 
 use crate::cli::{
     limit::RunLimit,
+    output::aside,
     report::{damage_json, store},
 };
-use fullbore_engine::restore::{Summary, delta::DeltaChanges};
+use fullbore_engine::restore::{DeltaChanges, Summary};
 use fullbore_format::{
-    error::quoted,
+    error::{Error, quoted},
     root::EntryName,
     text::size::{bytes, count, counted, rate, seconds},
 };
@@ -163,6 +164,14 @@ fn changes(changes: &DeltaChanges) -> String {
 fn changes_json(changes: &DeltaChanges) -> serde_json::Value {
     json!({"same": changes.same, "changed": changes.changed, "removed": changes.removed,
         "written_bytes": changes.written_bytes})
+}
+
+/// Says that a restore would be refused.
+pub(super) fn say_refusal(error: &Error) {
+    aside(format_args!(
+        "note: the restore itself would fail: {}",
+        error.line()
+    ));
 }
 
 #[cfg(test)]

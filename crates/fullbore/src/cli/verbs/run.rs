@@ -2,15 +2,16 @@
 
 use super::run_report::{ProfileRun, RunStep};
 use crate::{
+    cli::newest::newest_backups,
     cli::{
         child::{self, ChildEnd},
+        command_words::CommandWords,
         metrics_file::{MetricsFile, metrics_path},
         options::OutputArgs,
         output::{aside, told},
         profile::{self, HookCommand, NamedProfile},
         report,
     },
-    command::newest::newest_backups,
 };
 use clap::{Args, ValueHint};
 use fullbore_format::{
@@ -18,13 +19,7 @@ use fullbore_format::{
     text,
 };
 use fullbore_storage::Storages;
-use std::{
-    env,
-    ffi::{OsStr, OsString},
-    path::PathBuf,
-    process,
-    time::Instant,
-};
+use std::{env, path::PathBuf, process, time::Instant};
 
 /// `fullbore run`.
 #[derive(Debug, Args)]
@@ -49,8 +44,8 @@ pub(in crate::cli) struct RunProfileArgs {
 
 /// The share of the data that is verified each time.
 const USUAL_SHARE: [&str; 2] = ["--sample", "5%"];
-/// Options that say how much is verified.
-const SHARES: [&str; 4] = ["--for", "--sample", "--data", "--against"];
+/// Options that say how much is verified, by their clap ids.
+const SHARES: [&str; 4] = ["time", "sample", "data", "against"];
 
 /// Runs the profile. The exit code is that of the worst step.
 pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u8> {
@@ -60,15 +55,14 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
         .map(|path| MetricsFile::new(path, Some(&profile.name)))
         .transpose()?;
     profile.check_hooks()?;
-    let program = profile::program();
-    let mut commands = Vec::new();
-    for step in profile.steps() {
-        commands.push((step, step_words(profile, &program, step)?));
-    }
+    let steps = profile.steps().into_iter();
+    let commands: Vec<_> = steps
+        .map(|step| (step, step_words(profile, step)))
+        .collect();
     let night = ProfileNight {
         profile,
         output: &args.output,
-        variables: NamedProfile::used_variables(&program),
+        variables: profile.used_variables(),
     };
     let mut run = ProfileRun::new(&profile.name);
     night.all(&mut run, &commands);
@@ -77,8 +71,8 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
     if let Some(metrics) = metrics {
         let newest = commands
             .iter()
-            .find_map(|(_, words)| destination_of(words))
-            .map(|to| newest_backups(storages, &to, profile.own_source().as_ref()));
+            .find_map(|(_, words)| words.value("to"))
+            .map(|to| newest_backups(storages, to, profile.own_source().as_ref()));
         let newest = newest.and_then(|found| found.inspect_err(warn).ok());
         metrics.write(&run.numbers(newest));
     }
@@ -96,44 +90,23 @@ pub(super) fn named_profile() -> Result<&'static NamedProfile> {
     })
 }
 
-/// The words of a step, as it is run.
-///
-/// # Errors
-/// As [`NamedProfile::words_of`].
-pub(super) fn step_words(
-    profile: &NamedProfile,
-    program: &clap::Command,
-    step: &str,
-) -> Result<Vec<OsString>> {
-    let mut words = match step {
-        "backup" => profile.words_of(program, &["backup", "--no-create"]),
-        "verify" if !says_share(profile, program)? => {
-            profile.words_of(program, &["verify", USUAL_SHARE[0], USUAL_SHARE[1]])
+/// Returns the words of a step, as it is run.
+pub(super) fn step_words(profile: &NamedProfile, step: &str) -> CommandWords<'static> {
+    let words = match step {
+        "backup" => profile.words_of(&["backup", "--no-create"]),
+        "verify" if !says_share(profile) => {
+            profile.words_of(&["verify", USUAL_SHARE[0], USUAL_SHARE[1]])
         }
-        step => profile.words_of(program, &[step]),
+        step => profile.words_of(&[step]),
     };
     // The numbers are those of the whole run.
-    words.retain(|word| !is_option(word, "--metrics"));
-    Ok(words)
+    words.without("metrics")
 }
 
-fn says_share(profile: &NamedProfile, program: &clap::Command) -> Result<bool> {
-    let words = profile.words_of(program, &["verify"]);
-    let is_share = |word: &OsString| SHARES.iter().any(|share| is_option(word, share));
-    Ok(words.iter().any(is_share))
-}
-
-fn is_option(word: &OsStr, name: &str) -> bool {
-    let word = word.to_string_lossy();
-    word.split('=').next() == Some(name)
-}
-
-/// The destination of a backup with these words.
-pub(super) fn destination_of(words: &[OsString]) -> Option<OsString> {
-    let mut values = words
-        .iter()
-        .filter_map(|word| word.to_str()?.strip_prefix("--to="));
-    values.next().map(OsString::from)
+/// Returns whether the profile says how much is verified.
+fn says_share(profile: &NamedProfile) -> bool {
+    let words = profile.words_of(&["verify"]);
+    SHARES.iter().any(|share| words.has(share))
 }
 
 fn warn(error: &Error) {
@@ -149,7 +122,7 @@ struct ProfileNight<'a> {
 }
 
 impl ProfileNight<'_> {
-    fn all(&self, run: &mut ProfileRun, commands: &[(&str, Vec<OsString>)]) {
+    fn all(&self, run: &mut ProfileRun, commands: &[(&str, CommandWords<'_>)]) {
         if self.hook(run, "before") {
             self.steps(run, commands);
         }
@@ -157,7 +130,7 @@ impl ProfileNight<'_> {
         self.hook(run, "after");
     }
 
-    fn steps(&self, run: &mut ProfileRun, commands: &[(&str, Vec<OsString>)]) {
+    fn steps(&self, run: &mut ProfileRun, commands: &[(&str, CommandWords<'_>)]) {
         for (step, words) in commands {
             if child::is_interrupted() {
                 run.fail("interrupted".to_owned());
@@ -174,13 +147,14 @@ impl ProfileNight<'_> {
         }
     }
 
-    fn step(&self, name: &str, words: &[OsString]) -> RunStep {
+    fn step(&self, name: &str, words: &CommandWords<'_>) -> RunStep {
         let begun = Instant::now();
         let mut command = process::Command::new(program_file());
-        command.args(&words[1..]).arg("--json");
-        if matches!(name, "backup" | "verify") && !words.iter().any(|word| word == "--quiet") {
-            command.arg("--quiet"); // no progress
+        let mut added = vec!["--json".into()];
+        if matches!(name, "backup" | "verify") && !words.has("quiet") {
+            added.push("--quiet".into()); // no progress
         }
+        command.args(words.clone().into_words_with(&added));
         self.variables.iter().for_each(|name| {
             command.env_remove(name);
         });

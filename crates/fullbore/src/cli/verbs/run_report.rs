@@ -1,8 +1,8 @@
 //! What a run of a profile has done, for people, hooks and programs.
 
 use crate::{
+    cli::newest::NewestBackups,
     cli::{child::ChildEnd, metrics_file::RunNumbers},
-    command::newest::NewestBackups,
 };
 use fullbore_format::text::size::{bytes, counted, seconds};
 use fullbore_platform as platform;

@@ -1,9 +1,7 @@
 //! `fullbore serve`.
 
-use crate::{
-    cli::values::rate,
-    command::serve::{AllowedAccess, Serve},
-};
+use super::{allowed_access::AllowedAccess, serve_session::Serve};
+use crate::cli::values::rate;
 use clap::{ArgGroup, Args};
 use fullbore_format::error::Result;
 use fullbore_storage::{AppendRules, Storages, check_host_name, wire::TlsClients};
@@ -71,7 +69,6 @@ pub(in crate::cli) fn run(args: ServeArgs, storages: &Storages) -> Result<u8> {
             max_per_day: args.max_per_day,
             ..AppendRules::default()
         },
-        ..Serve::default()
     };
     match args.listen {
         Some(address) => {

@@ -1,13 +1,20 @@
-//! `fullbore show`.
+//! `fullbore show`: prints the facts of one backup, without its entries.
 
-use crate::{
-    cli::{options::EXIT_CODES, output::printed, select::SelectArgs},
-    command::show::Show,
-};
+use crate::cli::{options::EXIT_CODES, output::printed, select::SelectArgs};
 use clap::Args;
-use fullbore_format::error::Result;
+use fullbore_engine::verify::stream::{self, InspectedInput, look};
+use fullbore_format::text::{local_time::local_second, source_text};
+use fullbore_format::{
+    error::Result,
+    root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
+    sizes, text,
+};
+use fullbore_repository::{
+    annotations::Annotations, open::place, roots::put_key_of, select::BackupFilter,
+};
 use fullbore_storage::Storages;
-use std::ffi::OsString;
+use serde::Serialize;
+use std::{ffi::OsString, io::Write};
 
 /// `fullbore show`.
 #[derive(Debug, Args)]
@@ -26,12 +33,332 @@ pub(in crate::cli) struct ShowArgs {
 }
 
 pub(in crate::cli) fn run(args: ShowArgs, storages: &Storages) -> Result<u8> {
-    let filter = args.select.filter(&args.from, true)?;
-    let show = Show {
-        storages: storages.clone(),
-        from: args.from,
-        filter,
-        json: args.json,
+    let filter = args.select.clone().filter(&args.from, true)?;
+    printed(|out| print_facts(storages, &args, &filter, out).map(|()| 0))
+}
+
+/// Prints the facts to `out`.
+///
+/// # Errors
+/// Those of opening the backup, and of `out`.
+fn print_facts(
+    storages: &Storages,
+    args: &ShowArgs,
+    filter: &BackupFilter,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (root, objects) = match look(storages, &args.from, filter)? {
+        InspectedInput::Stream(input) => (stream::root(input)?, None),
+        InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
+        InspectedInput::Backup(archive) => {
+            let objects = place(&args.from).and_then(|(location, _)| storages.objects(&location));
+            (archive.root, objects.ok())
+        }
     };
-    printed(|out| show.run(out).map(|()| 0))
+    let notes = objects
+        .as_ref()
+        .and_then(|objects| Annotations::read(&**objects, &root.id).ok());
+    let put_key = objects.and_then(|objects| put_key_of(&*objects, &root.id));
+    let pinned = notes.as_ref().is_some_and(|notes| notes.pinned);
+    if args.json {
+        return text::json(
+            out,
+            &Shown {
+                root: &root,
+                pinned,
+                put_key,
+            },
+        );
+    }
+    let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
+    let keyless = notes.and_then(|notes| notes.keyless_line());
+    let keyless = keyless.map(|line| ("without key", line));
+    let put_key = put_key.map(|name| ("put key", name));
+    let facts = fact_lines(&root).into_iter();
+    for (name, value) in facts.chain(put_key).chain(pin).chain(keyless) {
+        text::line(out, &format!("{name:<13} {value}"))?;
+    }
+    print_segments(&root, out)?;
+    print_not_captured(&root, out)
+}
+
+/// A root and its annotations.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    root: &'a Root,
+    pinned: bool,
+    /// The put key that made the backup.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    put_key: Option<String>,
+}
+
+/// Formats a tag.
+pub(super) fn tag(key: &str, value: &str) -> String {
+    match value {
+        "" => text::name(key.as_bytes()),
+        _ => text::name(format!("{key}={value}").as_bytes()),
+    }
+}
+
+fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
+    let left_out = root
+        .left_out
+        .iter()
+        .map(|option| ("left out by", text::name(option.as_bytes())));
+    let tags = root
+        .tags
+        .iter()
+        .map(|(key, value)| ("tag", tag(key, value)));
+    let writer = format!(
+        "{}, format {}",
+        text::name(root.tool.as_bytes()),
+        root.format
+    );
+    let mut facts = vec![
+        ("backup", root.id.clone()),
+        ("source", source_text(&root.source)),
+        ("started", local_second(&root.time)),
+        ("finished", local_second(&root.finished)),
+        ("written by", writer),
+    ];
+    facts.extend(option_lines(root));
+    facts.extend(total_lines(root));
+    facts.extend(root.bases.iter().map(|base| ("base", base.clone())));
+    facts.extend(reference_lines(root));
+    facts.extend(root.postgres.iter().flat_map(cluster));
+    if !root.run.limit.is_empty() {
+        let limit = text::name(root.run.limit.as_bytes());
+        facts.push(("limit", format!("{limit}, {:.1} seconds", root.run.seconds)));
+    }
+    facts.extend(left_out.chain(tags));
+    facts
+}
+
+fn option_lines(root: &Root) -> [(&'static str, String); 3] {
+    let options = &root.options;
+    let levels = text::levels(&root.run.levels);
+    let used = levels.map_or_else(String::new, |levels| format!(", {levels}"));
+    let frames = format!(
+        "{} plain bytes, blocks of {}",
+        text::binary_bytes(options.frame_bytes),
+        text::binary_bytes(options.block_bytes)
+    );
+    [
+        (
+            "codec",
+            format!("{}, level {}{used}", options.codec, options.level),
+        ),
+        ("frames", frames),
+        ("digest", format!("{:?}", options.digest).to_lowercase()),
+    ]
+}
+
+fn total_lines(root: &Root) -> [(&'static str, String); 6] {
+    let totals = &root.totals;
+    // A backup with bases stores only new data, so that a ratio would mislead.
+    let ratio = if root.bases.is_empty() {
+        let ratio = totals.bytes as f64 / totals.stored_bytes.max(1) as f64;
+        format!(", ratio {ratio:.2}")
+    } else {
+        String::new()
+    };
+    let stored = format!(
+        "{} in {}{ratio}",
+        text::bytes(totals.stored_bytes),
+        text::counted(root.segments.len() as u64, "segment")
+    );
+    [
+        ("entries", text::count(totals.entries)),
+        ("files", text::count(totals.files)),
+        ("directories", text::count(totals.directories)),
+        ("content", text::bytes(totals.bytes)),
+        ("stored", stored),
+        ("pages", text::count(root.pages.len() as u64)),
+    ]
+}
+
+/// Describes the references to each other backup, and the storage kept for them.
+fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
+    let sum = |backup: Option<&str>| {
+        let live = root
+            .liveness
+            .iter()
+            .filter(|live| backup.is_none_or(|backup| live.backup == backup));
+        let all = |live: &Live| {
+            if live.data_bytes > 0 {
+                live.data_bytes
+            } else {
+                live.of_bytes
+            }
+        };
+        live.fold((0, 0, 0), |(used, of, segments): (u64, u64, u64), live| {
+            (
+                used.saturating_add(live.bytes),
+                of.saturating_add(all(live).max(live.bytes)),
+                segments + 1,
+            )
+        })
+    };
+    let line = |backup: &str| {
+        let (live, all, segments) = sum(Some(backup));
+        let pages = root
+            .pages
+            .iter()
+            .filter(|page| page.backup == backup)
+            .count() as u64;
+        let live = text::bytes(live);
+        let all = text::bytes(all);
+        let segments = text::counted(segments, "segment");
+        let pages = text::counted(pages, "page");
+        (
+            "refers to",
+            format!("{backup}: {live} of {all} in {segments}, and {pages}"),
+        )
+    };
+    let others = root.referenced_backups();
+    if others.is_empty() {
+        return Vec::new();
+    }
+    let kept = text::counted(root.totals.kept, "file");
+    let kept_bytes = text::bytes(root.totals.kept_bytes);
+    let (live, all, _) = sum(None);
+    let times = all as f64 / (live as f64).max(1.0);
+    let mut facts = vec![(
+        "unchanged",
+        format!("{kept}, {kept_bytes} of content were not stored again"),
+    )];
+    facts.extend(others.into_iter().map(line));
+    let live = text::bytes(live);
+    let all = text::bytes(all);
+    facts.push((
+        "amplification",
+        format!("{times:.2}: {all} of segments are kept for {live} of referred data"),
+    ));
+    facts
+}
+
+fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
+    let state = match (cluster.online, cluster.standby) {
+        (false, _) => "shut down",
+        (true, false) => "primary",
+        (true, true) => "standby",
+    };
+    let sums = if cluster.checksums { "with" } else { "without" };
+    let mut facts = vec![
+        (
+            "PostgreSQL",
+            format!(
+                "{}, {state}, {sums} page checksums",
+                text::name(cluster.version.as_bytes())
+            ),
+        ),
+        (
+            "system",
+            format!(
+                "{}, timeline {}",
+                text::name(cluster.system_identifier.as_bytes()),
+                cluster.timeline
+            ),
+        ),
+    ];
+    if cluster.online {
+        let start = &cluster.start_lsn;
+        let stop = &cluster.stop_lsn;
+        let segments = cluster.wal_segments.join(" to ");
+        let wal = format!("from {start} to {stop}, {}: {segments}", cluster.wal);
+        facts.push(("WAL", text::name(wal.as_bytes())));
+    }
+    let space = |space: &Tablespace| {
+        (
+            "tablespace",
+            format!(
+                "{} {} at {}",
+                space.oid,
+                text::name(&space.name.0),
+                text::name(&space.location.0)
+            ),
+        )
+    };
+    facts.extend(
+        cluster
+            .configuration
+            .iter()
+            .map(|path| ("not included", text::name(&path.0))),
+    );
+    facts.extend(
+        cluster
+            .unlisted
+            .iter()
+            .map(|path| ("not listed", text::name(&path.0))),
+    );
+    facts.extend(cluster.tablespaces.iter().map(space));
+    facts.extend(
+        cluster
+            .tablespaces_meanwhile
+            .iter()
+            .map(space)
+            .map(|(_, space)| ("created later", space)),
+    );
+    facts.extend(cluster.databases.iter().map(|database| {
+        (
+            "database",
+            format!("{} {}", database.oid, text::name(&database.name.0)),
+        )
+    }));
+    facts
+}
+
+fn print_segments(root: &Root, out: &mut dyn Write) -> Result<()> {
+    text::line(out, "")?;
+    for segment in &root.segments {
+        let (bytes, plain) = (text::bytes(segment.bytes), text::bytes(segment.plain_bytes));
+        let name = format!("s{:02}-{:06}", segment.stream, segment.number);
+        text::line(
+            out,
+            &format!(
+                "segment {name}  {bytes:>10} from {plain:>10} in {} frames",
+                segment.frames
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
+    let totals = &root.totals;
+    let all = sizes::sum([
+        totals.unreadable,
+        totals.vanished,
+        totals.changed,
+        totals.bad_pages,
+    ]);
+    let counts = [
+        ("unreadable", totals.unreadable),
+        ("vanished", totals.vanished),
+        ("changed", totals.changed),
+        ("with wrong page checksums", totals.bad_pages),
+    ];
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(what, n)| format!("{} {what}", text::count(*n)))
+        .collect();
+    text::line(
+        out,
+        &format!("\nnot captured as they were: {}", counts.join(", ")),
+    )?;
+    for entry in &root.not_captured {
+        text::line(
+            out,
+            &format!(
+                "  {}: {}",
+                text::name(&entry.path.0),
+                text::name(entry.reason.as_bytes())
+            ),
+        )?;
+    }
+    if all as usize > root.not_captured.len() && root.not_captured.len() >= MAX_NOT_CAPTURED {
+        text::line(out, "  `fullbore list` shows all of them")?;
+    }
+    Ok(())
 }

@@ -1,13 +1,32 @@
-//! `fullbore stats`.
+//! `fullbore stats`: prints how many backups a repository holds, and what they take.
 
-use crate::{
-    cli::{options::EXIT_CODES, output::printed},
-    command::stats::Stats,
-};
+use crate::cli::{options::EXIT_CODES, output::printed};
 use clap::{Args, ValueHint};
-use fullbore_format::error::Result;
+use fullbore_engine::{drill::record::DrillRecord, wal::system_reports};
+use fullbore_format::{
+    error::Result,
+    page::SegmentId,
+    root::{PART_BYTES, Root},
+    text::{
+        self,
+        local_time::{local_second, local_second_of},
+        source_text,
+    },
+};
+use fullbore_repository::{
+    open::{ids_of, listed_roots, read_repository},
+    prune::prune_forecast,
+    roots::{BackupState, Document, Documents, backup_files},
+    verify_memory::CheckedShare,
+    wal::WalNeeds,
+};
 use fullbore_storage::Storages;
-use std::ffi::OsString;
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io::Write,
+};
 
 /// `fullbore stats`.
 #[derive(Debug, Args)]
@@ -21,10 +40,235 @@ pub(in crate::cli) struct StatsArgs {
 }
 
 pub(in crate::cli) fn run(args: StatsArgs, storages: &Storages) -> Result<u8> {
-    let stats = Stats {
-        storages: storages.clone(),
-        repository: args.repository,
-        json: args.json,
+    printed(|out| args.print(storages, out))
+}
+
+/// The numbers of a repository.
+#[derive(Debug, Default, Serialize)]
+struct RepositoryStats {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// Backups that can be read, and others.
+    backups: u64,
+    damaged: u64,
+    sources: u64,
+    /// Content of all backups: as many bytes as restores of all of them would write.
+    content_bytes: u64,
+    /// Bytes of all objects of backups.
+    stored_bytes: u64,
+    ratio: f64,
+    /// Bytes of forgotten and interrupted backups: those that a prune frees, and those that others need. `None` where a prune
+    /// would refuse.
+    freeable_bytes: Option<u64>,
+    held_bytes: Option<u64>,
+    oldest: Option<String>,
+    oldest_time: Option<String>,
+    newest: Option<String>,
+    newest_time: Option<String>,
+    /// Share of the stored data that was ever checked, from 0 to 1.
+    verified_share: f64,
+    /// When data was checked last, in seconds since 1970.
+    last_verified: Option<u64>,
+    /// The newest restore drill of each PostgreSQL cluster that has backups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drills: Vec<DrillRecord>,
+    /// Bytes of stored data around damage that the last verification of them found.
+    damaged_bytes: u64,
+    /// Bytes of archived WAL.
+    #[serde(skip_serializing_if = "is_zero")]
+    wal_bytes: u64,
+    /// Gaps in it.
+    #[serde(skip_serializing_if = "is_zero")]
+    wal_gaps: u64,
+    /// The newest archived segments, by system.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    wal_newest: BTreeMap<String, String>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl StatsArgs {
+    /// Prints the numbers. Returns the exit code: 4 if a backup is damaged, 1 if one cannot be read for another reason.
+    ///
+    /// # Errors
+    /// Those of opening the repository, and of `out`.
+    fn print(&self, storages: &Storages, out: &mut dyn Write) -> Result<u8> {
+        let objects = storages.repository_at(&self.repository)?;
+        read_repository(&*objects)?;
+        let files = backup_files(&*objects)?;
+        let mut stats = RepositoryStats {
+            kind: "result",
+            stored_bytes: super::listing::stored_bytes(&files),
+            ..RepositoryStats::default()
+        };
+        let mut code = 0;
+        let mut sources = BTreeSet::new();
+        let mut systems = BTreeSet::new();
+        let mut segments = BTreeMap::new();
+        let mut needs = Vec::new();
+        let mut known = Documents::new();
+        for (id, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
+            let root = match root {
+                Ok(root) => root,
+                Err(error) => {
+                    stats.damaged += 1;
+                    code = error.exit_code().max(code);
+                    continue;
+                }
+            };
+            stats.backups += 1;
+            needs.extend(WalNeeds::of(&root));
+            stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
+            sources.insert(source_text(&root.source));
+            add_segments(&root, &mut segments);
+            let system = root.postgres.as_ref();
+            systems.extend(system.map(|cluster| cluster.system_identifier.clone()));
+            let document = Document::of_listed(&root);
+            known.extend(document.ok().map(|document| (id.clone(), document)));
+            if stats.oldest.is_none() {
+                (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
+            }
+            (stats.newest, stats.newest_time) = (Some(id), Some(root.time));
+        }
+        stats.sources = sources.len() as u64;
+        stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
+        if let Ok(pruned) = prune_forecast(&*objects, known, &BTreeSet::new()) {
+            stats.freeable_bytes = Some(pruned.freed().bytes);
+            stats.held_bytes = Some(pruned.held().bytes);
+        }
+        let checked = CheckedShare::read(&*objects, &segments, PART_BYTES);
+        let newest = |system: &String| DrillRecord::newest(&*objects, system).ok().flatten();
+        stats.drills = systems.iter().filter_map(newest).collect();
+        stats.verified_share = checked.share;
+        stats.last_verified = checked.last;
+        stats.damaged_bytes = checked.damaged_bytes;
+        for report in system_reports(&objects, &needs)? {
+            stats.wal_bytes += report.bytes;
+            stats.wal_gaps += report.gaps.len() as u64;
+            let newest = report.newest().map(|newest| newest.to_string());
+            stats
+                .wal_newest
+                .extend(newest.map(|newest| (report.system.clone(), newest)));
+        }
+        match self.json {
+            true => text::json(out, &stats)?,
+            false => print(&stats, out)?,
+        }
+        Ok(code)
+    }
+}
+
+/// Adds the segments that a backup refers to, with their stored bytes.
+fn add_segments(root: &Root, segments: &mut BTreeMap<SegmentId, u64>) {
+    for live in &root.liveness {
+        let mut segment = live.id();
+        if segment.backup.is_empty() {
+            segment.backup.clone_from(&root.id);
+        }
+        segments.insert(segment, live.of_bytes);
+    }
+}
+
+fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
+    let damaged = match stats.damaged {
+        0 => String::new(),
+        n => format!(", and {} that cannot be read", text::count(n)),
     };
-    printed(|out| stats.run(out))
+    let sources = text::counted(stats.sources, "source");
+    let mut lines = vec![
+        (
+            "backups",
+            format!("{} of {sources}{damaged}", text::count(stats.backups)),
+        ),
+        ("content", text::bytes(stats.content_bytes)),
+        (
+            "stored",
+            format!(
+                "{}, ratio {:.2}",
+                text::bytes(stats.stored_bytes),
+                stats.ratio
+            ),
+        ),
+    ];
+    lines.push(("forgotten", forgotten(stats)));
+    let backup = |id: &Option<String>, time: &Option<String>| {
+        let (id, time) = (id.as_ref()?, time.as_ref()?);
+        Some(format!("{id}, {}", local_second(time)))
+    };
+    let oldest = backup(&stats.oldest, &stats.oldest_time);
+    let newest = backup(&stats.newest, &stats.newest_time);
+    lines.extend(oldest.map(|oldest| ("oldest", oldest)));
+    lines.extend(newest.map(|newest| ("newest", newest)));
+    let verified = match stats.last_verified {
+        None => "never; `fullbore verify --sample 5%` checks a share".to_owned(),
+        Some(time) => format!(
+            "{:.0} % of the data, last {}",
+            stats.verified_share * 100.0,
+            local_second_of(time)
+        ),
+    };
+    lines.push(("verified", verified));
+    lines.extend(wal(stats).map(|wal| ("wal", wal)));
+    lines.extend(damage(stats).map(|damage| ("damaged", damage)));
+    lines.extend(
+        stats
+            .drills
+            .iter()
+            .map(|drill| ("drill", drill_line(drill))),
+    );
+    lines
+        .iter()
+        .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
+}
+
+/// Returns how much WAL was archived, if there is some.
+fn wal(stats: &RepositoryStats) -> Option<String> {
+    let gaps = match stats.wal_gaps {
+        0 => "no gap".to_owned(),
+        gaps => format!(
+            "{}, which `fullbore wal list` names",
+            text::counted(gaps, "gap")
+        ),
+    };
+    let systems = text::counted(stats.wal_newest.len() as u64, "system");
+    (stats.wal_bytes > 0).then(|| format!("{} of {systems}, {gaps}", text::bytes(stats.wal_bytes)))
+}
+
+/// The newest drill of a cluster, on one line.
+fn drill_line(drill: &DrillRecord) -> String {
+    let time = local_second(&drill.time);
+    match &drill.error {
+        None => format!(
+            "passed {time}, {} until queries, backup {}",
+            text::size::seconds(drill.seconds_to_queries()),
+            drill.backup
+        ),
+        Some(why) => format!("failed {time}, backup {}: {why}", drill.backup),
+    }
+}
+
+/// Returns what verifications found, if that was damage.
+fn damage(stats: &RepositoryStats) -> Option<String> {
+    (stats.damaged_bytes > 0).then(|| {
+        format!(
+            "at least one place in {} of the data; `fullbore verify --data` names it",
+            text::bytes(stats.damaged_bytes)
+        )
+    })
+}
+
+fn forgotten(stats: &RepositoryStats) -> String {
+    let (Some(freeable), Some(held)) = (stats.freeable_bytes, stats.held_bytes) else {
+        return "not known; `fullbore prune --dry-run` says why".to_owned();
+    };
+    let held = match held {
+        0 => String::new(),
+        held => format!(
+            "; {} held, because newer backups refer to it",
+            text::bytes(held)
+        ),
+    };
+    format!("`fullbore prune` frees {}{held}", text::bytes(freeable))
 }

@@ -1,6 +1,6 @@
 //! `fullbore systemd`: units that run a profile every night, with the rights that it needs.
 
-use super::run::{destination_of, named_profile, step_words};
+use super::run::{named_profile, step_words};
 use crate::cli::{
     options::PLAIN_EXIT_CODES,
     output::{aside, told},
@@ -14,7 +14,6 @@ use fullbore_format::{
 use fullbore_storage::Location;
 use std::{
     env,
-    ffi::OsString,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -113,18 +112,17 @@ struct UnitNeeds {
 
 impl UnitNeeds {
     fn of(profile: &NamedProfile) -> Result<Self> {
-        let program = profile::program();
-        let words = step_words(profile, &program, "backup")?;
-        let to = destination_of(&words).ok_or_else(|| {
+        let words = step_words(profile, "backup");
+        let to = words.value("to").ok_or_else(|| {
             let what = format!("the profile {:?} has no repository", profile.name);
             Error::new(ErrorKind::Usage, what)
         })?;
-        let location = Location::parse(&to)?;
+        let location = Location::parse(to)?;
         let sources = &profile.profile.sources;
         let is_url = |source: &String| source.starts_with("postgres");
-        let has_settings = words.iter().any(|word| starts_with(word, "--connect="));
-        let metrics = profile.words_of(&program, &["run", &profile.name]);
-        let metrics = option_value(&metrics, "--metrics=").map(PathBuf::from);
+        let has_settings = words.has("connect");
+        let metrics = profile.words_of(&["run", &profile.name]);
+        let metrics = metrics.value("metrics").map(PathBuf::from);
         let mut written: Vec<_> = location
             .as_local()
             .map(Path::to_owned)
@@ -245,17 +243,6 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 ";
-
-fn starts_with(word: &OsString, text: &str) -> bool {
-    word.as_encoded_bytes().starts_with(text.as_bytes())
-}
-
-fn option_value(words: &[OsString], option: &str) -> Option<String> {
-    let mut words = words.iter().filter_map(|word| word.to_str());
-    words
-        .find_map(|word| word.strip_prefix(option))
-        .map(str::to_owned)
-}
 
 /// The command of the service: the path of this program, and the profile.
 fn command_of(profile: &NamedProfile) -> Result<String> {

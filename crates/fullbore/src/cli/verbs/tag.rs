@@ -1,18 +1,24 @@
-//! `fullbore tag`.
+//! `fullbore tag`: sets, removes or prints the tags of a backup.
 
-use crate::{
-    cli::{
-        options::EXIT_CODES,
-        output::told,
-        select::no_filter,
-        values::{distinct_tags, tag},
-    },
-    command::tag::TagCommand,
+use super::show::tag as tag_text;
+use crate::cli::{
+    options::EXIT_CODES,
+    output::told,
+    select::no_filter,
+    values::{distinct_tags, tag},
 };
 use clap::Args;
-use fullbore_format::error::Result;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    text,
+};
+use fullbore_repository::{
+    annotations::Annotations,
+    open::{locate, open_in},
+};
 use fullbore_storage::Storages;
-use std::ffi::OsString;
+use serde_json::json;
+use std::{collections::BTreeMap, ffi::OsString, io::Write};
 
 /// `fullbore tag`.
 #[derive(Debug, Args)]
@@ -34,14 +40,52 @@ pub(in crate::cli) struct TagArgs {
 }
 
 pub(in crate::cli) fn run(args: TagArgs, storages: &Storages) -> Result<u8> {
-    let filter = no_filter(&args.from, true);
-    let tag = TagCommand {
-        storages: storages.clone(),
-        from: args.from,
-        filter,
-        set: distinct_tags(args.tags)?.into_iter().collect(),
-        remove: args.remove,
-        json: args.json,
-    };
-    told(|out| tag.run(out).map(|()| 0))
+    told(|out| args.print(storages, out).map(|()| 0))
+}
+
+impl TagArgs {
+    /// Changes the tags, and prints the new ones.
+    ///
+    /// # Errors
+    /// Those of opening the backup; [`ErrorKind::NotFound`] if a tag to remove does not exist;
+    /// [`ErrorKind::Usage`] if a tag is to be both set and removed; errors of the system.
+    fn print(self, storages: &Storages, out: &mut dyn Write) -> Result<()> {
+        let set = distinct_tags(self.tags)?;
+        check_distinct(&set, &self.remove)?;
+        let filter = no_filter(&self.from, true);
+        let (objects, id) = locate(storages, &self.from, &filter)?;
+        let notes = Annotations::read(&*objects, &id)?;
+        let mut tags = open_in(&objects, Some(&id), &filter)?.root.tags;
+        for key in &self.remove {
+            if tags.remove(key).is_none() {
+                let what = format!("backup {id:?} has no tag {key:?}");
+                return Err(Error::new(ErrorKind::NotFound, what));
+            }
+        }
+        let is_changed = !(set.is_empty() && self.remove.is_empty());
+        tags.extend(set);
+        if is_changed {
+            let notes = Annotations {
+                tags: Some(tags.clone()),
+                ..notes
+            };
+            notes.write(&*objects, &id)?;
+        }
+        if self.json {
+            return text::json(out, &json!({ "id": id, "tags": tags }));
+        }
+        tags.iter().try_for_each(|(key, value)| {
+            text::line(out, &format!("{id}  {}", tag_text(key, value)))
+        })
+    }
+}
+
+fn check_distinct(set: &BTreeMap<String, String>, remove: &[String]) -> Result<()> {
+    match remove.iter().find(|key| set.contains_key(*key)) {
+        Some(key) => {
+            let what = format!("cannot both set and remove tag {key:?}");
+            Err(Error::new(ErrorKind::Usage, what))
+        }
+        None => Ok(()),
+    }
 }

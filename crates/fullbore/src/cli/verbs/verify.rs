@@ -2,20 +2,20 @@
 
 use super::verify_report;
 use crate::{
+    cli::verbs::wal_report::wal_faults,
     cli::{
         limit::{RunEnds, RunLimit},
+        metered_run::{JudgedRun, MeteredRun},
         options::OutputArgs,
         output::{aside, told},
-        progress::Progress,
         report,
         select::SelectArgs,
         values::{threads, time},
     },
-    command::wal::wal_faults,
 };
 use clap::{Args, ValueHint};
 use fullbore_engine::verify::{
-    Verify,
+    Verify, VerifyVerdict,
     sample::{SampleAmount, SampleVerify, Sampled},
 };
 use fullbore_format::{
@@ -29,7 +29,7 @@ use fullbore_platform::{
 };
 use fullbore_repository::open::{is_repository, place};
 use fullbore_storage::{Found, Storages};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
     num::NonZeroUsize,
@@ -119,65 +119,80 @@ pub(in crate::cli) fn run(args: VerifyArgs, storages: &Storages) -> Result<u8> {
         against: args.against,
         workers: args.workers.unwrap_or_else(fullbore_platform::cores),
     };
-    let meter = Meter::default();
-    let progress = Progress::new(storages, &args.output, false, report::SIDES);
-    let found = progress.watch(&meter, || verify.run(&meter));
-    progress.clear();
-    let found = found?;
-    if let Some(record) = &found.record {
-        let remembered = storages
-            .repository_at(&verify.from)
-            .and_then(|objects| record.remember(&*objects, PART_BYTES));
-        // A repository that cannot be written to does not remember.
-        let _ = remembered.map_err(|why| debug(|| why.line()));
-    }
+    let run = MeteredRun::new(storages, &args.output, report::SIDES);
+    let found = run.work(|meter| verify.run(meter))?;
+    remember(&found, &verify);
     if !args.output.json {
         told(|out| found.print(out, args.output.verbose).map(|()| 0))?;
     }
-    let last = verify_report::last_line(&found, verify.against.as_deref());
-    let wal = match is_repository(&verify.from) {
-        true => wal_faults(&storages.repository_at(&verify.from)?, verify.data)?.1,
-        false => Vec::new(),
+    let wal = wal_faults_of(&verify)?;
+    let judged = JudgedRun {
+        kind: RunKind::Verify,
+        ends: &ends,
+        workers: verify.workers,
+        max_rate: None,
     };
-    let code = if wal.is_empty() {
-        found.exit_code()
-    } else {
-        found.exit_code().max(4)
-    };
-    let hint = verify_report::after_damage(&found).filter(|_| is_of_repository(&verify.from));
     // The structure is checked without content: there is no line of frames to judge.
-    let limit = found.data.then(|| {
-        let verdict = meter.verdict();
-        RunLimit::judge(
-            &meter,
-            &verdict,
-            RunKind::Verify,
-            &ends,
-            verify.workers,
-            None,
-        )
-    });
+    let limit = found.data.then(|| run.limit(None, &judged));
+    let limit = limit.as_ref();
+    let lines = last_lines(&verify, &found, limit, &wal, args.output.verbose);
+    run.end(&lines, || result_json(&found, limit, &wal));
+    Ok(match wal.is_empty() {
+        true => found.exit_code(),
+        false => found.exit_code().max(4),
+    })
+}
+
+/// Remembers in the repository which data was checked.
+fn remember(found: &VerifyVerdict, verify: &Verify) {
+    let Some(record) = &found.record else { return };
+    let remembered = verify
+        .storages
+        .repository_at(&verify.from)
+        .and_then(|objects| record.remember(&*objects, PART_BYTES));
+    // A repository that cannot be written to does not remember.
+    let _ = remembered.map_err(|why| debug(|| why.line()));
+}
+
+/// Returns the faults in the archived WAL of a repository.
+fn wal_faults_of(verify: &Verify) -> Result<Vec<String>> {
+    if !is_repository(&verify.from) {
+        return Ok(Vec::new());
+    }
+    let faults = wal_faults(&verify.storages.repository_at(&verify.from)?, verify.data)?.1;
+    Ok(faults.iter().map(|fault| fault.trim().to_owned()).collect())
+}
+
+/// Returns the last lines of a verification.
+fn last_lines(
+    verify: &Verify,
+    found: &VerifyVerdict,
+    limit: Option<&RunLimit>,
+    wal: &[String],
+    is_verbose: bool,
+) -> Vec<String> {
+    let hint = verify_report::after_damage(found).filter(|_| is_of_repository(&verify.from));
     let share = found.checked.filter(|_| found.exit_code() == 0);
     let share = share.map(|checked| verify_report::checked_line(checked.share));
-    let limit_line = { limit.as_ref() }.and_then(|limit| limit.line(args.output.verbose));
-    let lines = hint
-        .into_iter()
-        .chain(limit_line)
-        .chain(report::store(storages.cloud_counts(), limit.as_ref()))
+    hint.into_iter()
+        .chain(limit.and_then(|limit| limit.line(is_verbose)))
+        .chain(report::store(verify.storages.cloud_counts(), limit))
         .chain(share)
-        .chain(wal.iter().map(|fault| format!("WAL: {}", fault.trim())))
-        .chain([last]);
-    progress.end(&lines.collect::<Vec<_>>(), || {
-        let mut result = verify_report::json(&found);
-        if !wal.is_empty() {
-            result["wal_faults"] = json!(wal.iter().map(|fault| fault.trim()).collect::<Vec<_>>());
-        }
-        if let Some(limit) = &limit {
-            limit.add_to(&mut result);
-        }
-        result
-    });
-    Ok(code)
+        .chain(wal.iter().map(|fault| format!("WAL: {fault}")))
+        .chain([verify_report::last_line(found, verify.against.as_deref())])
+        .collect()
+}
+
+/// Returns the result of a verification as JSON.
+fn result_json(found: &VerifyVerdict, limit: Option<&RunLimit>, wal: &[String]) -> Value {
+    let mut result = verify_report::json(found);
+    if !wal.is_empty() {
+        result["wal_faults"] = json!(wal);
+    }
+    if let Some(limit) = limit {
+        limit.add_to(&mut result);
+    }
+    result
 }
 
 /// `fullbore verify --sample` and `--for`.

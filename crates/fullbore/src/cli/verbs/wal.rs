@@ -1,11 +1,12 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
+use super::wal_receive::WalReceiveArgs;
 use crate::{
+    cli::verbs::wal_report::{WalCheck, WalList},
     cli::{
         output::{aside, printed, told},
         values::{any_bytes, destination, interval, threads},
     },
-    command::wal::{WalCheck, WalList},
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
@@ -171,6 +172,10 @@ pub(in crate::cli) enum WalVerb {
         #[arg(long, value_name = "TIME", value_parser = interval)]
         idle: Option<Duration>,
     },
+    /// Receive WAL as the server writes it, so that the last second is not lost
+    ///
+    /// It runs until a signal ends it, and connects again when the server was away. Started again, it goes on without a gap.
+    Receive(Box<WalReceiveArgs>),
     /// List the WAL of each system: timelines, segments, gaps
     List {
         /// The repository
@@ -286,6 +291,7 @@ pub(in crate::cli) fn run(args: WalArgs, storages: &Storages, is_quiet: bool) ->
             };
             serve.run().map(|_| 0)
         }
+        WalVerb::Receive(args) => super::wal_receive::run(*args, storages.clone(), is_quiet),
         WalVerb::List { repository, json } => {
             let list = WalList {
                 storages: storages.clone(),

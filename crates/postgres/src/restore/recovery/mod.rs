@@ -76,22 +76,18 @@ pub enum TargetAction {
     Shutdown,
 }
 
-/// The operator's options for recovery.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryOptions {
     /// Kind of recovery; `None` if not given.
     pub mode: Option<Mode>,
-    /// End of recovery.
     pub target: Option<RecoveryTarget>,
     /// `current`, `latest` or the number of a timeline.
     pub timeline: Option<String>,
     /// True to end right before the target, not after it.
     pub exclusive: bool,
-    /// Action at the target.
     pub action: Option<TargetAction>,
     /// Command with which the server fetches WAL from the archive.
     pub restore_command: Option<String>,
-    /// More settings.
     pub settings: Vec<(String, String)>,
 }
 
@@ -119,7 +115,6 @@ pub struct RecoveryFacts<'a> {
 pub struct Recovery {
     /// Settings for `postgresql.auto.conf`.
     pub settings: Vec<(String, String)>,
-    /// The signal file.
     pub signal: Option<&'static [u8]>,
 }
 
@@ -372,7 +367,6 @@ fn setting(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
-/// Returns the settings of the target.
 fn target_settings(
     options: &RecoveryOptions,
     cluster: &ClusterInfo,

@@ -4,7 +4,7 @@ pub(crate) mod compare;
 mod write;
 
 use super::{Batch, Delta};
-use crate::{report::damage::LEFT, restore::RestoreRun, verify::compare_tree::has_content};
+use crate::{report::damage::LEFT, restore::run::RestoreRun, verify::compare_tree::has_content};
 use fullbore_format::{
     entry::EntryPath,
     error::{Error, Result, quoted},
@@ -142,7 +142,7 @@ impl WindowFiles<PageItem> for ExistingFiles {
 
 /// The state of one batch.
 pub(crate) struct DeltaBatch<'a> {
-    delta: &'a Delta<'a>,
+    delta: &'a Delta,
     run: &'a RestoreRun<'a>,
     limit: &'a WorkerLimit<'a>,
     /// Files whose last piece is in this batch.
@@ -151,7 +151,7 @@ pub(crate) struct DeltaBatch<'a> {
 
 impl<'a> DeltaBatch<'a> {
     pub(crate) fn new(
-        delta: &'a Delta<'a>,
+        delta: &'a Delta,
         run: &'a RestoreRun<'a>,
         limit: &'a WorkerLimit<'a>,
     ) -> Self {
@@ -334,7 +334,7 @@ impl<'a> DeltaBatch<'a> {
     /// overwritten or a server would use it: then it is removed, because a missing file is better
     /// than a wrong one.
     pub(crate) fn give_up(&self, path: &[u8], touched: bool) -> Result<()> {
-        let why = match (touched, self.run.archive.root.postgres.is_some()) {
+        let why = match (touched, self.run.rules.are_used_as_one()) {
             (true, _) => "it was written to",
             (false, true) => "a server would use it as its own",
             (false, false) => {

@@ -55,22 +55,27 @@ impl DeltaBatch<'_> {
         written
     }
 
+    /// Returns what the digests of blocks say of a piece: whether each is the same as in the
+    /// manifest, or `None` for one without a digest. Only a piece that begins and ends at blocks
+    /// can be judged.
+    fn block_verdicts(&self, want: &WantedPiece, content: &[u8]) -> Option<Vec<Option<bool>>> {
+        // Digests of parts of blocks are not defined.
+        if !want.provable {
+            return None;
+        }
+        let len = content.len();
+        let blocks = judged(&want.item, self.block_bytes(), want.offset, content, len);
+        Some(blocks.into_iter().map(|(_, same)| same).collect())
+    }
+
     /// Returns whether digests prove a piece of a frame with a wrong checksum.
     fn is_saved(&self, want: &WantedPiece, plain: &[u8]) -> bool {
         let content = want.content(plain);
-        let judged = || {
-            judged(
-                &want.item,
-                self.block_bytes(),
-                want.offset,
-                content,
-                content.len(),
-            )
-        };
-        match want.target {
-            None => is_saved(&want.item, content),
-            Some(_) => want.provable && judged().iter().all(|(_, same)| *same == Some(true)),
+        if want.target.is_none() {
+            return is_saved(&want.item, content);
         }
+        let verdicts = self.block_verdicts(want, content);
+        verdicts.is_some_and(|all| all.iter().all(|same| *same == Some(true)))
     }
 
     /// Reports a damaged frame and the files that need it.
@@ -142,16 +147,8 @@ impl DeltaBatch<'_> {
 
     /// Returns whether a block digest contradicts the content of a piece.
     fn is_refuted(&self, want: &WantedPiece, content: &[u8]) -> bool {
-        let blocks = || {
-            judged(
-                &want.item,
-                self.block_bytes(),
-                want.offset,
-                content,
-                content.len(),
-            )
-        };
-        want.provable && blocks().iter().any(|(_, same)| *same == Some(false))
+        let verdicts = self.block_verdicts(want, content);
+        verdicts.is_some_and(|all| all.contains(&Some(false)))
     }
 
     /// Writes the differing blocks of a piece in place.

@@ -1,0 +1,63 @@
+//! When the newest backup of each source in a repository began.
+
+use fullbore_format::{
+    error::{Error, Result},
+    text::source_text,
+};
+use fullbore_repository::{counted::counted_backups, open::is_repository, select::OwnSource};
+use fullbore_storage::{Found, Location, Storages};
+use std::{collections::BTreeMap, ffi::OsStr};
+
+/// Times of the newest backups.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct NewestBackups {
+    /// Seconds since 1970 at which the newest backup of each source began.
+    pub(super) seconds: BTreeMap<String, i64>,
+    /// Whether every backup could be read, so that a source that is not named has none.
+    pub(super) is_whole: bool,
+}
+
+/// Returns the times in a repository, of all sources or of `own` alone; nothing for an archive or a stream.
+///
+/// # Errors
+/// [`fullbore_format::error::ErrorKind::NotFound`] if nothing is there, as where a disk is not mounted; the storage's.
+pub(super) fn newest_backups(
+    storages: &Storages,
+    repository: &OsStr,
+    own: Option<&OwnSource>,
+) -> Result<NewestBackups> {
+    let mut newest = NewestBackups::default();
+    if !is_repository(repository) {
+        return must_exist(repository).map(|()| newest);
+    }
+    newest.is_whole = true;
+    for (_, root) in counted_backups(&storages.repository_at(repository)?)? {
+        let Ok(root) = root else {
+            newest.is_whole = false;
+            continue;
+        };
+        let time = root.time.parse::<jiff::Timestamp>();
+        let is_wanted = own.is_none_or(|own| own.is(&root.source));
+        if let Some(time) = time.ok().filter(|_| is_wanted) {
+            let of_source = newest.seconds.entry(source_text(&root.source));
+            let seconds = of_source.or_insert(i64::MIN);
+            *seconds = time.as_second().max(*seconds);
+        }
+    }
+    Ok(newest)
+}
+
+/// Refuses an empty mount point and a path that is not there.
+fn must_exist(repository: &OsStr) -> Result<()> {
+    let location = Location::parse(repository)?;
+    match location.look() {
+        Found::Nothing | Found::Directory if location.as_local().is_some() => {
+            let what = format!("could not find a repository at {location}");
+            Err(Error::new(
+                fullbore_format::error::ErrorKind::NotFound,
+                what,
+            ))
+        }
+        _ => Ok(()),
+    }
+}

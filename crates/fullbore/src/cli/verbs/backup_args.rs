@@ -1,0 +1,204 @@
+//! The arguments of `fullbore backup`.
+
+use super::far::host;
+use crate::cli::{
+    encryption::EncryptArgs,
+    metrics_file::metrics_path,
+    options::{DESTINATION, OutputArgs, PERFORMANCE, RunArgs, SOURCE, rare},
+    scope_args::ScopeArgs,
+    values::{
+        COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, VIAS, WALS, any_bytes,
+        block_size, destination, frame_size, interval, one_of, rate, readers, segment_size,
+        stream_name, tag, threads,
+    },
+};
+use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
+use fullbore_format::{digest::Algorithm, text::size};
+use fullbore_pipeline::stage::codec::Codec;
+use fullbore_postgres::request::{Via, Wal};
+use fullbore_repository::compare::Compare;
+use std::{
+    ffi::OsString,
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// `fullbore backup`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "EXIT CODES: 0 done, 1 failed (nothing was committed), 2 wrong arguments, 3 done but something could not be read, \
+                  4 damage was found (nothing was committed)"
+)]
+#[command(group = ArgGroup::new("near").multiple(true).args(["metrics", "on", "run_on"]))]
+#[command(mut_args(rare(&["passphrase", "no_encryption"])))]
+pub(in crate::cli) struct BackupArgs {
+    /// A repository, an archive file, - (standard output) or null: (nowhere)
+    ///
+    /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
+    /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With null: nothing is stored, to
+    /// measure the source.
+    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
+    pub(in crate::cli) to: OsString,
+    /// Fail if the repository does not exist
+    ///
+    /// Scheduled backups use this option. Without it, a backup to a disk that is not mounted
+    /// creates a new repository at the mount point.
+    #[arg(long, help_heading = DESTINATION)]
+    pub(in crate::cli) no_create: bool,
+    /// Back up standard input as a file of this name
+    #[arg(long, value_name = "NAME", value_parser = any_bytes(stream_name), conflicts_with_all = ["files_from"], help_heading = SOURCE, hide_short_help = true)]
+    pub(in crate::cli) stdin_name: Option<OsString>,
+    /// Back up the output of the command behind --
+    ///
+    /// It takes the place of standard input. If the command fails, nothing is stored.
+    #[arg(long, requires_all = ["stdin_name", "paths"], conflicts_with_all = ["connect", "offline", "on", "dry_run"], help_heading = SOURCE, hide_short_help = true)]
+    pub(in crate::cli) stdin_from_command: bool,
+    /// Back up the running cluster at these connection settings
+    ///
+    /// The settings are those of libpq: "host=… port=… user=…". If they are empty, PGHOST and the
+    /// other variables of libpq say where the server is.
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["paths", "stdin_name"], help_heading = "PostgreSQL", hide_short_help = true)]
+    pub(in crate::cli) connect: Option<String>,
+    /// PATH is the data directory of a cluster that is shut down
+    #[arg(long, conflicts_with_all = ["connect", "stdin_name"], help_heading = "PostgreSQL", hide_short_help = true)]
+    pub(in crate::cli) offline: bool,
+    /// How the checkpoint at the start is done [default: fast]
+    #[arg(
+        long,
+        value_enum,
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) checkpoint: Option<CheckpointArg>,
+    /// Where the WAL of the backup is kept [default: included]
+    #[arg(
+        long,
+        value_parser = one_of(&WALS),
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL", hide_short_help = true)]
+    pub(in crate::cli) wal: Option<Wal>,
+    /// How the files of a running cluster are read
+    ///
+    /// By SQL, fullbore needs no access to the server's host. The role needs EXECUTE on three
+    /// functions, which the error names. --readers is the number of sessions then, 4 by default.
+    #[arg(
+        long,
+        value_parser = one_of(&VIAS),
+        default_value = "auto",
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) via: Via,
+    /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream
+    ///
+    /// The default is zstd:1, or the codec that the ending of DEST names. Negative levels of zstd
+    /// are faster. auto uses the strongest level from zstd:-5 to zstd:9 that costs no time.
+    #[arg(long, value_name = "CODEC", help_heading = DESTINATION)]
+    pub(in crate::cli) compress: Option<Codec>,
+    /// Threads that compress [default: one for each processor]
+    ///
+    /// The default is the number of processors that this process may use.
+    #[arg(long, short = 'j', value_name = "N", value_parser = threads, help_heading = PERFORMANCE, hide_short_help = true)]
+    pub(in crate::cli) workers: Option<NonZeroUsize>,
+    /// Threads that read each device, or auto
+    ///
+    /// auto adds threads as long as they increase the speed.
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = readers, help_heading = PERFORMANCE, hide_short_help = true)]
+    pub(in crate::cli) readers: Readers,
+    /// Size of all buffers together
+    ///
+    /// The least is 6 frames, and 4 more for each further device.
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse, help_heading = PERFORMANCE, hide_short_help = true)]
+    pub(in crate::cli) memory: u64,
+    /// Read at most this many bytes a second
+    ///
+    /// Other programs then have the rest of the disk.
+    #[arg(long, value_name = "SIZE", value_parser = rate, help_heading = PERFORMANCE, hide_short_help = true)]
+    pub(in crate::cli) max_rate: Option<NonZeroU64>,
+    /// Bytes in a compressed frame [default: 1M, for a cluster 256K]
+    ///
+    /// Each frame can be decompressed without the others. The size is a power of two from 64K to
+    /// 64M.
+    #[arg(long, value_name = "SIZE", value_parser = frame_size, help_heading = PERFORMANCE, hide_short_help = true)]
+    pub(in crate::cli) frame_size: Option<u32>,
+    /// Store all files again, changed or not
+    #[arg(long, conflicts_with = "base", help_heading = "Incremental")]
+    pub(in crate::cli) full: bool,
+    /// Compare with this backup [default: the latest of the same source]
+    #[arg(
+        long,
+        value_name = "ID",
+        help_heading = "Incremental",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) base: Option<String>,
+    /// How an unchanged file is recognized
+    #[arg(long, value_parser = one_of(&COMPARES), default_value = "inode", help_heading = "Incremental", hide_short_help = true)]
+    pub(in crate::cli) compare: Compare,
+    /// Bytes in a block to compare [default: 1M, for a cluster 8K]
+    ///
+    /// Of a changed file, the blocks that differ are stored again. The size is a power of two from
+    /// 4K to 64M, and at most that of a frame.
+    #[arg(long, value_name = "SIZE", value_parser = block_size, help_heading = "Incremental", hide_short_help = true)]
+    pub(in crate::cli) block_size: Option<u32>,
+    /// How large files are cut for the comparison
+    #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental", hide_short_help = true)]
+    pub(in crate::cli) chunking: Chunking,
+    /// Time after which stored data is made durable
+    ///
+    /// If the backup is interrupted, the next backup continues from that point. 0 means after each
+    /// frame.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = interval, help_heading = "Incremental", hide_short_help = true)]
+    pub(in crate::cli) checkpoint_interval: Duration,
+    /// Begin a new segment of a repository after this many stored bytes
+    ///
+    /// The least is 1M.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size, help_heading = DESTINATION, hide_short_help = true)]
+    pub(in crate::cli) segment_size: u64,
+    /// How the contents of files are digested
+    ///
+    /// With none, a restore detects damage only in frames of zstd and lz4, which have checksums.
+    /// Also, restore --delta then writes all files again.
+    #[arg(long, value_parser = one_of(&DIGESTS), default_value = "blake3", help_heading = PERFORMANCE, hide_short_help = true)]
+    pub(in crate::cli) digest: Algorithm,
+    #[command(flatten)]
+    pub(in crate::cli) scope: ScopeArgs,
+    /// Record this host name [default: the name of this host]
+    ///
+    /// Earlier backups of that host serve as the base.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), hide_short_help = true)]
+    pub(in crate::cli) host: Option<String>,
+    /// Tag the backup with KEY or KEY=VALUE (repeatable)
+    #[arg(long, short = 't', value_name = "TAG", value_parser = tag)]
+    pub(in crate::cli) tag: Vec<(String, String)>,
+    /// Run on this host, which reads its own PATHs or cluster
+    ///
+    /// A PATH such as ssh://HOST/PATH says the same.
+    #[arg(long, value_name = "ssh://HOST", value_parser = any_bytes(host), help_heading = SOURCE, hide_short_help = true)]
+    pub(in crate::cli) on: Option<String>,
+    /// The host that compares, digests and compresses
+    ///
+    /// It matters only if source and destination are on two hosts.
+    #[arg(long, value_enum, default_value_t = RunOn::Source, hide_short_help = true)]
+    pub(in crate::cli) run_on: RunOn,
+    /// Only print what would be backed up, and open no files
+    ///
+    /// With -v, each entry is printed that differs from the last backup in kind, size, time, mode,
+    /// owner or the target of a link.
+    #[arg(long, short = 'n', conflicts_with_all = ["stdin_name", "report"])]
+    pub(in crate::cli) dry_run: bool,
+    #[command(flatten)]
+    pub(in crate::cli) encrypt: EncryptArgs,
+    #[command(flatten)]
+    pub(in crate::cli) output: OutputArgs,
+    /// Write numbers of the backup to this file, for node_exporter
+    ///
+    /// The file of an earlier run is replaced, but no other file.
+    #[arg(long, value_name = "FILE.prom", value_parser = metrics_path, value_hint = ValueHint::FilePath, hide_short_help = true)]
+    pub(in crate::cli) metrics: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) run: RunArgs,
+}

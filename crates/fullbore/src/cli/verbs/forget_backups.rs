@@ -1,0 +1,450 @@
+//! Forgets backups by name or by retention rules.
+//!
+//! A forgotten backup is no longer listed. The next prune frees the data that only forgotten
+//! backups need, see [`crate::cli::verbs::prune_report`].
+
+use super::prune_report::{Prune, amount};
+use fullbore_format::text::{local_time::recent_minute, source_text};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::is_of_future,
+    root::Root,
+    text,
+};
+use fullbore_repository::{
+    annotations::Annotations,
+    exact::forgettable,
+    open::{list_backups, read_repository},
+    protocol,
+    prune::{ObjectCount, prune_forecast},
+    retention::{RetentionCandidate, RetentionRules},
+    roots::Documents,
+    select::BackupFilter,
+    wal::WalRetention,
+};
+use fullbore_storage::{Objects, Storages};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    io::Write,
+    sync::Arc,
+};
+
+/// The backups to forget, and the form of the output.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Forget {
+    /// How storages are reached.
+    pub(super) storages: Storages,
+    /// The repository.
+    pub(super) repository: OsString,
+    /// IDs of backups, or prefixes of IDs; if empty, the rules decide.
+    pub(super) ids: Vec<String>,
+    /// Selects the source if `latest` could be of several.
+    pub(super) filter: BackupFilter,
+    /// The retention rules.
+    pub(super) rules: RetentionRules,
+    /// Whether the rules apply to each source separately.
+    pub(super) by_source: bool,
+    /// Whether to print only what would be forgotten.
+    pub(super) dry_run: bool,
+    /// Whether to free the space at once.
+    pub(super) prune: bool,
+    /// How long that prune keeps archived WAL.
+    pub(super) wal: WalRetention,
+    /// Whether to print a line about the columns first.
+    pub(super) has_header: bool,
+    /// Whether to print JSON, one object a line.
+    pub(super) json: bool,
+}
+
+/// The backups that words name, before they are forgotten.
+#[derive(Debug, Default)]
+pub(super) struct NamedBackups {
+    /// Their full ids, each once.
+    pub(super) ids: Vec<String>,
+    /// The sources that would have no backup afterwards.
+    pub(super) emptied: Vec<String>,
+}
+
+/// The decision on one backup.
+#[derive(Debug, Default, Serialize)]
+struct Decision {
+    id: String,
+    time: Option<String>,
+    source: Option<String>,
+    bytes: Option<u64>,
+    /// The reasons to keep the backup.
+    reasons: Vec<String>,
+    /// Whether the backup is forgotten, or would be in a dry run.
+    forgotten: bool,
+    dry_run: bool,
+}
+
+/// A backup as a candidate for the rules.
+struct ListedBackup {
+    root: Root,
+    candidate: RetentionCandidate,
+}
+
+/// Groups of backups that are decided together, with the name of their source.
+type Groups = Vec<(String, Vec<Decision>)>;
+
+/// The identity of a source: a host, and its cluster or paths. A backup of unknown source forms a group
+/// of its own.
+type Identity = (Option<String>, String);
+
+impl Forget {
+    /// Forgets the backups and prints a table of decisions with reasons. Returns the exit code: 4
+    /// if roots are damaged, whose backups are then kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if a pinned backup is named or the rules would keep no backup of a
+    /// group; nothing is forgotten then. Errors of the system.
+    pub(super) fn run(&self, out: &mut dyn Write) -> Result<u8> {
+        let objects = &self.storages.repository_at(&self.repository)?;
+        read_repository(&**objects)?;
+        let (mut groups, damaged) = if self.ids.is_empty() {
+            self.by_rules(objects)?
+        } else {
+            (self.by_name(objects)?, Vec::new())
+        };
+        if !self.dry_run {
+            self.forget(&**objects, &mut groups)?;
+        }
+        if self.json {
+            groups
+                .iter()
+                .flat_map(|(_, decisions)| decisions)
+                .try_for_each(|decision| text::json(out, decision))?;
+        } else {
+            self.print(&groups, out)?;
+        }
+        if self.prune && !self.dry_run {
+            let prune = Prune {
+                storages: self.storages.clone(),
+                repository: self.repository.clone(),
+                dry_run: false,
+                json: self.json,
+                wal: self.wal,
+            };
+            prune.run(out)?;
+        } else if !self.json {
+            self.print_freeable(&**objects, &groups, out)?;
+        }
+        for (id, error) in &damaged {
+            let error = error.line();
+            if self.json {
+                let line = serde_json::json!({"id": id, "forgotten": false, "error": error});
+                text::json(out, &line)?;
+            } else {
+                text::line(out, &format!("{id}  kept: {error}"))?;
+            }
+        }
+        Ok(if damaged.is_empty() { 0 } else { 4 })
+    }
+
+    /// Returns which backups `ids` names, so that the user can be asked about the last ones of a
+    /// source.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Usage`] if a word does not name one backup; errors of
+    /// the storage.
+    pub(super) fn named(&self) -> Result<NamedBackups> {
+        let objects = &self.storages.repository_at(&self.repository)?;
+        read_repository(&**objects)?;
+        let mut ids = BTreeSet::new();
+        for word in &self.ids {
+            ids.insert(forgettable(objects, word, &self.filter)?);
+        }
+        let mut left: BTreeMap<Identity, (String, bool)> = BTreeMap::new();
+        for (id, root) in list_backups(objects)? {
+            let Ok(root) = root else { continue };
+            let source = || (source_text(&root.source), false);
+            let kept = left.entry(identity_of(&root)?).or_insert_with(source);
+            kept.1 |= !ids.contains(&id);
+        }
+        let emptied = left.into_values().filter(|(_, is_kept)| !is_kept);
+        Ok(NamedBackups {
+            ids: ids.into_iter().collect(),
+            emptied: emptied.map(|(source, _)| source).collect(),
+        })
+    }
+
+    /// Forgets the backups decided on, after the names of those that stay are durable.
+    fn forget(&self, objects: &dyn Objects, groups: &mut Groups) -> Result<()> {
+        let changed = groups
+            .iter()
+            .filter(|(_, group)| group.iter().any(|decision| decision.forgotten));
+        for decision in changed.flat_map(|(_, group)| group) {
+            if !decision.forgotten {
+                protocol::settle(objects, &decision.id)?;
+            }
+        }
+        for decision in groups.iter_mut().flat_map(|(_, group)| group) {
+            if decision.forgotten {
+                self.forget_one(objects, decision)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_one(&self, objects: &dyn Objects, decision: &mut Decision) -> Result<()> {
+        // The backup may have been pinned since the decision.
+        let reason = match Annotations::read(objects, &decision.id) {
+            Ok(notes) => notes.pinned.then(|| "pinned during this run".to_owned()),
+            Err(error) => Some(error.line()),
+        };
+        if let Some(reason) = reason {
+            decision.forgotten = false;
+            decision.reasons = vec![reason];
+            return Ok(());
+        }
+        // A named ID may belong to the remains of an interrupted backup. A backup chosen by rules
+        // may have been forgotten by another run since.
+        if !protocol::forget(objects, &decision.id)? && !self.ids.is_empty() {
+            protocol::write_off(objects, &decision.id)?;
+        }
+        Ok(())
+    }
+
+    fn by_name(&self, objects: &Arc<dyn Objects>) -> Result<Groups> {
+        let mut decisions = BTreeMap::new();
+        for name in &self.ids {
+            let id = forgettable(objects, name, &self.filter)?;
+            if Annotations::read(&**objects, &id)?.pinned {
+                let what = format!("cannot forget backup {id:?}: it is pinned");
+                return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore unpin` it first"));
+            }
+            let dry_run = self.dry_run;
+            let decision = Decision {
+                id: id.clone(),
+                reasons: vec![],
+                forgotten: true,
+                dry_run,
+                ..Decision::default()
+            };
+            decisions.insert(id, decision);
+        }
+        Ok(vec![(String::new(), decisions.into_values().collect())])
+    }
+
+    /// Returns the decisions of the rules, and the backups that cannot be judged.
+    fn by_rules(&self, objects: &Arc<dyn Objects>) -> Result<(Groups, Vec<(String, Error)>)> {
+        if self.rules.is_empty() {
+            let what = "cannot forget without a retention rule or the ID of a backup";
+            return Err(Error::new(ErrorKind::Usage, what)
+                .hint("for example --keep-daily 7 --keep-weekly 4"));
+        }
+        let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
+        let mut damaged = Vec::new();
+        for (id, root) in list_backups(objects)? {
+            match root.and_then(|root| candidate(&**objects, &id, root)) {
+                Ok(listed) => groups
+                    .entry(self.identity(&listed.root)?)
+                    .or_default()
+                    .push(listed),
+                Err(error) => damaged.push((id, error)),
+            }
+        }
+        let now = Timestamp::now();
+        let mut groups = groups
+            .into_values()
+            .map(|listed| self.decide(&listed, now))
+            .collect::<Result<Groups>>()?;
+        groups.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok((groups, damaged))
+    }
+
+    /// Decides on the backups of one group. Returns the name of the group and the decisions.
+    fn decide(&self, listed: &[ListedBackup], now: Timestamp) -> Result<(String, Vec<Decision>)> {
+        let group = listed
+            .last()
+            .filter(|_| self.by_source)
+            .map(|last| source_text(&last.root.source))
+            .unwrap_or_default();
+        let (counted, later): (Vec<_>, Vec<_>) = listed
+            .iter()
+            .partition(|listed| !is_of_future(&listed.root.id, now));
+        let candidates: Vec<_> = counted
+            .iter()
+            .map(|listed| listed.candidate.clone())
+            .collect();
+        let mut reasons = self.rules.reasons(&candidates, now, &TimeZone::system());
+        if !reasons.is_empty() && reasons.iter().all(Vec::is_empty) {
+            return Err(nothing_kept_error(&group));
+        }
+        // They take no place of others. A person decides about them.
+        reasons.extend(later.iter().map(|_| vec!["in the future".to_owned()]));
+        let decisions = counted
+            .into_iter()
+            .chain(later)
+            .zip(reasons)
+            .map(|(listed, reasons)| Decision::new(&listed.root, reasons, self.dry_run))
+            .collect();
+        Ok((group, decisions))
+    }
+
+    fn identity(&self, root: &Root) -> Result<Identity> {
+        if !self.by_source {
+            return Ok(Identity::default());
+        }
+        identity_of(root)
+    }
+
+    fn print(&self, groups: &Groups, out: &mut dyn Write) -> Result<()> {
+        let now = Zoned::now();
+        if self.has_header {
+            text::line(
+                out,
+                &decision_row(["ACTION", "BACKUP", "WHEN", "SIZE", "REASON"]),
+            )?;
+        }
+        for (group, decisions) in groups {
+            if !group.is_empty() {
+                text::line(out, group)?;
+            }
+            decisions
+                .iter()
+                .try_for_each(|decision| text::line(out, &decision.line(&now)))?;
+        }
+        let all = groups.iter().flat_map(|(_, decisions)| decisions);
+        let (gone, stay): (Vec<_>, Vec<_>) = all.partition(|decision| decision.forgotten);
+        let gone = text::counted(gone.len() as u64, "backup");
+        let would = if self.dry_run {
+            "would be forgotten"
+        } else {
+            "forgotten"
+        };
+        let stay = if self.ids.is_empty() {
+            format!(", {} kept", text::count(stay.len() as u64))
+        } else {
+            String::new()
+        };
+        text::line(out, &format!("{gone} {would}{stay}"))
+    }
+
+    /// Prints how much a prune frees now, or would free after a run that is not dry.
+    fn print_freeable(
+        &self,
+        objects: &dyn Objects,
+        groups: &Groups,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let decisions = groups.iter().flat_map(|(_, decisions)| decisions);
+        let forgotten: BTreeSet<String> = decisions
+            .filter(|decision| decision.forgotten)
+            .map(|decision| decision.id.clone())
+            .collect();
+        // Where a root is damaged or lost, a prune frees nothing, and says why.
+        let Ok(pruned) = prune_forecast(objects, Documents::new(), &forgotten) else {
+            let line = "`fullbore prune` frees what only forgotten backups need";
+            return text::line(out, line);
+        };
+        let freed = pruned.freed();
+        let freed = if freed == ObjectCount::default() {
+            "nothing".to_owned()
+        } else {
+            amount(&freed)
+        };
+        let held = match pruned.held().bytes {
+            0 => String::new(),
+            held => format!(
+                "; {} stay, because newer backups refer to it",
+                text::bytes(held)
+            ),
+        };
+        let frees = if self.dry_run {
+            "would then free"
+        } else {
+            "frees"
+        };
+        text::line(out, &format!("`fullbore prune` {frees} {freed}{held}"))
+    }
+}
+
+/// Returns the source that a backup is of.
+fn identity_of(root: &Root) -> Result<Identity> {
+    if root.source.is_unknown() {
+        return Ok((None, root.id.clone()));
+    }
+    match &root.postgres {
+        // Another host cannot push out its backups by claiming the cluster.
+        Some(cluster) => Ok((
+            Some(cluster.system_identifier.clone()),
+            root.source.host.clone(),
+        )),
+        None => {
+            let bug = |e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
+            Ok((None, serde_json::to_string(&root.source).map_err(bug)?))
+        }
+    }
+}
+
+impl Decision {
+    fn new(root: &Root, reasons: Vec<String>, dry_run: bool) -> Self {
+        Self {
+            dry_run,
+            id: root.id.clone(),
+            time: Some(root.time.clone()),
+            source: Some(source_text(&root.source)),
+            bytes: Some(root.totals.bytes),
+            forgotten: reasons.is_empty(),
+            reasons,
+        }
+    }
+
+    fn line(&self, now: &Zoned) -> String {
+        let when = self.time.as_ref().map(|time| recent_minute(time, now));
+        let bytes = self.bytes.map(text::bytes);
+        let action = if self.forgotten { "forget" } else { "keep" };
+        let row = decision_row([
+            action,
+            &self.id,
+            &when.unwrap_or_default(),
+            &bytes.unwrap_or_default(),
+            &self.reasons.join(", "),
+        ]);
+        row.trim_end().to_owned()
+    }
+}
+
+fn decision_row([action, id, when, size, reason]: [&str; 5]) -> String {
+    format!("{action:<7} {id:<23} {when:<16} {size:>8}  {reason}")
+}
+
+fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {
+    let notes = Annotations::read(objects, id)?;
+    notes.apply(&mut root);
+    let bad =
+        |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e);
+    let time: Timestamp = root.time.parse().map_err(bad)?;
+    let complete = root.totals.is_complete();
+    let empty = root.totals.bytes == 0;
+    // The roots of many backups are in memory at the same time, so these large fields are
+    // dropped.
+    (root.segments, root.liveness, root.pages) = Default::default();
+    let candidate = RetentionCandidate {
+        id: id.to_owned(),
+        time,
+        tags: root.tags.clone(),
+        pinned: notes.pinned,
+        complete,
+        empty,
+    };
+    Ok(ListedBackup { root, candidate })
+}
+
+fn nothing_kept_error(group: &str) -> Error {
+    let of = if group.is_empty() {
+        String::new()
+    } else {
+        format!(" of {group}")
+    };
+    Error::new(
+        ErrorKind::Usage,
+        format!("cannot forget all backups{of}: the rules keep none of them"),
+    )
+    .hint("add a rule that keeps one, such as --keep-last 1, or name the backups to forget")
+}

@@ -1,0 +1,201 @@
+//! The entries of a backup, one a line.
+
+use fullbore_format::{
+    entry::{EntryKind, split},
+    error::Result,
+    page::{EntryState, Record},
+    root::EntryName,
+    text,
+};
+use serde::Serialize;
+use std::io::Write;
+
+/// How entries are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::cli) enum EntryForm {
+    /// Mode, owner, size, time and path.
+    #[default]
+    Lines,
+    /// Sizes and names, indented below their directory.
+    Tree,
+}
+
+/// Prints an entry; `human` rounds its size.
+///
+/// # Errors
+/// Those of `out`.
+pub(super) fn print_entry(
+    record: &Record,
+    form: EntryForm,
+    human: bool,
+    out: &mut dyn Write,
+) -> Result<()> {
+    match form {
+        EntryForm::Lines => text::line(out, &entry_line(record, human)),
+        EntryForm::Tree => text::line(out, &tree_line(record)),
+    }
+}
+
+fn tree_line(record: &Record) -> String {
+    let entry = &record.entry;
+    let (size, slash) = match entry.kind {
+        EntryKind::Directory => (String::new(), "/"),
+        EntryKind::File { .. } => (text::bytes(entry.size()), ""),
+        _ => (String::new(), ""),
+    };
+    let depth = match &entry.path[..] {
+        [] => 0,
+        path => 1 + path.iter().filter(|byte| **byte == b'/').count(),
+    };
+    let indent = 2 * depth;
+    format!(
+        "{size:>9}  {:indent$}{}{slash}{}{}",
+        "",
+        if entry.path.is_empty() {
+            ".".to_owned()
+        } else {
+            text::name(split(&entry.path).1)
+        },
+        target_text(&entry.kind),
+        state_text(&record.state)
+    )
+}
+
+fn target_text(kind: &EntryKind) -> String {
+    match kind {
+        EntryKind::Symlink(target) => format!(" -> {}", text::name(target)),
+        EntryKind::HardLink(target) => format!(" link to {}", text::name(target)),
+        _ => String::new(),
+    }
+}
+
+fn entry_line(record: &Record, human: bool) -> String {
+    let entry = &record.entry;
+    let owner = |name: &str, number: u32| {
+        if name.is_empty() {
+            number.to_string()
+        } else {
+            text::name(name.as_bytes())
+        }
+    };
+    let owners = format!(
+        "{}/{}",
+        owner(&entry.owner.user, entry.owner.uid),
+        owner(&entry.owner.group, entry.owner.gid)
+    );
+    let size = match &entry.kind {
+        EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) => {
+            format!("{},{}", device.major, device.minor)
+        }
+        _ if human => text::bytes(entry.size()),
+        _ => entry.size().to_string(),
+    };
+    let target = target_text(&entry.kind);
+    let path = if entry.path.is_empty() {
+        ".".to_owned()
+    } else {
+        text::name(&entry.path)
+    };
+    let mode = text::mode(entry);
+    let time = text::local_minute(entry.mtime);
+    format!(
+        "{mode} {owners:<15} {size:>12} {time} {path}{target}{}",
+        state_text(&record.state)
+    )
+}
+
+fn state_text(state: &EntryState) -> String {
+    match state {
+        EntryState::Whole | EntryState::Noted => String::new(),
+        EntryState::Changed => "  (changed while it was read)".to_owned(),
+        EntryState::Unreadable(reason) => {
+            format!("  (not captured: {})", text::name(reason.as_bytes()))
+        }
+        EntryState::Vanished => "  (not captured: vanished)".to_owned(),
+        EntryState::BadPages(pages) => format!("  (wrong page checksums: {})", pages.len()),
+    }
+}
+
+/// An entry as JSON.
+#[derive(Serialize)]
+pub(super) struct EntryLine<'a> {
+    path: EntryName,
+    kind: &'static str,
+    mode: String,
+    uid: u32,
+    gid: u32,
+    user: &'a str,
+    group: &'a str,
+    size: u64,
+    mtime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<EntryName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<(u32, u32)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    xattrs: Vec<EntryName>,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl<'a> EntryLine<'a> {
+    pub(super) fn new(record: &'a Record) -> Self {
+        let entry = &record.entry;
+        let (kind, target, device) = kind_parts(&entry.kind);
+        let (state, reason) = state_parts(&record.state);
+        Self {
+            path: EntryName(entry.path.clone()),
+            kind,
+            mode: format!("{:04o}", entry.mode),
+            uid: entry.owner.uid,
+            gid: entry.owner.gid,
+            user: &entry.owner.user,
+            group: &entry.owner.group,
+            size: entry.size(),
+            mtime: text::rfc3339(entry.mtime),
+            target,
+            device,
+            digest: record.digest.map(|digest| digest.to_string()),
+            xattrs: entry
+                .xattrs
+                .iter()
+                .map(|(name, _)| EntryName(name.clone()))
+                .collect(),
+            state,
+            reason,
+        }
+    }
+}
+
+/// Returns the name of the kind, the target of a link, and the number of a device.
+pub(in crate::cli) fn kind_parts(
+    kind: &EntryKind,
+) -> (&'static str, Option<EntryName>, Option<(u32, u32)>) {
+    let target = |path: &[u8]| Some(EntryName(path.to_vec()));
+    match kind {
+        EntryKind::File { .. } => ("file", None, None),
+        EntryKind::Directory => ("directory", None, None),
+        EntryKind::Symlink(path) => ("symlink", target(path), None),
+        EntryKind::HardLink(path) => ("hardlink", target(path), None),
+        EntryKind::Fifo => ("fifo", None, None),
+        EntryKind::CharDevice(device) => ("char-device", None, Some((device.major, device.minor))),
+        EntryKind::BlockDevice(device) => {
+            ("block-device", None, Some((device.major, device.minor)))
+        }
+        EntryKind::Socket => ("socket", None, None),
+    }
+}
+
+fn state_parts(state: &EntryState) -> (&'static str, Option<&str>) {
+    match state {
+        EntryState::Whole => ("whole", None),
+        EntryState::Changed => ("changed", None),
+        EntryState::Unreadable(reason) => ("unreadable", Some(reason)),
+        EntryState::Vanished => ("vanished", None),
+        EntryState::Noted => ("noted", None),
+        EntryState::BadPages(_) => ("wrong page checksums", None),
+    }
+}
