@@ -1,6 +1,6 @@
 //! The services of a session, by their numbers.
 //!
-//! A new service is one constant, one row of [`SERVICES`], and one entry in the offer of the side that has it. The core of a session
+//! A new service is one constant, one row of `SERVICES`, and one entry in the offer of the side that has it. The core of a session
 //! knows of a service only its number and this row.
 
 use crate::frame::MAX_DATA;

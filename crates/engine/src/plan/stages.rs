@@ -48,7 +48,7 @@ impl StageSpec {
     /// Builds the stage on this machine.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if the codec does not have this level.
+    /// [`ErrorKind::Usage`](fullbore_format::error::ErrorKind::Usage) if the codec does not have this level.
     pub fn build(&self, pool: &Arc<Pool>) -> Result<Box<dyn Stage>> {
         Ok(match *self {
             Self::Digest {
