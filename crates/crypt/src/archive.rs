@@ -1,7 +1,7 @@
 //! Archives of one file, sealed for people: `FILE.tar.zst.age`, and standard output.
 //!
-//! The header is that of the crate `age`, for any recipients. Payloads are sealed and opened here. Nothing proves who made such an
-//! archive: whoever knows a public key can seal something for it.
+//! The header is that of the crate `age`, for any recipients. Payloads are sealed and opened here. Such an archive does
+//! not prove who made it: everybody who knows a public key can seal an archive for that key.
 
 use super::{
     UserIdentity, UserRecipient,
@@ -132,7 +132,7 @@ impl<W: Write> SealingWriter<W> {
         self.payload.plain_bytes()
     }
 
-    /// What it is written to.
+    /// Returns the writer of the sealed bytes.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.inner
     }

@@ -16,7 +16,7 @@ const ARMORED: &[u8] = b"-----BEGIN AGE ENCRYPTED FILE-----";
 /// A key that opens what was sealed for its holder.
 pub struct UserIdentity {
     inner: Box<dyn age::Identity + Send + Sync>,
-    /// What it is, for messages.
+    /// The kind of identity in words, for messages.
     kind: &'static str,
 }
 

@@ -175,7 +175,7 @@ impl ObjectHeader {
         self.generation
     }
 
-    /// Who sealed the object.
+    /// Returns who sealed the object: a person, or a put key by its number.
     pub fn author(&self) -> Author {
         self.author
     }

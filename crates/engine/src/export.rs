@@ -76,7 +76,7 @@ impl ExportOptions {
     ///
     /// # Errors
     /// Every error that makes the export impossible; [`ErrorKind::Corrupt`] for damage without
-    /// `keep_going`. Nothing is committed then.
+    /// `keep_going`. After an error the destination has no new archive.
     pub fn run(
         &self,
         backup: &OsStr,

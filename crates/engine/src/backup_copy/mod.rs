@@ -91,7 +91,7 @@ impl BackupCopy {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if something is missing or damaged; errors of the destination.
-    /// Nothing is committed then.
+    /// After an error the destination has no new backup.
     pub fn run(&self, meter: &Meter) -> Result<CopiedBackup> {
         let start = Instant::now();
         must_be_possible(&*self.to, self.no_create)?;

@@ -403,7 +403,7 @@ fn rewrite(objects: &dyn Objects, new: &RewrittenRoot) -> Result<Option<&'static
     }
 }
 
-/// What verifications found in a backup is marked in it now.
+/// Removes the damage of a backup from the results of verifications: the repaired backup marks it itself.
 fn forget_loss(objects: &dyn Objects, id: &str) {
     let mut memory = VerifyMemory::read(objects);
     if memory.loss(id).is_none() {

@@ -1,4 +1,4 @@
-//! What is asked of a restore, and its outcome.
+//! The options of a restore, and its outcome.
 
 use crate::report::damage::Damage;
 use fullbore_format::{entry::EntryPath, error::Result};

@@ -208,23 +208,13 @@ impl<'a> CommandWords<'a> {
     }
 
     /// Returns the words, with `added` options behind all others.
-    pub(super) fn into_words_with(self, added: &[OsString]) -> Vec<OsString> {
-        let end = self
-            .parts
-            .iter()
-            .position(|part| matches!(part, LinePart::End));
-        let end = end.unwrap_or(self.parts.len());
-        let mut words = Vec::new();
-        for (place, part) in self.parts.into_iter().enumerate() {
-            if place == end {
-                words.extend_from_slice(added);
-            }
-            words.extend(part.into_words());
-        }
-        if !words.iter().any(|word| word == "--") {
-            words.extend_from_slice(added);
-        }
-        words
+    pub(super) fn into_words_with(mut self, added: &[OsString]) -> Vec<OsString> {
+        let mut parts = self.parts.iter();
+        let end = parts.position(|part| matches!(part, LinePart::End));
+        let values = self.parts.split_off(end.unwrap_or(self.parts.len()));
+        let options = self.parts.into_iter().flat_map(LinePart::into_words);
+        let values = values.into_iter().flat_map(LinePart::into_words);
+        options.chain(added.iter().cloned()).chain(values).collect()
     }
 }
 

@@ -57,6 +57,20 @@ fn repository(dir: PathBuf) -> PathBuf {
     dir
 }
 
+/// Gives a repository to the user of the servers, whose recovery reads it.
+fn give_away(repository: &Path) {
+    if runs::is_root() {
+        let owner = args!["-R", "postgres", repository];
+        assert!(
+            Command::new("chown")
+                .args(owner)
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+}
+
 fn listed(repository: &Path) -> Value {
     fullbore(args!["wal", "list", repository, "--json"])
         .ends_with(0)
@@ -103,6 +117,7 @@ fn kill_server(data: &Path) {
 /// Commits rows in several sessions until the server is gone. Returns those whose commits were answered.
 fn commit_until_lost(cluster: &Cluster, kill: impl FnOnce() + Send) -> BTreeSet<i64> {
     let next = AtomicU64::new(1);
+    let is_answered = AtomicBool::new(false);
     thread::scope(|scope| {
         let session = || {
             let mut client = cluster.client();
@@ -114,6 +129,7 @@ fn commit_until_lost(cluster: &Cluster, kill: impl FnOnce() + Send) -> BTreeSet<
                     Ok(_) => done.push(n),
                     Err(_) => return done,
                 }
+                is_answered.store(true, Relaxed);
             }
         };
         let switch = || {
@@ -124,7 +140,10 @@ fn commit_until_lost(cluster: &Cluster, kill: impl FnOnce() + Send) -> BTreeSet<
         };
         let sessions: Vec<_> = (0..4).map(|_| scope.spawn(session)).collect();
         scope.spawn(switch);
-        scope.spawn(kill);
+        scope.spawn(|| {
+            wait_until("a commit is answered", || is_answered.load(Relaxed));
+            kill();
+        });
         let done = sessions.into_iter().map(|session| session.join().unwrap());
         done.flatten().collect()
     })
@@ -134,9 +153,13 @@ fn lose_and_recover(version: &Version, is_receiver_killed: bool) {
     let cluster = Cluster::new(version, &["max_wal_senders = 5"]);
     let repository = repository(cluster.path("repository"));
     cluster.psql("CREATE TABLE t (n bigint, words text)");
-    backup(&cluster, &repository, &[]);
     let options = ["--create-slot", "--sync"];
     let receiver = Receiver::start(&cluster.url(), &repository, "r1", &options);
+    wait_until("the receiver is there", || {
+        cluster.psql("SELECT state FROM pg_stat_replication") == "streaming"
+    });
+    // Its WAL must be in the repository from its start on.
+    backup(&cluster, &repository, &[]);
     cluster.psql_each(&[
         "ALTER SYSTEM SET synchronous_standby_names = 'r1'",
         "SELECT pg_reload_conf()",
@@ -156,6 +179,7 @@ fn lose_and_recover(version: &Version, is_receiver_killed: bool) {
     drop(receiver);
     fs::remove_dir_all(cluster.data()).unwrap();
     fullbore(args!["wal", "check", repository]).ends_with(0);
+    give_away(&repository);
     let flags = ["--recovery", "point"];
     let restored = Cluster::restored_with(version, &repository, &flags);
     restored.start();
@@ -211,7 +235,7 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
             for turn in 0..6 {
                 let mode: &[&str] = match turn % 2 {
                     0 => &["--create-slot", "--sync"],
-                    _ => &["--create-slot", "--every", "50ms"],
+                    _ => &["--create-slot", "--every", "1s"],
                 };
                 let receiver = Receiver::start(&url, &repository, "killed", mode);
                 pause(300, 900);
@@ -220,9 +244,9 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
             is_over.store(true, Relaxed);
         });
         drop(beside);
-        cluster.psql("SELECT pg_switch_wal()");
-        let end = cluster.psql("SELECT pg_current_wal_insert_lsn()");
-        let _receiver = Receiver::start(&url, &repository, "killed", &["--every", "50ms"]);
+        cluster.psql_each(&["SELECT pg_switch_wal()", "INSERT INTO load VALUES (1)"]);
+        let end = cluster.psql("SELECT pg_current_wal_flush_lsn()");
+        let _receiver = Receiver::start(&url, &repository, "killed", &["--every", "1s"]);
         let caught_up =
             format!("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= '{end}'");
         wait_until("the receiver has all", || cluster.psql(&caught_up) == "1");
@@ -284,6 +308,7 @@ fn a_failover_is_followed_to_the_next_timeline() {
         assert_eq!(report["gaps"], serde_json::json!([]), "{report}");
         assert_eq!(report["timelines"][1]["parent"], 1, "{report}");
         fullbore(args!["wal", "check", repository]).ends_with(0);
+        give_away(&repository);
         let flags = ["--recovery", "point", "--set", "port=5432"];
         let restored = Cluster::restored_with(&version, &repository, &flags);
         restored.start();
@@ -311,7 +336,10 @@ fn wal_that_the_server_has_removed_is_a_gap_that_is_named_and_can_be_accepted() 
                 .has_one_error("there is no replication slot \"r1\"");
         }
         let receiver = Receiver::start(&url, &repository, "r1", &["--create-slot"]);
-        cluster.psql("CREATE TABLE t AS SELECT 1 AS n; SELECT pg_switch_wal()");
+        wait_until("the receiver is there", || {
+            cluster.psql("SELECT state FROM pg_stat_replication") == "streaming"
+        });
+        cluster.psql_each(&["CREATE TABLE t AS SELECT 1 AS n", "SELECT pg_switch_wal()"]);
         let is_stored = || {
             let found = fullbore(args!["wal", "list", repository, "--json"]).json();
             found

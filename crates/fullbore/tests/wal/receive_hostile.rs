@@ -89,11 +89,11 @@ impl MadeAnswers {
     fn stream(&self) -> Vec<u8> {
         let mut said = message(b'W', &[0, 0, 0]);
         for (at, bytes) in self.wal.chunks(100_000).enumerate() {
-            let start = self.wal_start + at as u64 * 100_000;
+            let start = self.wal_start.wrapping_add(at as u64 * 100_000);
             let mut body = vec![b'w'];
             body.extend(start.to_be_bytes());
             // The segment is the server's last.
-            body.extend((start + bytes.len() as u64).to_be_bytes());
+            body.extend(start.wrapping_add(bytes.len() as u64).to_be_bytes());
             body.extend([0; 8]);
             body.extend(bytes);
             said.extend(message(b'd', &body));
@@ -191,7 +191,8 @@ fn a_server_that_lies_stores_nothing() {
         answers.serve(dir.path());
         let output = started(dir.path()).wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{words}: {said}");
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 4)), "{words}: {code:?} {said}");
         assert!(said.contains(words), "{words}: {said}");
         assert_eq!(objects(dir.path()), [""; 0], "{words}");
     }
@@ -207,10 +208,12 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
     answers.serve(dir.path());
     let mut receiver = started(dir.path());
     let begun = Instant::now();
-    let is_there = |objects: &[String]| {
-        objects.iter().any(|key| key.contains("-01-"))
-            && objects.iter().any(|key| key.contains("-0007a120-"))
+    // An object that is being written has another ending.
+    let has = |objects: &[String], part: &str| {
+        let mut stored = objects.iter().filter(|key| key.ends_with(".zst"));
+        stored.any(|key| key.contains(part))
     };
+    let is_there = |objects: &[String]| has(objects, "-01-") && has(objects, "-0007a120-");
     while !is_there(&objects(dir.path())) {
         assert!(
             begun.elapsed() < Duration::from_secs(60),

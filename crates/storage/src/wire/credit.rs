@@ -2,8 +2,8 @@
 //!
 //! Both halves are numbers that neither wait nor send. The tests try every order of the steps of two sides.
 
-use super::outlet::FRAME_COST;
-use fullbore_format::error::{Error, Result};
+use super::{end::violated, outlet::FRAME_COST};
+use fullbore_format::error::Result;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire},
@@ -12,10 +12,6 @@ use std::sync::atomic::{
 /// Room that a frame with so many bytes of an upload takes: a frame with one byte takes memory for more than that.
 pub(super) fn append_cost(data_bytes: usize) -> u64 {
     (data_bytes + FRAME_COST) as u64
-}
-
-fn violated(why: &str) -> Error {
-    Error::corrupt("cannot go on with the other side").because(why.to_owned())
 }
 
 /// Bytes that this side may send.

@@ -10,6 +10,11 @@ pub(super) fn silent_peer(peer: &str, error: std::io::Error) -> Error {
     }
 }
 
+/// Returns the error of a session in which the other side broke a rule.
+pub(super) fn violated(why: &str) -> Error {
+    Error::corrupt("cannot go on with the other side").because(why.to_owned())
+}
+
 /// The reason, from which an error is made for each call that waits.
 #[derive(Debug, Clone)]
 pub(super) struct EndReason {

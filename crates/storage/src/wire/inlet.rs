@@ -2,9 +2,10 @@
 
 use super::{
     bodies::Arriving,
+    end::violated,
     outlet::{FRAME_COST, FRAME_WINDOW},
 };
-use fullbore_format::error::{Error, Result};
+use fullbore_format::error::Result;
 use fullbore_wire::frame::{MAX_DATA, WireFrame};
 use std::collections::BTreeMap;
 
@@ -46,8 +47,7 @@ impl Inlet {
         self.early_bytes += cost(&frame);
         self.early.insert(number, frame);
         if self.early_bytes > MAX_EARLY {
-            return Err(Error::corrupt("cannot go on with the other side")
-                .because("a frame is missing among those that it sends"));
+            return Err(violated("a frame is missing among those that it sends"));
         }
         Ok(())
     }

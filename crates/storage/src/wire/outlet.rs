@@ -4,8 +4,8 @@
 //! other side has received it, and goes by another one if its connection breaks. While the first connection is alone, the session ends with
 //! it, so its frames are not kept; later it may break as any other, once the other side has received all of them.
 
-use super::stream::WireStream;
-use fullbore_format::error::{Error, Result};
+use super::{end::violated, stream::WireStream};
+use fullbore_format::error::Result;
 use fullbore_platform::queue::Monitor;
 use fullbore_wire::{
     frame::{MAX_DATA, write_frame},
@@ -296,8 +296,7 @@ impl Outlet {
     pub(super) fn forget_received(&self, number: u64) -> Result<()> {
         self.0.change(|outputs| {
             if number > outputs.last_number {
-                return Err(Error::corrupt("cannot go on with the other side")
-                    .because("it received more than was sent"));
+                return Err(violated("it received more than was sent"));
             }
             outputs.received = outputs.received.max(number);
             while let Some(first) = outputs.unreceived.keys().next().copied()

@@ -10,6 +10,7 @@ use super::{
     credit::{ReceiveCredit, append_cost},
     delete_keys::decode_keys,
     documents::WholeObjects,
+    end::violated,
     leases::ServedLeases,
     line::Line,
     offer::Offer,
@@ -114,10 +115,6 @@ struct ServedObjects {
     /// They are being opened; calls that came later wait.
     is_opening: bool,
     opened: Option<Result<Arc<dyn Objects>, WireError>>,
-}
-
-fn violated(why: &str) -> Error {
-    Error::corrupt("cannot go on with the other side").because(why.to_owned())
 }
 
 impl Server {

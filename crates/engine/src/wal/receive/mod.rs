@@ -4,8 +4,8 @@
 //! reported to the server as durable only when all WAL before it is durable in the repository: with synchronous replication
 //! the server answers a commit then, and it may remove the WAL.
 //!
-//! A receiver can end at any moment: it begins again with the first segment that the repository lacks. Does not follow a
-//! failover by itself: it is connected to the new primary, or to all hosts by one connection string.
+//! A receiver can end at any moment: it begins again with the first segment that the repository lacks. It does not
+//! look for the new primary after a failover: the connection string names that server, or all servers of the cluster.
 
 mod line;
 mod open_segment;

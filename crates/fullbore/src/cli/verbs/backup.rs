@@ -4,20 +4,18 @@ use super::{
     backup_args::BackupArgs, backup_listing, backup_source::requested_cluster, far_backup,
     init::say_new,
 };
-use crate::{
-    cli::newest::newest_backups,
-    cli::{
-        limit::{RunEnds, RunLimit},
-        metered_run::{JudgedRun, MeteredRun, ReportHead},
-        metrics_file::measured,
-        options::{FRAME_BYTES, OutputArgs, UNREADABLE, memory},
-        output::printed,
-        profile::{self, NamedProfile},
-        progress::A_MOMENT,
-        report,
-        scope_args::looks_twice,
-        values::{Chunking, distinct_tags},
-    },
+use crate::cli::{
+    limit::{RunEnds, RunLimit},
+    metered_run::{JudgedRun, MeteredRun, ReportHead},
+    metrics_file::measured,
+    newest::newest_backups,
+    options::{FRAME_BYTES, OutputArgs, UNREADABLE, memory},
+    output::printed,
+    profile::{self, NamedProfile},
+    progress::A_MOMENT,
+    report,
+    scope_args::looks_twice,
+    values::{Chunking, distinct_tags},
 };
 use fullbore_engine::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},

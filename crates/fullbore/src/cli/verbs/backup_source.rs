@@ -113,7 +113,8 @@ fn check_stream(args: &BackupArgs) -> Result<()> {
     Ok(())
 }
 
-fn params(text: &str) -> Result<Box<Params>> {
+/// Reads the settings of a connection, and prints what is wrong with them.
+pub(super) fn params(text: &str) -> Result<Box<Params>> {
     let params = Params::new(text, &Environment::of_process())?;
     params
         .warnings

@@ -1,8 +1,10 @@
 //! `fullbore bench`.
 
-use crate::{
-    cli::verbs::bench_figures::{Bench, BenchSubject, Figure},
-    cli::{options::PLAIN_EXIT_CODES, output::printed, values::threads},
+use crate::cli::{
+    options::PLAIN_EXIT_CODES,
+    output::printed,
+    values::threads,
+    verbs::bench_figures::{Bench, BenchSubject, Figure},
 };
 use clap::{Args, ValueHint};
 use fullbore_format::{

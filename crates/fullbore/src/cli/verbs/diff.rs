@@ -1,12 +1,10 @@
 //! `fullbore diff`.
 
-use crate::{
-    cli::verbs::diff_backups::Diff,
-    cli::{
-        options::selected,
-        output::{is_terminal, printed},
-        select::SelectArgs,
-    },
+use crate::cli::{
+    options::selected,
+    output::{is_terminal, printed},
+    select::SelectArgs,
+    verbs::diff_backups::Diff,
 };
 use clap::{Args, ValueHint};
 use fullbore_format::error::{Error, ErrorKind, Result};

@@ -1,13 +1,11 @@
 //! `fullbore forget`.
 
 use super::prune::WalKeepArgs;
-use crate::{
-    cli::verbs::{forget_backups::Forget, unforget::unforget},
-    cli::{
-        options::rare,
-        output::{aside, is_terminal, told, told_unless},
-        select::{no_filter, wanted},
-    },
+use crate::cli::{
+    options::rare,
+    output::{aside, is_terminal, told, told_unless},
+    select::{no_filter, wanted},
+    verbs::{forget_backups::Forget, unforget::unforget},
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fullbore_format::error::{Error, ErrorKind, Result};

@@ -1,12 +1,10 @@
 //! `fullbore list`.
 
-use crate::{
-    cli::verbs::listing::{EntryForm, List},
-    cli::{
-        options::selected,
-        output::{aside, printed, terminal_columns},
-        select::SelectArgs,
-    },
+use crate::cli::{
+    options::selected,
+    output::{aside, printed, terminal_columns},
+    select::SelectArgs,
+    verbs::listing::{EntryForm, List},
 };
 use clap::Args;
 use fullbore_format::error::Result;

@@ -1,9 +1,6 @@
 //! `fullbore prune`.
 
-use crate::{
-    cli::verbs::prune_report::Prune,
-    cli::{output::told_unless, values::days},
-};
+use crate::cli::{output::told_unless, values::days, verbs::prune_report::Prune};
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;
 use fullbore_repository::wal::WalRetention;

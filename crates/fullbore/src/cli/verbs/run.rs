@@ -1,17 +1,15 @@
 //! `fullbore run`: the steps of a profile, one process each, with its hooks before and after.
 
 use super::run_report::{ProfileRun, RunStep};
-use crate::{
-    cli::newest::newest_backups,
-    cli::{
-        child::{self, ChildEnd},
-        command_words::CommandWords,
-        metrics_file::{MetricsFile, metrics_path},
-        options::OutputArgs,
-        output::{aside, told},
-        profile::{self, HookCommand, NamedProfile},
-        report,
-    },
+use crate::cli::{
+    child::{self, ChildEnd},
+    command_words::CommandWords,
+    metrics_file::{MetricsFile, metrics_path},
+    newest::newest_backups,
+    options::OutputArgs,
+    output::{aside, told},
+    profile::{self, HookCommand, NamedProfile},
+    report,
 };
 use clap::{Args, ValueHint};
 use fullbore_format::{

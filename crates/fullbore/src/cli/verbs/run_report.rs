@@ -1,9 +1,6 @@
 //! What a run of a profile has done, for people, hooks and programs.
 
-use crate::{
-    cli::newest::NewestBackups,
-    cli::{child::ChildEnd, metrics_file::RunNumbers},
-};
+use crate::cli::{child::ChildEnd, metrics_file::RunNumbers, newest::NewestBackups};
 use fullbore_format::text::size::{bytes, counted, seconds};
 use fullbore_platform as platform;
 use serde_json::{Value, json};

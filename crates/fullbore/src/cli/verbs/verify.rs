@@ -1,17 +1,15 @@
 //! `fullbore verify`.
 
 use super::verify_report;
-use crate::{
-    cli::verbs::wal_report::wal_faults,
-    cli::{
-        limit::{RunEnds, RunLimit},
-        metered_run::{JudgedRun, MeteredRun},
-        options::OutputArgs,
-        output::{aside, told},
-        report,
-        select::SelectArgs,
-        values::{threads, time},
-    },
+use crate::cli::{
+    limit::{RunEnds, RunLimit},
+    metered_run::{JudgedRun, MeteredRun},
+    options::OutputArgs,
+    output::{aside, told},
+    report,
+    select::SelectArgs,
+    values::{threads, time},
+    verbs::wal_report::wal_faults,
 };
 use clap::{Args, ValueHint};
 use fullbore_engine::verify::{

@@ -1,12 +1,10 @@
 //! `fullbore wal`: the archive of a server's WAL.
 
 use super::wal_receive::WalReceiveArgs;
-use crate::{
-    cli::verbs::wal_report::{WalCheck, WalList},
-    cli::{
-        output::{aside, printed, told},
-        values::{any_bytes, destination, interval, threads},
-    },
+use crate::cli::{
+    output::{aside, printed, told},
+    values::{any_bytes, destination, interval, threads},
+    verbs::wal_report::{WalCheck, WalList},
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_engine::wal::{Got, PushReport, WalAhead, WalGet, WalPush, WalServe};
@@ -172,7 +170,7 @@ pub(in crate::cli) enum WalVerb {
         #[arg(long, value_name = "TIME", value_parser = interval)]
         idle: Option<Duration>,
     },
-    /// Receive WAL as the server writes it, so that the last second is not lost
+    /// Receive WAL as the server writes it, up to the last second
     ///
     /// It runs until a signal ends it, and connects again when the server was away. Started again, it goes on without a gap.
     Receive(Box<WalReceiveArgs>),

@@ -1,6 +1,6 @@
 //! `fullbore wal receive`.
 
-use super::wal::copy_name;
+use super::{backup_source::params, wal::copy_name};
 use crate::cli::{
     metrics_file::{MetricsFile, metrics_path},
     output::aside,
@@ -10,7 +10,6 @@ use crate::cli::{
 use clap::{Args, ValueHint};
 use fullbore_engine::wal::{ReceiveEvent, WalReceive};
 use fullbore_format::error::{Error, Result};
-use fullbore_postgres::conninfo::{Environment, Params};
 use fullbore_storage::Storages;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -28,7 +27,7 @@ pub(in crate::cli) struct WalReceiveArgs {
     /// The repository
     #[arg(long, value_name = "DEST", value_hint = ValueHint::DirPath, value_parser = any_bytes(destination))]
     to: OsString,
-    /// The replication slot, by which the server keeps WAL that was not received
+    /// The replication slot: the server keeps WAL that was not received
     ///
     /// It is also the name in synchronous_standby_names, unless application_name is given.
     #[arg(long, value_name = "NAME")]
@@ -58,10 +57,7 @@ pub(in crate::cli) struct WalReceiveArgs {
 
 /// Receives until there is an error, or a signal.
 pub(in crate::cli) fn run(args: WalReceiveArgs, storages: Storages, is_quiet: bool) -> Result<u8> {
-    let mut server = Params::new(&args.server, &Environment::of_process())?;
-    for warning in &server.warnings {
-        aside(format_args!("warning: {warning}"));
-    }
+    let mut server = params(&args.server)?;
     if server.application_name == APPLICATION {
         server.application_name.clone_from(&args.slot);
     }
@@ -71,7 +67,7 @@ pub(in crate::cli) fn run(args: WalReceiveArgs, storages: Storages, is_quiet: bo
         .transpose()?;
     let receive = WalReceive {
         storages,
-        server: Box::new(server),
+        server,
         to: args.to,
         slot: args.slot,
         creates_slot: args.create_slot,
