@@ -32,13 +32,15 @@ use std::{
 /// How the files of a running cluster are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Via {
-    /// From the data directory if it is on this host, else by SQL
+    /// From the data directory if it is on this host, else by SQL, else by protocol
     #[default]
     Auto,
     /// From the data directory on this host
     Files,
     /// Through sessions with the server
     Sql,
+    /// As the server sends them to a standby
+    Protocol,
 }
 
 /// An open way to the files of a running cluster.
@@ -69,7 +71,7 @@ impl ClusterAccess {
     ) -> Result<Self> {
         let local = match request.via {
             Via::Sql => return open_sql(request, params, session, facts),
-            Via::Files | Via::Auto => same_server::find_data_directory(facts),
+            Via::Files | Via::Auto | Via::Protocol => same_server::find_data_directory(facts),
         };
         let refused = match (local, request.via) {
             (Ok((data, _)), Via::Files) => return Ok(Self::Files(data)),

@@ -243,12 +243,12 @@ fn read_array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use fullbore_format::error::ErrorKind;
 
     /// A file with a different number in every place.
-    fn made(version: u32) -> Vec<u8> {
+    pub(crate) fn made(version: u32) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(0, &7_000_000_000_000_000_001u64.to_ne_bytes());

@@ -8,6 +8,8 @@
 
 mod access;
 pub mod archiver;
+mod by_protocol;
+pub mod cluster_backup;
 pub mod conninfo;
 pub mod control;
 pub mod data_dir;

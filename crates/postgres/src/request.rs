@@ -3,6 +3,8 @@
 use super::{
     access::{ClusterAccess, OpenedFiles},
     archiver::{self, SegmentArchive},
+    by_protocol,
+    cluster_backup::ClusterBackup,
     conninfo::Params,
     init_forks::InitForks,
     inventory::ManifestInventory,
@@ -16,7 +18,7 @@ use super::{
     wal_source::FollowedWal,
 };
 use fullbore_format::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     root,
 };
 use fullbore_platform::{dir::real_path, metrics::waits::Waits};
@@ -67,7 +69,7 @@ pub enum Wal {
 
 impl Wal {
     /// The value in the root.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Included => "included",
             Self::Archived => "archived",
@@ -100,12 +102,37 @@ impl ClusterRequest {
         &self,
         name: &dyn Fn(&str) -> Result<Option<String>>,
         reading: &Reading,
-    ) -> Result<(Arc<ClusterSource>, Sources)> {
-        let cluster = match &self.server {
-            ClusterServer::Running(params) => self.open_running(params, name, reading)?,
-            ClusterServer::Stopped(data) => open_stopped(data, reading)?,
+    ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
+        let cluster = match (&self.server, self.via) {
+            (ClusterServer::Running(params), Via::Protocol) => {
+                return by_protocol::open(self, params, name, reading);
+            }
+            (ClusterServer::Running(params), via) => {
+                match self.open_running(params, name, reading) {
+                    Err(error) if via == Via::Auto && error.kind == ErrorKind::Permission => {
+                        return self.open_by_protocol(params, name, reading, error);
+                    }
+                    opened => opened?,
+                }
+            }
+            (ClusterServer::Stopped(data), _) => open_stopped(data, reading)?,
         };
-        Ok(cluster.sources(reading.split))
+        let (cluster, sources) = cluster.sources(reading.split);
+        Ok((cluster, sources))
+    }
+
+    /// Opens the way that is left if the role may use no other. `refused` says why.
+    fn open_by_protocol(
+        &self,
+        params: &Params,
+        name: &dyn Fn(&str) -> Result<Option<String>>,
+        reading: &Reading,
+        refused: Error,
+    ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
+        by_protocol::open(self, params, name, reading).map_err(|error| match error.kind {
+            ErrorKind::Permission => refused.detail(format!("nor by protocol: {}", error.line())),
+            _ => error,
+        })
     }
 
     /// Opens the sources of a running cluster.

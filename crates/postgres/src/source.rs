@@ -8,6 +8,7 @@
 
 use super::{
     archiver::{self, SegmentArchive},
+    cluster_backup::ClusterBackup,
     control,
     data_dir::{DataDir, DataTree},
     init_forks::{InitForks, NewForks},
@@ -129,36 +130,6 @@ impl ClusterSource {
         (cluster, sources)
     }
 
-    /// Returns the facts that the root records; complete once the backup is.
-    pub fn facts(&self) -> root::ClusterInfo {
-        self.facts.locked().clone()
-    }
-
-    /// Returns what the operator should know about the server; complete once the backup is.
-    pub fn warnings(&self) -> Vec<String> {
-        self.warnings.locked().clone()
-    }
-
-    /// Returns how to check page checksums, if the cluster has checksums.
-    pub fn page_check(&self) -> Option<Arc<PageCheck>> {
-        if !self.facts.locked().checksums {
-            return None;
-        }
-        Some(Arc::new(PageCheck {
-            data: self.data.clone(),
-            sizes: self.sizes,
-            start_lsn: self.start.map_or(u64::MAX, |start| start.0),
-        }))
-    }
-
-    /// Returns the blocks changed since the backup `base`, if the server's WAL summaries have them.
-    pub fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
-        let now = self.facts();
-        self.ask_summaries("changed files are read as a whole", |session| {
-            BlockChanges::since(session, &*self.data, base, &now, self.sizes)
-        })
-    }
-
     /// Asks the server for its WAL summaries. On an error the backup continues without an answer.
     fn ask_summaries<T>(
         &self,
@@ -248,21 +219,6 @@ impl ClusterSource {
         self.check_copies(&catalog, &segments, stopped.lsn)?;
         scanned.extend(self.wal_files(session, stopped.timeline, &names)?);
         Ok(timelines.ranges(start, stopped.lsn))
-    }
-
-    /// Checks that every late file is in the archive and that the slot kept the WAL until it was
-    /// read.
-    ///
-    /// Called after everything was read: the server removes or overwrites WAL as soon as the
-    /// session ends.
-    ///
-    /// # Errors
-    /// The reason why the backup is void.
-    pub fn check(&self) -> Result<()> {
-        self.awaited
-            .locked()
-            .first()
-            .map_or_else(|| self.check_wal_kept(), |path| Err(self.loss_of(path)))
     }
 
     /// Checks that the server still keeps the WAL that the backup needs.
@@ -412,6 +368,41 @@ impl ClusterSource {
             }
         }
         Ok(frame)
+    }
+}
+
+impl ClusterBackup for ClusterSource {
+    fn facts(&self) -> root::ClusterInfo {
+        self.facts.locked().clone()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.locked().clone()
+    }
+
+    fn page_check(&self) -> Option<Arc<PageCheck>> {
+        if !self.facts.locked().checksums {
+            return None;
+        }
+        Some(Arc::new(PageCheck {
+            data: Some(self.data.clone()),
+            sizes: self.sizes,
+            start_lsn: self.start.map_or(u64::MAX, |start| start.0),
+        }))
+    }
+
+    fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
+        let now = self.facts();
+        self.ask_summaries("changed files are read as a whole", |session| {
+            BlockChanges::since(session, &*self.data, base, &now, self.sizes)
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.awaited
+            .locked()
+            .first()
+            .map_or_else(|| self.check_wal_kept(), |path| Err(self.loss_of(path)))
     }
 }
 

@@ -41,16 +41,25 @@ impl Timelines {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
-        let path = history_path(last);
-        let text = data.read_text(&path)?;
-        Self::parse(&text, last)
-            .and_then(|all| all.since_timeline(first))
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Unsupported,
-                    format!("cannot find timeline {first} in the history {path:?}"),
-                )
-            })
+        let text = data.read_text(&history_path(last))?;
+        Self::from_history(&text, first, last)
+    }
+
+    /// Returns the timelines from `first` to `last` by the history of `last`, which is not looked at if
+    /// both are the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the history does not lead back to `first`.
+    pub fn from_history(history: &str, first: u32, last: u32) -> Result<Self> {
+        if first == last {
+            return Ok(Self(vec![(last, Lsn(0))]));
+        }
+        let found = Self::parse(history, last).and_then(|all| all.since_timeline(first));
+        found.ok_or_else(|| {
+            let path = history_path(last);
+            let message = format!("cannot find timeline {first} in the history {path:?}");
+            Error::new(ErrorKind::Unsupported, message)
+        })
     }
 
     /// Parses the history of `last`. Each line says where a timeline ended: its number, the

@@ -5,6 +5,7 @@
 
 use super::{
     archiver::arrives,
+    cluster_backup::ClusterBackup,
     control,
     data_dir::{DataDir, DataTree},
     file_copies::Copies,

@@ -164,6 +164,36 @@ impl ComparedEntries {
     }
 }
 
+impl Base {
+    /// Adds the record of an object that comes in any order. Its content arrives anyway, so a file is
+    /// never trusted without a look.
+    pub(super) fn looked_up(&self, mut scanned: Scanned) -> Scanned {
+        if scanned.state == EntryState::Whole {
+            scanned.known = self.find_known(&scanned);
+        }
+        scanned
+    }
+
+    fn find_known(&self, scanned: &Scanned) -> Option<BaseEntry> {
+        let parts = self.archives().find_map(|archive| {
+            let found = archive.find(&scanned.entry.path);
+            let found = found.inspect_err(|error| self.note(error)).ok()?;
+            describe_whole_file(&found).then_some(found)
+        })?;
+        let is_file = scanned.entry.is_file();
+        // Any time: files are read whatever it is.
+        let trust = self.rules.trust(scanned, &parts[0], Time::default())?;
+        let trust = if is_file && self.rules.digests {
+            Trust::Nothing
+        } else {
+            trust
+        };
+        let is_usable = !is_file || trust == Trust::Nothing;
+        self.usable(BaseEntry::new(parts.into(), trust))
+            .filter(|_| is_usable)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CompareRules {
     pub(super) compare: Compare,

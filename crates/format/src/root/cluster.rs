@@ -41,7 +41,7 @@ pub struct ClusterInfo {
     /// Whether the server had a `restore_command`; false if it was not running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_restore_command: bool,
-    /// How the files were read: `files` or `sql`; empty if the server was not running.
+    /// How the files were read: `files`, `sql` or `protocol`; empty if the server was not running.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub via: String,
     /// The data directory of the server. Empty if the role may not read its path.

@@ -182,13 +182,13 @@ fn cluster(cluster: &ClusterInfo) -> String {
     } else {
         ""
     };
-    let by_sql = if cluster.via == "sql" {
-        ", read by SQL"
-    } else {
-        ""
+    let way = match cluster.via.as_str() {
+        "sql" => ", read by SQL",
+        "protocol" => ", read by protocol",
+        _ => "",
     };
     format!(
-        "PostgreSQL {version}{standby}{by_sql}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
+        "PostgreSQL {version}{standby}{way}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
     )
 }
 

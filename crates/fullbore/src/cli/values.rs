@@ -85,14 +85,19 @@ pub(super) const COMPARES: [Named<Compare>; 4] = [
 ];
 
 /// Ways to the files of a running cluster.
-pub(super) const VIAS: [Named<Via>; 3] = [
+pub(super) const VIAS: [Named<Via>; 4] = [
     (
         "auto",
         Via::Auto,
-        "From the data directory if it is on this host, else by SQL",
+        "From the data directory if it is on this host, else by SQL, else by protocol",
     ),
     ("files", Via::Files, "From the data directory on this host"),
     ("sql", Via::Sql, "Through sessions with the server"),
+    (
+        "protocol",
+        Via::Protocol,
+        "As the server sends them to a standby; the role needs only REPLICATION",
+    ),
 ];
 
 /// Places of the WAL that a backup needs.

@@ -171,7 +171,10 @@ impl Looked {
             Arc::new(rules),
         );
         let check = Arc::new(PageCheck {
-            data: Arc::new(LocalDir::of_trees(dir.path(), vec![Arc::new(tree)])),
+            data: Some(Arc::new(LocalDir::of_trees(
+                dir.path(),
+                vec![Arc::new(tree)],
+            ))),
             sizes: Sizes::default(),
             start_lsn,
         });

@@ -29,7 +29,7 @@ const OF_THE_BACKUP: [&str; 4] = [
 ];
 
 /// Paths, sizes and digests of the files of a backup, but for those of the backup itself.
-fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
+pub(super) fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
     let backup = format!("{}@latest", repository.display());
     let lines = fullbore(args!["list", backup, "--json"]).json();
     let entry = |line: &Value| {
@@ -42,7 +42,7 @@ fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
     lines.iter().filter_map(entry).collect()
 }
 
-fn last_line(ran: &Ran) -> Value {
+pub(super) fn last_line(ran: &Ran) -> Value {
     ran.json().pop().unwrap()
 }
 
@@ -102,7 +102,7 @@ fn a_cluster_that_works_is_consistent_when_it_was_read_by_sql() {
 }
 
 /// Write these bytes into a page of a file; returns the bytes that were there.
-fn damage(file: &Path, page: u64, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn damage(file: &Path, page: u64, bytes: &[u8]) -> Vec<u8> {
     let file = fs::File::options()
         .read(true)
         .write(true)

@@ -83,6 +83,7 @@ pub(in crate::cli) struct BackupArgs {
     ///
     /// By SQL, fullbore needs no access to the server's host. The role needs EXECUTE on three
     /// functions, which the error names. --readers is the number of sessions then, 4 by default.
+    /// By protocol, the server sends all files in one stream, and the role needs REPLICATION.
     #[arg(
         long,
         value_parser = one_of(&VIAS),
