@@ -18,7 +18,7 @@ pub(crate) const PAGE_HEADER: u64 = 24;
 pub(crate) const LONG_PAGE_HEADER: u64 = 40;
 pub(crate) const RECORD_HEADER: usize = 24;
 /// The record after which the rest of a segment is empty.
-const SWITCH: RecordKind = RecordKind {
+pub(crate) const SWITCH: RecordKind = RecordKind {
     manager: 0,
     operation: 0x40,
 };
@@ -101,7 +101,7 @@ pub(crate) struct WalReader<'a> {
 }
 
 /// Returns the main data of a record. It follows headers that give the length of each part.
-fn main_data(mut record: &[u8]) -> Option<&[u8]> {
+pub(crate) fn main_data(mut record: &[u8]) -> Option<&[u8]> {
     loop {
         let (mark, rest) = record.split_first()?;
         record = match mark {

@@ -10,6 +10,7 @@
 
 mod seals;
 mod tasks;
+mod wal;
 
 use self::{
     seals::{CopiedSums, CopyWay},
@@ -34,6 +35,7 @@ use fullbore_repository::{
     inventory::{KnownFrames, nothing_known},
     open::{open, place},
     select::BackupFilter,
+    wal::CopiedWal,
     writer::must_be_possible,
 };
 use fullbore_storage::{Objects, Storages};
@@ -80,6 +82,8 @@ pub struct CopiedBackup {
     pub there: u64,
     /// Bytes of these objects.
     pub there_bytes: u64,
+    /// The WAL of the cluster that the repository has, from the backup on.
+    pub wal: CopiedWal,
     /// Wall-clock time in seconds.
     pub seconds: f64,
     /// Notes that could not be copied; the backup itself is complete.
@@ -124,15 +128,20 @@ impl BackupCopy {
         };
         let copied = run
             .copy_all(self.workers, &tasks)
-            .and_then(|()| sums.complete(way, &root, &drafts, &*to));
+            .and_then(|()| sums.complete(way, &root, &drafts, &*to))
+            // Before the destination lists the backup: without its WAL it may not be consistent.
+            .and_then(|root| Ok((root, wal::copy_wal(&repository, &to, &archive.root)?)));
         let there = run.there;
-        match copied {
-            Ok(root) => incoming.set_root(root),
+        let (wal, mut warnings) = match copied {
+            Ok((root, (wal, warnings))) => {
+                incoming.set_root(root);
+                (wal, warnings)
+            }
             Err(error) => {
                 incoming.abort();
                 return Err(error);
             }
-        }
+        };
         let (there, there_bytes) = (there.0.into_inner(), there.1.into_inner());
         let objects: Vec<_> = tasks
             .iter()
@@ -140,13 +149,12 @@ impl BackupCopy {
             .collect();
         incoming.commit(&objects)?;
         // The destination lists the backup from here on, so a failure is only a warning.
-        let warnings = match self.copy_tags(&*repository, &archive.root.id) {
-            Ok(()) => Vec::new(),
-            Err(error) => vec![format!(
+        if let Err(error) = self.copy_tags(&*repository, &archive.root.id) {
+            warnings.push(format!(
                 "could not copy the tags of the backup: {}",
                 error.line()
-            )],
-        };
+            ));
+        }
         Ok(CopiedBackup {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -154,6 +162,7 @@ impl BackupCopy {
             bytes: meter.bytes.load(Relaxed),
             there,
             there_bytes,
+            wal,
             seconds: start.elapsed().as_secs_f64(),
             warnings,
         })

@@ -48,6 +48,8 @@ pub struct WalAhead {
     pub system: u64,
     /// The name of a copy of a cluster.
     pub copy_name: Option<String>,
+    /// Of segments that two hosts archived with different content, that of this host is fetched.
+    pub wal_from: Option<String>,
     /// The data directory of the server.
     pub data: PathBuf,
 }
@@ -67,8 +69,9 @@ impl WalAhead {
         })?;
         let objects = self.storages.repository_at(&self.from)?;
         let system = system_name(self.system, self.copy_name.as_deref());
-        let archive = WalArchive::new(objects, &system);
-        FetchedAhead::of(&self.storages, &self.from, &system, &self.data).run(&archive, last)
+        let archive = WalArchive::new(objects, &system).preferring(self.wal_from.clone());
+        let host = self.wal_from.as_deref();
+        FetchedAhead::of(&self.storages, &self.from, &system, host, &self.data).run(&archive, last)
     }
 }
 
@@ -80,7 +83,13 @@ pub(super) struct FetchedAhead {
 
 impl FetchedAhead {
     /// Of the segments of a system in the repository that `from` names, for the server with this data directory.
-    pub(super) fn of(storages: &Storages, from: &OsString, system: &str, data: &Path) -> Self {
+    pub(super) fn of(
+        storages: &Storages,
+        from: &OsString,
+        system: &str,
+        wal_from: Option<&str>,
+        data: &Path,
+    ) -> Self {
         let data = if data.as_os_str().is_empty() {
             Path::new(".")
         } else {
@@ -88,8 +97,9 @@ impl FetchedAhead {
         };
         let data = data.canonicalize().unwrap_or_else(|_| data.to_owned());
         let of = format!(
-            "fetched\n{}\n{system}\n{}",
+            "fetched\n{}\n{system} {}\n{}",
             location_name(storages, from),
+            wal_from.unwrap_or_default(),
             data.display()
         );
         let name = blake3::hash(of.as_bytes()).to_hex();

@@ -2,21 +2,24 @@
 //!
 //! Every push lists after it has stored: of two that store other content under one name, at least one sees the other.
 
+use super::system::StoredBy;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     wal::{SegmentName, WalRun},
 };
 use fullbore_platform::{debug, host_name};
+use fullbore_postgres::{lsn::Lsn, wal_archive::first_difference};
 use fullbore_repository::wal::{StoredRun, WalArchive};
-use jiff::Timestamp;
 use std::collections::BTreeMap;
 
 /// A segment of which the repository has other content.
 #[derive(Debug, Clone)]
 pub(super) struct WalConflict {
     segment: SegmentName,
-    /// The host that stored the other content, and when, if that can be read.
-    other: Option<(String, i64)>,
+    /// Who stored the other content, if that can be read.
+    other: Option<StoredBy>,
+    /// The first record that differs, if both contents can be read.
+    difference: Option<Lsn>,
     key: String,
 }
 
@@ -28,34 +31,34 @@ impl WalConflict {
             "cannot archive {segment} of system {system}: other content of this name is there"
         );
         let by = match &self.other {
-            Some((host, stored)) => {
-                let time = Timestamp::from_second(*stored)
-                    .map_or_else(|_| stored.to_string(), |time| time.to_string());
-                format!(
-                    "host {host:?} stored it at {time}, and this is {:?}: two servers write one timeline",
-                    host_name()
-                )
-            }
+            Some(other) => format!(
+                "host {other} stored it, and this is {:?}: two servers write one timeline",
+                host_name()
+            ),
             None => format!(
                 "another server wrote it, and this is {:?}: two servers write one timeline",
                 host_name()
             ),
         };
-        Error::new(ErrorKind::Exists, what)
-            .because(by)
+        let error = Error::new(ErrorKind::Exists, what).because(by);
+        let error = match self.difference {
+            Some(at) => error.detail(format!("the first difference is at {at}")),
+            None => error,
+        };
+        error
             .detail(format!("both are kept; the other one is {}", archive.describe(&self.key)))
             .hint("stop the server that should not write; a copy of a cluster archives with --as NAME")
     }
 }
 
-/// Returns the conflicts of segments that were stored in `own`, whose digests are `digests`. `here` gives the digests of others, if
-/// they are on this host.
+/// Returns the conflicts of segments that were stored in `own`, whose digests are `digests`. `here` gives the content of a
+/// segment, if it is on this host.
 ///
 /// # Errors
 /// The storage's.
 pub(super) fn conflicts(
     archive: &WalArchive,
-    here: &dyn Fn(SegmentName) -> Option<[u8; 32]>,
+    here: &dyn Fn(SegmentName) -> Option<Vec<u8>>,
     own: &WalRun,
     digests: &BTreeMap<SegmentName, [u8; 32]>,
 ) -> Result<Vec<WalConflict>> {
@@ -74,7 +77,7 @@ pub(super) fn conflicts(
 
 fn compare(
     archive: &WalArchive,
-    here: &dyn Fn(SegmentName) -> Option<[u8; 32]>,
+    here: &dyn Fn(SegmentName) -> Option<Vec<u8>>,
     stored: &StoredRun,
     digests: &BTreeMap<SegmentName, [u8; 32]>,
     found: &mut Vec<WalConflict>,
@@ -91,25 +94,65 @@ fn compare(
         index => index?,
     };
     for (segment, member) in stored.run.segments().zip(&index.members) {
-        if digests
+        let differs = digests
             .get(&segment)
-            .is_some_and(|own| *own != member.digest)
-        {
-            found.push(WalConflict {
-                segment,
-                other: Some((index.host.clone(), index.stored)),
-                key: stored.run.to_string(),
-            });
+            .is_some_and(|own| *own != member.digest);
+        if !differs {
+            continue;
         }
+        let Compared::Differs(difference) = compare_records(archive, here, stored, segment)? else {
+            continue;
+        };
+        found.push(WalConflict {
+            segment,
+            other: Some(StoredBy::of(&index)),
+            difference,
+            key: stored.run.to_string(),
+        });
     }
     Ok(())
+}
+
+/// The records of two contents of a segment.
+enum Compared {
+    /// All are the same: the bytes differ behind them only.
+    Same,
+    /// The first that differs, if both contents can be read.
+    Differs(Option<Lsn>),
+}
+
+fn compare_records(
+    archive: &WalArchive,
+    here: &dyn Fn(SegmentName) -> Option<Vec<u8>>,
+    stored: &StoredRun,
+    segment: SegmentName,
+) -> Result<Compared> {
+    let Some(own) = here(segment) else {
+        return Ok(Compared::Differs(None));
+    };
+    let other = match archive.segment_of(stored, segment) {
+        Err(error) if error.kind.is_loss() => return Ok(Compared::Differs(None)),
+        other => other?,
+    };
+    Ok(match first_difference(&own, &other) {
+        Some(at) => Compared::Differs(Some(at)),
+        None => {
+            debug(|| {
+                format!(
+                    "{segment} is there with other bytes behind the same records: {}",
+                    stored.run
+                )
+            });
+            Compared::Same
+        }
+    })
 }
 
 /// Compares with a run that this host cannot read, by the digest that its key would have if the content were the same. Without all
 /// of its segments there is no answer, and `wal check` with a key gives it later.
 fn compare_unread(
     archive: &WalArchive,
-    here: &dyn Fn(SegmentName) -> Option<[u8; 32]>,
+    here: &dyn Fn(SegmentName) -> Option<Vec<u8>>,
     stored: &StoredRun,
     digests: &BTreeMap<SegmentName, [u8; 32]>,
     found: &mut Vec<WalConflict>,
@@ -117,7 +160,8 @@ fn compare_unread(
     let mut all = BTreeMap::new();
     for segment in stored.run.segments() {
         let known = digests.get(&segment).copied();
-        let digest = known.or_else(|| here(segment));
+        let digest =
+            known.or_else(|| here(segment).map(|content| *blake3::hash(&content).as_bytes()));
         let Some(digest) = digest else {
             debug(|| {
                 format!(
@@ -139,6 +183,7 @@ fn compare_unread(
         found.extend(segment.map(|segment| WalConflict {
             segment,
             other: None,
+            difference: None,
             key: stored.run.to_string(),
         }));
     }

@@ -121,6 +121,28 @@ impl SystemReport {
         }
     }
 
+    /// Returns the timelines as a tree, each behind the one that it left, with its depth.
+    pub fn tree(&self) -> Vec<(usize, &TimelineReport)> {
+        let mut tree = Vec::new();
+        let has_parent = |timeline: &TimelineReport| {
+            let parent = timeline.parent.map(|(parent, _)| parent);
+            parent.is_some_and(|parent| self.timelines.iter().any(|one| one.timeline == parent))
+        };
+        let roots = self.timelines.iter().filter(|one| !has_parent(one)).rev();
+        let mut open: Vec<_> = roots.map(|root| (0, root)).collect();
+        while let Some((depth, timeline)) = open.pop() {
+            tree.push((depth, timeline));
+            // A parent has a smaller number, so no circle can arise.
+            let is_child = |one: &&TimelineReport| {
+                one.parent
+                    .is_some_and(|(parent, _)| parent == timeline.timeline)
+            };
+            let children = self.timelines.iter().filter(is_child).rev();
+            open.extend(children.map(|child| (depth + 1, child)));
+        }
+        tree
+    }
+
     /// Returns the newest segment of the newest timeline that has one.
     pub fn newest(&self) -> Option<SegmentName> {
         self.timelines

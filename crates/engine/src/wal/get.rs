@@ -49,6 +49,10 @@ pub struct WalGet {
     pub copy_name: Option<String>,
     /// The last segment that a restore saw: up to there, nothing is ever missing.
     pub through: Option<SegmentName>,
+    /// The archive ends after this segment, whatever is behind it.
+    pub until: Option<SegmentName>,
+    /// Of segments that two hosts archived with different content, that of this host is fetched.
+    pub wal_from: Option<String>,
     /// For a standby, which may get by streaming what the archive lacks: a gap is missing, and not an error.
     pub standby: bool,
     /// How long a storage that is away is waited for.
@@ -81,6 +85,11 @@ impl WalGet {
                 format!("cannot fetch {:?}: no WAL has this name", self.name),
             )
         })?;
+        if let (WalFileName::Segment(segment), Some(until)) = (name, self.until)
+            && segment.place() > until.place()
+        {
+            return Ok(Got::Missing(format!("this recovery ends after {until}")));
+        }
         if let WalFileName::Segment(segment) = name
             && let Some(content) = self.taken_ahead(segment)
         {
@@ -97,7 +106,8 @@ impl WalGet {
 
     fn fetched_ahead(&self, system: u64) -> FetchedAhead {
         let name = system_name(system, self.copy_name.as_deref());
-        FetchedAhead::of(&self.storages, &self.from, &name, &self.data())
+        let host = self.wal_from.as_deref();
+        FetchedAhead::of(&self.storages, &self.from, &name, host, &self.data())
     }
 
     /// Returns what fetches the segments behind this one, for a process of its own; `None` if one does already, or it is not known
@@ -110,6 +120,7 @@ impl WalGet {
             from: self.from.clone(),
             system,
             copy_name: self.copy_name.clone(),
+            wal_from: self.wal_from.clone(),
             data: self.data(),
         };
         (!self.fetched_ahead(system).is_locked()).then_some(ahead)
@@ -144,7 +155,9 @@ impl WalGet {
 
     /// The archive of the cluster in whose data directory this runs; of the only one, if it runs in none.
     fn archive(&self, objects: &Arc<dyn Objects>) -> Result<WalArchive> {
-        let of = |system: &str| WalArchive::new(objects.clone(), system);
+        let of = |system: &str| {
+            WalArchive::new(objects.clone(), system).preferring(self.wal_from.clone())
+        };
         if let Some(system) = self.known_system() {
             return Ok(of(&system_name(system, self.copy_name.as_deref())));
         }
@@ -232,7 +245,12 @@ impl WalGet {
                 segment.timeline
             )));
         }
+        let first = wal.tree.first_of(segment.timeline);
         let why = match (wal.tree.later_than(segment), self.through) {
+            (Some(_), _) if first.is_some_and(|first| segment < first) => format!(
+                "the archive of timeline {} begins later: WAL before that was pruned, or never archived",
+                segment.timeline
+            ),
             (Some(later), _) => format!("{later}, which is later, is there"),
             _ if wal.tree.is_open(segment) => return self.fetch_end(&wal, segment),
             (None, Some(through)) if segment.place() <= through.place() => {

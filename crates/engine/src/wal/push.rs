@@ -5,12 +5,15 @@ use super::{
     pack::{PackedRun, Packing},
     pushed::PushedAhead,
     server_files::{WalDirectory, unknown_system},
+    spool::{ClusterSpool, SpoolState, WalSpool},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::REPOSITORY,
-    wal::{SegmentName, WalFileName},
+    wal::{SegmentName, WalFileName, WalKey},
 };
+use fullbore_platform::host_name;
+use fullbore_postgres::timeline::Timelines;
 use fullbore_repository::{open::read_repository, wal::WalArchive};
 use fullbore_storage::{Location, Objects, Storages};
 use std::{
@@ -45,6 +48,8 @@ pub struct WalPush {
     pub patience: Duration,
     /// Push only this file.
     pub alone: bool,
+    /// Takes the file while the repository is away.
+    pub spool: Option<WalSpool>,
 }
 
 /// What a push did.
@@ -56,6 +61,19 @@ pub struct PushReport {
     pub stored_bytes: u64,
     /// Segments that wait behind them.
     pub waits_behind: usize,
+    /// The file was taken into the spool.
+    pub spooled: Option<SpooledFile>,
+}
+
+/// A file that is not in the repository, but in the spool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpooledFile {
+    /// Its name.
+    pub name: String,
+    /// Why the repository did not take it; `None` if it was not asked, as others wait already.
+    pub reason: Option<String>,
+    /// What is in the spool.
+    pub state: SpoolState,
 }
 
 /// Where a push stores.
@@ -81,12 +99,48 @@ impl PushTarget {
         })
     }
 
+    /// The same, without asking an object store again whether the repository is there, if this host found it within the time
+    /// for which notes count. A directory is always asked: its disk may not be mounted.
+    fn open_noted(
+        storages: &Storages,
+        to: &OsString,
+        copy_name: Option<&String>,
+        notes: &PushedAhead,
+    ) -> Result<Self> {
+        let location = Location::parse(to)?;
+        if location.as_local().is_none() && notes.has_seen_repository() {
+            return Ok(Self {
+                objects: storages.objects(&location)?,
+                location: location_name(storages, to),
+                copy_name: copy_name.cloned(),
+            });
+        }
+        let target = Self::open(storages, to, copy_name)?;
+        notes.note_repository();
+        Ok(target)
+    }
+
     fn system_name(&self, system: u64) -> String {
         system_name(system, self.copy_name.as_deref())
     }
 
     pub(super) fn archive(&self, system: u64) -> WalArchive {
         WalArchive::new(self.objects.clone(), &self.system_name(system))
+    }
+
+    /// Stores a history or a label.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if a timeline has another history; the storage's.
+    pub(super) fn store_small(&self, system: u64, name: WalFileName, content: &[u8]) -> Result<()> {
+        let archive = self.archive(system);
+        let others = archive.put_small(name, content)?;
+        match name {
+            WalFileName::History(timeline) if !others.is_empty() => {
+                Err(begun_before(&archive, timeline, content, &others))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Stores a run, compares it, and returns which of its segments are archived. The first must be.
@@ -100,7 +154,7 @@ impl PushTarget {
         let (stored, object) = run.object(archive.system(), archive.digester())?;
         archive.put_run(&stored, &object)?;
         let digests = run.digests();
-        let here = |segment| wal.digest(segment);
+        let here = |segment| wal.content(segment);
         let found = conflicts(&archive, &here, &stored, &digests)?;
         let is_right = |(segment, _): &&(SegmentName, _)| !has_conflict(&found, *segment);
         let right: Vec<_> = run.stamps.iter().filter(is_right).copied().collect();
@@ -180,10 +234,27 @@ impl WalPush {
             .unwrap_or_default();
         let name = WalFileName::parse(name).ok_or_else(|| not_archived(name))?;
         let wal = WalDirectory::around(&self.path);
+        let Some(spool) = &self.spool else {
+            return self.push(&wal, name);
+        };
+        let system = self.system_of(&wal, name)?;
+        let spool = spool.of_cluster(&system_name(system, self.copy_name.as_deref()));
+        if spool.has_files() {
+            return take(&spool, &wal, name, None);
+        }
+        match self.push(&wal, name) {
+            Err(error) if matches!(error.kind, ErrorKind::Unreachable | ErrorKind::Full) => {
+                take(&spool, &wal, name, Some(&error))
+            }
+            pushed => pushed,
+        }
+    }
+
+    fn push(&self, wal: &WalDirectory, name: WalFileName) -> Result<PushReport> {
         match name {
-            WalFileName::Segment(segment) => self.push_segment(&wal, segment, false),
-            WalFileName::Partial(segment) => self.push_segment(&wal, segment, true),
-            small => with_patience(self.patience, || self.push_small(&wal, small)),
+            WalFileName::Segment(segment) => self.push_segment(wal, segment, false),
+            WalFileName::Partial(segment) => self.push_segment(wal, segment, true),
+            small => with_patience(self.patience, || self.push_small(wal, small)),
         }
     }
 
@@ -214,6 +285,7 @@ impl WalPush {
                 segments: vec![segment],
                 stored_bytes: 0,
                 waits_behind: 0,
+                spooled: None,
             });
         }
         let packing = Packing {
@@ -227,10 +299,12 @@ impl WalPush {
         };
         let run = packing.pack_run(wal, segment, is_partial, &may_follow)?;
         run.check_system(self.system.or_else(|| wal.system()))?;
+        let name = system_name(run.system, self.copy_name.as_deref());
+        let location = location_name(&self.storages, &self.to);
+        let pushed = PushedAhead::of(self.storages.state_dir(), &location, &name, wal);
         let (segments, stored_bytes) = with_patience(self.patience, || {
-            let target = PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?;
-            let name = system_name(run.system, self.copy_name.as_deref());
-            let pushed = PushedAhead::of(self.storages.state_dir(), &target.location, &name, wal);
+            let target =
+                PushTarget::open_noted(&self.storages, &self.to, self.copy_name.as_ref(), &pushed)?;
             target.store(&run, wal, &pushed)
         })?;
         let waits_behind = match self.alone {
@@ -245,32 +319,70 @@ impl WalPush {
             segments,
             stored_bytes,
             waits_behind,
+            spooled: None,
         })
+    }
+
+    /// Returns the system that a file is of.
+    fn system_of(&self, wal: &WalDirectory, name: WalFileName) -> Result<u64> {
+        let of_segment = match name {
+            WalFileName::Segment(segment) | WalFileName::Backup(segment, _) => {
+                Some((segment, false))
+            }
+            WalFileName::Partial(segment) => Some((segment, true)),
+            WalFileName::History(_) => None,
+        };
+        let in_header = || {
+            let (segment, is_partial) = of_segment?;
+            let (.., facts) = wal.read_segment(segment, is_partial).ok()?;
+            Some(facts.system)
+        };
+        let system = self.system.or_else(|| wal.system()).or_else(in_header);
+        system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))
     }
 
     fn push_small(&self, wal: &WalDirectory, name: WalFileName) -> Result<PushReport> {
         let content = wal.read_small(&name.to_string())?;
-        let of_label = match name {
-            WalFileName::Backup(segment, _) => wal
-                .read_segment(segment, false)
-                .ok()
-                .map(|(.., facts)| facts.system),
-            _ => None,
-        };
-        let system = self.system.or_else(|| wal.system()).or(of_label);
-        let system = system.ok_or_else(|| unknown_system(format!("cannot archive {name}")))?;
-        let archive =
-            PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?.archive(system);
-        let others = archive.put_small(name, &content)?;
-        match name {
-            WalFileName::History(timeline) if others > 0 => Err(begun_before(&archive, timeline)),
-            _ => Ok(PushReport {
-                segments: Vec::new(),
-                stored_bytes: content.len() as u64,
-                waits_behind: 0,
-            }),
-        }
+        let system = self.system_of(wal, name)?;
+        let target = PushTarget::open(&self.storages, &self.to, self.copy_name.as_ref())?;
+        target.store_small(system, name, &content)?;
+        Ok(PushReport {
+            segments: Vec::new(),
+            stored_bytes: content.len() as u64,
+            waits_behind: 0,
+            spooled: None,
+        })
     }
+}
+
+/// Takes a file into the spool.
+fn take(
+    spool: &ClusterSpool,
+    wal: &WalDirectory,
+    name: WalFileName,
+    error: Option<&Error>,
+) -> Result<PushReport> {
+    let content = match name {
+        WalFileName::Segment(segment) => wal.read_segment(segment, false)?.0,
+        WalFileName::Partial(segment) => wal.read_segment(segment, true)?.0,
+        WalFileName::History(_) | WalFileName::Backup(..) => wal.read_small(&name.to_string())?,
+    };
+    let reason = error.map(Error::line);
+    let taken = spool.add(name, &content);
+    taken.map_err(|full| match &reason {
+        Some(reason) => full.detail(format!("the repository did not take it: {reason}")),
+        None => full,
+    })?;
+    Ok(PushReport {
+        segments: Vec::new(),
+        stored_bytes: 0,
+        waits_behind: 0,
+        spooled: Some(SpooledFile {
+            name: name.to_string(),
+            reason,
+            state: spool.state(),
+        }),
+    })
 }
 
 fn not_archived(name: &str) -> Error {
@@ -278,13 +390,31 @@ fn not_archived(name: &str) -> Error {
     Error::new(ErrorKind::Usage, what).hint("archive_command = 'fullbore wal push %p --to REPO'")
 }
 
-/// The error of a history whose timeline has another one.
-pub(super) fn begun_before(archive: &WalArchive, timeline: u32) -> Error {
+/// Returns the error of a history whose timeline has another one.
+pub(super) fn begun_before(
+    archive: &WalArchive,
+    timeline: u32,
+    own: &[u8],
+    others: &[WalKey],
+) -> Error {
     let what = format!(
         "cannot archive the history of timeline {timeline} of system {}",
         archive.system()
     );
-    Error::new(ErrorKind::Exists, what)
+    let error = Error::new(ErrorKind::Exists, what)
         .because("another server began a timeline of this number, and archived its history")
-        .hint("stop the server that should not write; a copy of a cluster archives with --as NAME")
+        .hint("stop the server that should not write; a copy of a cluster archives with --as NAME");
+    // A host that only adds cannot read the other history.
+    let begin = |text: &[u8]| {
+        let history = Timelines::parse(&String::from_utf8_lossy(text), timeline);
+        history.map(|history| history.last_start())
+    };
+    let other = others.first().and_then(|key| archive.read_small(key).ok());
+    match (begin(own), other.and_then(|text| begin(&text))) {
+        (Some(own), Some(other)) => error.detail(format!(
+            "the other one begins at {other}, and that of {:?} at {own}",
+            host_name()
+        )),
+        _ => error,
+    }
 }

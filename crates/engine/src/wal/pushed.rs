@@ -18,6 +18,16 @@ use std::{
 /// How long a note counts.
 const AGE: Duration = Duration::from_secs(3600);
 
+/// The file that says when the repository was found.
+const SEEN: &str = "repository";
+
+/// Returns whether a note counts by its time.
+fn is_recent(note: &Path) -> bool {
+    let modified = fs::metadata(note).and_then(|meta| meta.modified());
+    let age = modified.ok().and_then(|time| time.elapsed().ok());
+    age.is_some_and(|age| age < AGE)
+}
+
 /// The notes of one cluster and one repository.
 #[derive(Debug, Clone)]
 pub(super) struct PushedAhead {
@@ -44,21 +54,27 @@ impl PushedAhead {
         let Some(path) = self.path(segment) else {
             return false;
         };
-        let is_recent = |path: &Path| {
-            let age = fs::metadata(path)
-                .and_then(|meta| meta.modified())
-                .ok()?
-                .elapsed()
-                .ok()?;
-            Some(age < AGE)
-        };
         let note = fs::read_to_string(&path);
-        note.is_ok_and(|note| note == format!("{}\n", stamp.line()))
-            && is_recent(&path) == Some(true)
+        note.is_ok_and(|note| note == format!("{}\n", stamp.line())) && is_recent(&path)
     }
 
     fn path(&self, segment: SegmentName) -> Option<PathBuf> {
         Some(self.dir.as_ref()?.join(segment.to_string()))
+    }
+
+    /// Returns whether this process or an earlier one found the repository here within the time for which notes count.
+    pub(super) fn has_seen_repository(&self) -> bool {
+        let seen = self.dir.as_ref().map(|dir| dir.join(SEEN));
+        seen.is_some_and(|seen| is_recent(&seen))
+    }
+
+    /// Notes that the repository is there. An error is none: it is looked for again then.
+    pub(super) fn note_repository(&self) {
+        let Some(dir) = &self.dir else { return };
+        let noted = own_dir(dir).and_then(|_| fs::write(dir.join(SEEN), ""));
+        if let Err(error) = noted {
+            debug(|| format!("could not note that the repository is there: {error}"));
+        }
     }
 
     /// Notes segments. An error is none: they are pushed again then.

@@ -2,7 +2,7 @@
 
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
-    wal::SegmentName,
+    wal::{SegmentName, WalFileName},
 };
 use fullbore_platform::safe_file;
 use fullbore_postgres::{
@@ -10,6 +10,7 @@ use fullbore_postgres::{
     wal_archive::{SegmentFacts, check_segment, read_segment_facts},
 };
 use std::{
+    collections::BTreeSet,
     fs::{self, Metadata},
     io::Read,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
@@ -78,6 +79,13 @@ impl WalDirectory {
         }
     }
 
+    /// The files in this directory.
+    pub(super) fn of_files(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+        }
+    }
+
     /// The directory as one absolute path, without links.
     pub(super) fn real_path(&self) -> PathBuf {
         let dir = if self.dir.as_os_str().is_empty() {
@@ -126,6 +134,58 @@ impl WalDirectory {
         ready
     }
 
+    /// Returns the path of a file in the directory.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path(name)
+    }
+
+    fn names(&self) -> Vec<WalFileName> {
+        let listed = fs::read_dir(&self.dir);
+        let names = listed
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name());
+        names
+            .filter_map(|name| WalFileName::parse(name.to_str()?))
+            .collect()
+    }
+
+    /// Returns the segments in the directory by their names; a server may have recycled some.
+    pub(super) fn segments(&self) -> BTreeSet<SegmentName> {
+        let segment = |name| match name {
+            WalFileName::Segment(segment) => Some(segment),
+            _ => None,
+        };
+        self.names().into_iter().filter_map(segment).collect()
+    }
+
+    /// Returns the timelines whose histories are in the directory.
+    pub(super) fn histories(&self) -> BTreeSet<u32> {
+        let timeline = |name| match name {
+            WalFileName::History(timeline) => Some(timeline),
+            _ => None,
+        };
+        self.names().into_iter().filter_map(timeline).collect()
+    }
+
+    /// Marks a segment that the server takes for archived as one that waits, so that no checkpoint removes it. Returns whether
+    /// the mark was changed.
+    pub(super) fn mark_ready(&self, segment: SegmentName) -> bool {
+        let [done, ready] = self.marks(segment);
+        fs::rename(done, ready).is_ok()
+    }
+
+    /// Marks a segment as archived.
+    pub(super) fn mark_done(&self, segment: SegmentName) {
+        let [done, ready] = self.marks(segment);
+        let _ = fs::rename(ready, done); // the server may have done so
+    }
+
+    fn marks(&self, segment: SegmentName) -> [PathBuf; 2] {
+        ["done", "ready"].map(|mark| self.path(&format!("archive_status/{segment}.{mark}")))
+    }
+
     /// Returns the stamp of a segment as it is now; `None` if it is not there.
     pub(super) fn stamp(&self, segment: SegmentName) -> Option<FileStamp> {
         let meta = fs::symlink_metadata(self.path(&segment.to_string())).ok()?;
@@ -169,10 +229,11 @@ impl WalDirectory {
         Ok((content, before, facts))
     }
 
-    /// Returns the digest of a segment; `None` if it is not there, or not the one of that name.
-    pub(super) fn digest(&self, segment: SegmentName) -> Option<[u8; 32]> {
-        let (content, ..) = self.read_segment(segment, false).ok()?;
-        Some(*blake3::hash(&content).as_bytes())
+    /// Returns the content of a segment; `None` if it is not there, or not the one of that name.
+    pub(super) fn content(&self, segment: SegmentName) -> Option<Vec<u8>> {
+        self.read_segment(segment, false)
+            .ok()
+            .map(|(content, ..)| content)
     }
 
     /// Reads a history or a label.

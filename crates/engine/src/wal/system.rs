@@ -2,18 +2,21 @@
 
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    wal::{SegmentName, WalFileName, WalKey},
+    wal::{SegmentName, WalFileName, WalKey, WalRunIndex},
 };
 use fullbore_platform::debug;
 use fullbore_postgres::{
     archiver::SegmentArchive,
-    wal_archive::{HeldWal, TimelineTree, check_segment, read_segment_facts},
+    lsn::Lsn,
+    wal_archive::{HeldWal, TimelineTree, check_segment, first_difference, read_segment_facts},
 };
 use fullbore_repository::wal::{SegmentTail, StoredRun, WalArchive, WalListing, has_wal_of};
 use fullbore_storage::{Objects, Storages};
+use jiff::Timestamp;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
+    fmt,
     sync::Arc,
 };
 
@@ -224,12 +227,7 @@ pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8
         };
         return content.ok_or_else(missing);
     };
-    let mut found = None;
-    archive.read_segments(&stored, segment, &mut |name, content| {
-        found = Some(content).filter(|_| name == segment);
-        Ok(false)
-    })?;
-    let content = found.ok_or_else(missing)?;
+    let content = archive.segment_of(&stored, segment)?;
     check_segment(&content, segment)?;
     Ok(content)
 }
@@ -240,6 +238,23 @@ pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8
 /// [`ErrorKind::Exists`] if runs have different content of it; the storage's.
 pub(super) fn run_with(archive: &WalArchive, segment: SegmentName) -> Result<Option<StoredRun>> {
     run_among(archive, &archive.runs_beside(segment)?, segment)
+}
+
+/// Checks that a segment of a listing has one content, or that of the preferred host.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if two hosts archived different content of it; the storage's.
+pub(crate) fn check_one_content(wal: &SystemWal, segment: SegmentName) -> Result<()> {
+    let covering = wal
+        .listing
+        .runs
+        .iter()
+        .filter(|stored| !stored.run.is_partial && stored.run.covers(segment));
+    let covering: Vec<StoredRun> = covering.cloned().collect();
+    match covering.len() {
+        0 | 1 => Ok(()),
+        _ => run_among(&wal.archive, &covering, segment).map(drop),
+    }
 }
 
 /// Returns the one of these runs to read a segment from.
@@ -266,14 +281,49 @@ pub(super) fn run_among(
         .cloned())
 }
 
-/// Returns the runs that are there, after checking that all have the same content of a segment.
+/// The content of a segment in one run.
+struct RunContent<'a> {
+    stored: &'a StoredRun,
+    digest: [u8; 32],
+    /// Who stored it, and when.
+    by: StoredBy,
+}
+
+/// Who stored a run, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredBy {
+    /// The host.
+    pub host: String,
+    /// In seconds since 1970 by the clock of that host.
+    pub stored: i64,
+}
+
+impl StoredBy {
+    /// Of the index of a run.
+    pub(super) fn of(index: &WalRunIndex) -> Self {
+        Self {
+            host: index.host.clone(),
+            stored: index.stored,
+        }
+    }
+}
+
+impl fmt::Display for StoredBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Timestamp::from_second(self.stored) {
+            Ok(time) => write!(f, "{:?} at {time}", self.host),
+            Err(_) => write!(f, "{:?} at {}", self.host, self.stored),
+        }
+    }
+}
+
+/// Returns the runs that are there and have one content of a segment: that of the preferred host, if two differ.
 fn with_same_content<'a>(
     archive: &WalArchive,
     runs: Vec<&'a StoredRun>,
     segment: SegmentName,
 ) -> Result<Vec<&'a StoredRun>> {
-    let mut seen: Option<([u8; 32], String)> = None;
-    let mut sound = Vec::new();
+    let mut contents: Vec<RunContent<'a>> = Vec::new();
     for stored in runs {
         let index = match archive.index(stored) {
             // A prune has deleted it meanwhile.
@@ -282,27 +332,81 @@ fn with_same_content<'a>(
             index => index?,
         };
         let at = stored.run.segments().position(|name| name == segment);
-        let Some(member) = at.and_then(|at| index.members.get(at)) else {
-            continue;
-        };
-        match &seen {
-            Some((digest, host)) if *digest != member.digest => {
-                return Err(two_contents(archive, segment, host, &index.host));
-            }
-            Some(_) => {}
-            None => seen = Some((member.digest, index.host.clone())),
+        if let Some(member) = at.and_then(|at| index.members.get(at)) {
+            contents.push(RunContent {
+                stored,
+                digest: member.digest,
+                by: StoredBy::of(&index),
+            });
         }
-        sound.push(stored);
     }
-    Ok(sound)
+    if differs(&contents)
+        && let Some(host) = archive.preferred_host()
+    {
+        contents.retain(|content| content.by.host == host);
+        if contents.is_empty() {
+            return Err(not_of_host(archive, segment, host));
+        }
+    }
+    check_records(archive, segment, &contents)?;
+    Ok(contents.iter().map(|content| content.stored).collect())
 }
 
-fn two_contents(archive: &WalArchive, segment: SegmentName, one: &str, other: &str) -> Error {
+fn differs(contents: &[RunContent<'_>]) -> bool {
+    contents
+        .windows(2)
+        .any(|pair| pair[0].digest != pair[1].digest)
+}
+
+/// Checks that contents with other bytes have the same records, so that a recovery with either is the same.
+fn check_records(
+    archive: &WalArchive,
+    segment: SegmentName,
+    contents: &[RunContent<'_>],
+) -> Result<()> {
+    let Some((first, others)) = contents.split_first().filter(|_| differs(contents)) else {
+        return Ok(());
+    };
+    let content = archive.segment_of(first.stored, segment)?;
+    for other in others {
+        if other.digest == first.digest {
+            continue;
+        }
+        let second = archive.segment_of(other.stored, segment)?;
+        if let Some(at) = first_difference(&content, &second) {
+            return Err(two_contents(archive, segment, (&first.by, &other.by), at));
+        }
+    }
+    debug(|| format!("{segment} has contents that differ only behind their records"));
+    Ok(())
+}
+
+fn not_of_host(archive: &WalArchive, segment: SegmentName, host: &str) -> Error {
+    let what = format!(
+        "cannot choose the content of {segment} of system {}",
+        archive.system()
+    );
+    Error::new(ErrorKind::NotFound, what)
+        .because(format!(
+            "other hosts archived different content of it, and {host:?} archived none"
+        ))
+        .hint("`fullbore wal show REPO SEGMENT` names the hosts")
+}
+
+fn two_contents(
+    archive: &WalArchive,
+    segment: SegmentName,
+    (one, other): (&StoredBy, &StoredBy),
+    at: Lsn,
+) -> Error {
     let what = format!(
         "cannot choose the content of {segment} of system {}",
         archive.system()
     );
     Error::new(ErrorKind::Exists, what)
-        .because(format!("hosts {one:?} and {other:?} archived different content of it: two servers wrote one timeline"))
-        .hint("`fullbore wal check` names the objects; move those of the server that should not have written away")
+        .because(format!(
+            "hosts {one} and {other} archived different content of it: two servers wrote one timeline"
+        ))
+        .detail(format!("the first difference is at {at}"))
+        .hint("say whose WAL is right: --wal-from HOST; `fullbore wal show REPO SEGMENT` shows both")
 }

@@ -7,7 +7,7 @@ use super::{
     output::aside,
     output_file::{EarlierFile, OutputFile},
 };
-use crate::cli::newest::NewestBackups;
+use crate::cli::newest::{NewestBackups, WalNumbers};
 use fullbore_engine::wal::ReceiveProgress;
 use fullbore_format::error::{Error, ErrorKind, Result, reason};
 use serde_json::Value;
@@ -30,7 +30,7 @@ const STEP_CODE: &str = "fullbore_step_exit_code";
 const STEP_SECONDS: &str = "fullbore_step_duration_seconds";
 
 /// Names, and the text that explains each.
-const METRICS: [(&str, &str); 22] = [
+const METRICS: [(&str, &str); 24] = [
     ("fullbore_backup_bytes", "Bytes of files in the last backup"),
     ("fullbore_backup_files", "Files in the last backup"),
     (
@@ -85,6 +85,11 @@ const METRICS: [(&str, &str); 22] = [
         "Share of the stored data that was ever verified",
     ),
     (
+        "fullbore_wal_archived_bytes",
+        "Location in the WAL up to which it is in the repository",
+    ),
+    ("fullbore_wal_gaps", "Gaps in the archived WAL of a system"),
+    (
         "fullbore_wal_lag_bytes",
         "Bytes of WAL that the server has and the repository has not",
     ),
@@ -128,6 +133,8 @@ pub(super) struct RunNumbers {
     pub(super) drill: Option<Value>,
     /// When the newest backup of each source began, if the repository could be read.
     pub(super) newest: Option<NewestBackups>,
+    /// The archived WAL of the systems that were looked at.
+    pub(super) wal: Vec<WalNumbers>,
 }
 
 /// The file, and the value of the label `profile` of all its numbers.
@@ -286,6 +293,12 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         for (source, time) in &newest.seconds {
             let labels = format!("{label},source={}", quoted_label(source));
             numbers.insert((NEWEST.into(), labels), *time as f64);
+        }
+    }
+    for wal in &run.wal {
+        let labels = format!("{label},system={}", quoted_label(&wal.system));
+        for (name, value) in wal.numbers() {
+            numbers.insert((name.to_owned(), labels.clone()), value);
         }
     }
     numbers

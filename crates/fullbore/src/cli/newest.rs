@@ -1,5 +1,6 @@
-//! When the newest backup of each source in a repository began.
+//! When the newest backup of each source in a repository began, and how far its WAL goes.
 
+use fullbore_engine::wal::{SystemReport, system_reports};
 use fullbore_format::{
     error::{Error, Result},
     text::source_text,
@@ -15,6 +16,56 @@ pub(super) struct NewestBackups {
     pub(super) seconds: BTreeMap<String, i64>,
     /// Whether every backup could be read, so that a source that is not named has none.
     pub(super) is_whole: bool,
+}
+
+/// Numbers of the archived WAL of a system.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct WalNumbers {
+    /// The system, and behind a dot the name of a copy.
+    pub system: String,
+    /// The location at which the newest segment ends.
+    pub archived_bytes: u64,
+    /// Gaps.
+    pub gaps: u64,
+    /// Bytes and seconds that the repository is behind the server, if the server was asked.
+    pub lag: Option<(u64, f64)>,
+}
+
+impl WalNumbers {
+    /// Returns the numbers with their names.
+    pub(super) fn numbers(&self) -> Vec<(&'static str, f64)> {
+        let mut numbers = vec![
+            ("fullbore_wal_archived_bytes", self.archived_bytes as f64),
+            ("fullbore_wal_gaps", self.gaps as f64),
+        ];
+        if let Some((bytes, seconds)) = self.lag {
+            numbers.push(("fullbore_wal_lag_bytes", bytes as f64));
+            numbers.push(("fullbore_wal_lag_seconds", seconds));
+        }
+        numbers
+    }
+}
+
+/// Returns the numbers of the WAL in a repository; nothing for an archive or a stream.
+///
+/// # Errors
+/// The storage's.
+pub(super) fn newest_wal(storages: &Storages, repository: &OsStr) -> Result<Vec<WalNumbers>> {
+    if !is_repository(repository) {
+        return Ok(Vec::new());
+    }
+    let reports = system_reports(&storages.repository_at(repository)?, &[])?.into_iter();
+    let numbers = |report: SystemReport| WalNumbers {
+        archived_bytes: report.newest().map_or(0, |newest| {
+            newest
+                .next(report.segment_bytes)
+                .start(report.segment_bytes)
+        }),
+        gaps: report.gaps.len() as u64,
+        lag: None,
+        system: report.system,
+    };
+    Ok(reports.map(numbers).collect())
 }
 
 /// Returns the times in a repository, of all sources or of `own` alone; nothing for an archive or a stream.

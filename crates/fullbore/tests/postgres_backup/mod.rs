@@ -19,7 +19,7 @@ mod meanwhile;
 mod offline;
 mod refused;
 mod slow;
-mod standby;
+pub(crate) mod standby;
 mod stock;
 mod tablespaces;
 mod wal;

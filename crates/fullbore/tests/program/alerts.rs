@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, fs};
 
 const OPERATIONS: &str = include_str!("../../../../doc/operations.md");
 
-/// A backup at the time 0, a run that fails from 26:40 on, and a host that is down from 28:20 on; then a host of which nothing is known.
+/// A backup at the time 0, a run that fails from 26:40 on, and a host that is down from 28:20 on; then a host of which nothing is known;
+/// then an archive of WAL that lags from 1:40 on, has a gap from 2:30 on, and is not looked at any more.
 const CASES: &str = r#"rule_files: [rules.yml]
 evaluation_interval: 1m
 tests:
@@ -24,13 +25,28 @@ tests:
 - interval: 1m
   alert_rule_test:
   - {eval_time: 1m, alertname: BackupUnknown, exp_alerts: [{exp_labels: {}}]}
+- interval: 1m
+  input_series:
+  - {series: 'fullbore_wal_lag_seconds{profile="wal",system="7"}', values: 0x99 900x300}
+  - {series: 'fullbore_wal_gaps{profile="wal",system="7"}', values: 0x149 1x250}
+  - {series: 'fullbore_last_run_timestamp_seconds{profile="wal"}', values: 0x400}
+  alert_rule_test:
+  - {eval_time: 99m, alertname: WalLag, exp_alerts: []}
+  - {eval_time: 2h, alertname: WalLag, exp_alerts: [{exp_labels: {profile: wal, system: "7"}}]}
+  - {eval_time: 2h, alertname: WalGap, exp_alerts: []}
+  - {eval_time: 3h, alertname: WalGap, exp_alerts: [{exp_labels: {profile: wal, system: "7"}}]}
+  - {eval_time: 20m, alertname: WalUnknown, exp_alerts: []}
+  - {eval_time: 40m, alertname: WalUnknown, exp_alerts: [{exp_labels: {profile: wal}}]}
+  - {eval_time: 1h, alertname: DrillOld, exp_alerts: []}
 "#;
 
-fn rules() -> &'static str {
-    let (_, rest) = OPERATIONS.split_once("```yaml\n- alert:").unwrap();
-    let end = rest.find("```").unwrap();
-    let begin = OPERATIONS.len() - rest.len() - "- alert:".len();
-    &OPERATIONS[begin..][..end + "- alert:".len()]
+/// The blocks of rules, that of backups first.
+fn rules() -> Vec<&'static str> {
+    let blocks = OPERATIONS.split("```yaml\n").skip(1);
+    let of_alerts = blocks.filter(|block| block.starts_with("- alert:"));
+    of_alerts
+        .filter_map(|block| Some(block.split_once("```")?.0))
+        .collect()
 }
 
 /// The names of series of ours in a text.
@@ -55,7 +71,7 @@ fn rules_for_alerts_name_series_that_a_backup_writes() {
     ])
     .ends_with(0);
     let written = fs::read_to_string(metrics).unwrap();
-    let (named, written) = (series(rules()), series(&written));
+    let (named, written) = (series(rules()[0]), series(&written));
     assert_eq!(named.len(), 2, "{named:?}");
     assert!(named.is_subset(&written), "{named:?} {written:?}");
 }
@@ -66,7 +82,8 @@ fn rules_for_alerts_fire_when_they_should() {
         return;
     }
     let dir = temp();
-    let rules = rules().lines().map(|line| format!("  {line}\n"));
+    let rules = rules().concat();
+    let rules = rules.lines().map(|line| format!("  {line}\n"));
     let group = format!(
         "groups:\n- name: fullbore\n  rules:\n{}",
         rules.collect::<String>()

@@ -4,6 +4,10 @@ use super::{
     args,
     runs::{Ran, fullbore, noise, shell},
 };
+use fullbore_format::{
+    digest::crc32c,
+    wal::{SegmentName, WalDigester, WalRunIndex, pack_segment, run_object},
+};
 use std::{ffi::OsString, fs, path::PathBuf};
 use tempfile::TempDir;
 
@@ -37,7 +41,60 @@ pub(crate) fn segment(timeline: u32, number: u32, seed: u64) -> Vec<u8> {
     content
 }
 
+/// A segment with records that are valid, and these bytes behind them.
+pub(crate) fn segment_of_records(
+    timeline: u32,
+    number: u32,
+    bodies: &[&[u8]],
+    behind: u8,
+) -> Vec<u8> {
+    let mut content = segment(timeline, number, 0);
+    content[40..].fill(0);
+    let mut at = 40;
+    let switch: &[u8] = &[];
+    for body in bodies.iter().chain([&switch]) {
+        let mut record = vec![0; 24];
+        record[..4].copy_from_slice(&((24 + body.len()) as u32).to_le_bytes());
+        (record[16], record[17]) = if body.is_empty() { (0x40, 0) } else { (0, 10) };
+        let sum = crc32c(&[body, &record[..20]].concat());
+        record[20..].copy_from_slice(&sum.to_le_bytes());
+        record.extend(*body);
+        content[at..at + record.len()].copy_from_slice(&record);
+        at = (at + record.len()).next_multiple_of(8);
+    }
+    content[BYTES / 2..].fill(behind);
+    content
+}
+
+/// The object with which a host archives this segment: its key, and its bytes.
+pub(crate) fn object_of_host(
+    host: &str,
+    system: &str,
+    segment: &str,
+    content: &[u8],
+) -> (String, Vec<u8>) {
+    let name = SegmentName::parse(segment).unwrap();
+    let index = WalRunIndex {
+        system: system.to_owned(),
+        segment_bytes: content.len() as u64,
+        host: host.to_owned(),
+        stored: 1_700_000_000,
+        ..WalRunIndex::default()
+    };
+    let packed = pack_segment(name, content, false, 1).unwrap();
+    let (run, object) = run_object(index, &[packed], false, &WalDigester::plain()).unwrap();
+    (run.to_string(), object)
+}
+
 impl MadeServer {
+    /// Archives a segment as another host does it.
+    pub(crate) fn store_as(&self, host: &str, segment: &str, content: &[u8]) {
+        let (key, object) = object_of_host(host, SYSTEM, segment, content);
+        let path = self.repository().join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, object).unwrap();
+    }
+
     pub(crate) fn new() -> Self {
         let server = Self {
             dir: tempfile::tempdir().unwrap(),

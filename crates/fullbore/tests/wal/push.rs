@@ -162,7 +162,9 @@ fn histories_labels_and_partial_segments_are_kept_by_their_names() {
     );
     let refused = server.push("00000002.history").ends_with(1);
     assert!(
-        refused.err.contains("another server began a timeline"),
+        refused.err.contains("another server began a timeline")
+            && refused.err.contains("the other one begins at 0/300000")
+            && refused.err.contains("at 0/200000"),
         "{}",
         refused.err
     );

@@ -39,6 +39,8 @@ fn archive_to(cluster: &Cluster, repository: &std::path::Path) {
 }
 
 pub(crate) fn switch(cluster: &Cluster) -> String {
+    // A segment with nothing in it is not ended.
+    cluster.psql("SELECT pg_logical_emit_message(false, 'test', 'switch')");
     let segment = cluster.psql("SELECT pg_walfile_name(pg_switch_wal())");
     wait_until("the segment is archived", || {
         cluster.psql("SELECT coalesce(last_archived_wal, '') FROM pg_stat_archiver") >= segment

@@ -4,6 +4,7 @@
 //! 2). So the session has no time limits, reports its own loss, and owns the slot that holds its
 //! WAL. Reading the files is done elsewhere.
 
+mod archiving;
 mod catalog;
 pub(crate) mod connect;
 mod facts;
@@ -14,6 +15,7 @@ mod rows;
 mod summaries;
 mod wal_space;
 
+pub use archiving::ArchivingFacts;
 pub use catalog::Catalog;
 pub use facts::ServerFacts;
 pub(crate) use files::{FileSession, ServerMark};

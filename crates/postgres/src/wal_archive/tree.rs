@@ -287,6 +287,12 @@ impl TimelineTree {
         self.way(first, timeline).is_some()
     }
 
+    /// Returns whether the history of `timeline` says that it left `ancestor`, or one that left that.
+    pub fn descends_from(&self, timeline: u32, ancestor: u32) -> bool {
+        let history = self.histories.get(&timeline);
+        history.is_some_and(|history| history.departure_from(ancestor).is_some())
+    }
+
     /// Returns whether the segment is there as a whole.
     pub fn has(&self, segment: SegmentName) -> bool {
         self.held.segments.contains(&segment)

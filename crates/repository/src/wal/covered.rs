@@ -1,6 +1,6 @@
 //! Pieces of WAL segments of which a run or a longer piece has all.
 
-use super::stored::WalListing;
+use super::stored::{StoredRun, WalListing};
 use fullbore_format::wal::{SegmentName, WalPiece};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct UnneededWal {
     pub(super) key: String,
     pub(super) bytes: u64,
+}
+
+impl UnneededWal {
+    pub(super) fn from_run(stored: &StoredRun) -> Self {
+        Self {
+            key: stored.run.to_string(),
+            bytes: stored.bytes,
+        }
+    }
 }
 
 /// Returns the pieces of segments that a run has, and those that are within a longer one.
@@ -46,10 +55,7 @@ pub(super) fn covered_pieces(listing: &WalListing) -> Vec<UnneededWal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{stored::StoredRun, tail::StoredPiece},
-        *,
-    };
+    use super::{super::tail::StoredPiece, *};
     use fullbore_format::wal::{WalDigest, WalRun};
 
     fn segment(name: &str) -> SegmentName {

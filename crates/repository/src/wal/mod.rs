@@ -6,10 +6,12 @@
 //! segments there are; which of them belong together is `postgres::wal_archive`'s.
 
 mod covered;
+mod packed;
 mod retention;
 mod stored;
 mod tail;
 
+pub use packed::CopiedWal;
 pub use retention::{PrunedWal, WalNeeds, WalRetention, prune_wal};
 pub use stored::{StoredRun, WalArchive, WalListing, has_wal_of, list_systems};
 pub use tail::{AcceptedGap, SegmentTail, StoredPiece};

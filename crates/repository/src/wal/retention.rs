@@ -12,7 +12,7 @@
 
 use super::{
     covered::{UnneededWal, covered_pieces},
-    stored::{WalListing, list_systems},
+    stored::{WalArchive, WalListing, list_systems},
 };
 use crate::open::list_backups;
 use fullbore_crypt::Access;
@@ -20,7 +20,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{TOMBSTONES, WAL},
     root::Root,
-    wal::SegmentName,
+    wal::{SegmentName, WalRun},
 };
 use fullbore_storage::{Objects, PutIf};
 use jiff::Timestamp;
@@ -90,6 +90,11 @@ impl WalNeeds {
         })
     }
 
+    /// Returns whether a recovery that begins with this backup may need a run.
+    pub fn leads_to(&self, run: &WalRun) -> bool {
+        self.keeps((run.first, run.last()), true, true)
+    }
+
     /// Returns whether this backup needs WAL from `first` to `last`: within its own time, or also behind it.
     fn keeps(
         &self,
@@ -135,6 +140,8 @@ pub struct PrunedWal {
     /// Objects that have a tombstone, and go with a later prune.
     pub marked_runs: u64,
     pub marked_bytes: u64,
+    /// Single segments that were joined into longer objects.
+    pub joined_segments: u64,
     /// Systems of which there is no backup: all of their WAL is kept.
     pub systems_without_backups: Vec<String>,
     /// Why nothing was done.
@@ -144,7 +151,7 @@ pub struct PrunedWal {
 impl PrunedWal {
     /// Returns whether there is nothing to report.
     pub fn is_nothing(&self) -> bool {
-        self.freed_runs + self.marked_runs == 0
+        self.freed_runs + self.marked_runs + self.joined_segments == 0
             && self.systems_without_backups.is_empty()
             && self.skipped.is_none()
     }
@@ -180,13 +187,28 @@ pub fn prune_wal(
     }
     let mut unneeded = Vec::new();
     let mut covered = Vec::new();
-    for (system, listing) in &systems {
-        covered.extend(covered_pieces(listing));
+    for (system, listing) in systems {
+        let archive = WalArchive::new(objects.clone(), &system);
+        let (listing, joined) = archive.joined_listing(listing, dry)?;
+        pruned.joined_segments += joined;
+        covered.extend(covered_pieces(&listing));
+        // Who fetches WAL may just have listed a run that a longer one has all of: it goes as runs do that no backup needs.
+        let within = archive.covered(&listing)?;
+        let within = within.iter().map(UnneededWal::from_run);
         // A copy that archives under a name of its own has the backups of its system.
-        let identifier = system.split('.').next().unwrap_or(system);
+        let identifier = system.split('.').next().unwrap_or(&system);
         match needs.get(identifier) {
-            None => pruned.systems_without_backups.push(system.clone()),
-            Some(needs) => unneeded.extend(unneeded_wal(listing, needs, retention)),
+            None => {
+                pruned.systems_without_backups.push(system);
+                unneeded.extend(within);
+            }
+            Some(needs) => {
+                let unkept = unneeded_wal(&listing, needs, retention);
+                let is_new = |stored: &UnneededWal| !unkept.contains(stored);
+                let within: Vec<_> = within.filter(is_new).collect();
+                unneeded.extend(within);
+                unneeded.extend(unkept);
+            }
         }
     }
     WalPruning {

@@ -5,7 +5,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::WAL,
     wal::{
-        SegmentName, TAIL_BYTES, WalDigester, WalFileName, WalKey, WalRun, WalRunIndex,
+        SegmentName, TAIL_BYTES, WalDigester, WalFileName, WalKey, WalMember, WalRun, WalRunIndex,
         history_dir, log_dir, system_dir, unpack_segment,
     },
 };
@@ -28,6 +28,7 @@ pub struct WalArchive {
     pub(super) objects: Arc<dyn Objects>,
     pub(super) system: String,
     pub(super) digester: WalDigester,
+    preferred_host: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +149,52 @@ impl WalArchive {
             objects,
             system: system.to_owned(),
             digester: digester.unwrap_or_else(WalDigester::plain),
+            preferred_host: None,
         }
+    }
+
+    /// Of segments that two hosts archived with different content, reads that of this host.
+    pub fn preferring(self, host: Option<String>) -> Self {
+        Self {
+            preferred_host: host,
+            ..self
+        }
+    }
+
+    /// Returns the host whose content is read, if two differ.
+    pub fn preferred_host(&self) -> Option<&str> {
+        self.preferred_host.as_deref()
+    }
+
+    /// Reads the frame of a segment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the object ends before; the storage's.
+    pub(super) fn frame_of(&self, stored: &StoredRun, member: &WalMember) -> Result<Vec<u8>> {
+        let key = stored.run.to_string();
+        let end = member.offset.saturating_add(member.stored_bytes);
+        if end > stored.bytes {
+            let what = format!("{} is damaged", self.describe(&key));
+            return Err(Error::corrupt(what).because("it ends too early"));
+        }
+        let mut frame = Vec::new();
+        let len = member.stored_bytes as usize;
+        self.objects.read_at(&key, member.offset, len, &mut frame)?;
+        Ok(frame)
+    }
+
+    /// Reads one segment of a run.
+    ///
+    /// # Errors
+    /// As [`WalArchive::read_segments`]; [`ErrorKind::Corrupt`] if the run lacks it.
+    pub fn segment_of(&self, stored: &StoredRun, segment: SegmentName) -> Result<Vec<u8>> {
+        let mut found = None;
+        self.read_segments(stored, segment, &mut |name, content| {
+            found = Some(content).filter(|_| name == segment);
+            Ok(false)
+        })?;
+        let key = stored.run.to_string();
+        found.ok_or_else(|| Error::corrupt(format!("{} lacks {segment}", self.describe(&key))))
     }
 
     pub fn system(&self) -> &str {
@@ -198,11 +244,11 @@ impl WalArchive {
         }
     }
 
-    /// Stores a history or a label, and returns how many of the same name have other content.
+    /// Stores a history or a label, and returns those of the same name that have other content.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if it is too long; the storage's.
-    pub fn put_small(&self, name: WalFileName, content: &[u8]) -> Result<usize> {
+    pub fn put_small(&self, name: WalFileName, content: &[u8]) -> Result<Vec<WalKey>> {
         if content.len() as u64 > MAX_SMALL_BYTES {
             let message = format!("cannot archive {name}: it has {} bytes", content.len());
             return Err(Error::new(ErrorKind::Usage, message));
@@ -215,7 +261,7 @@ impl WalArchive {
         };
         self.put(&key.to_string(), content)?;
         let others = self.list_small(name)?;
-        Ok(others.into_iter().filter(|other| *other != key).count())
+        Ok(others.into_iter().filter(|other| *other != key).collect())
     }
 
     fn list_small(&self, name: WalFileName) -> Result<Vec<WalKey>> {
@@ -338,19 +384,17 @@ impl WalArchive {
         };
         let members = stored.run.segments().zip(&index.members);
         for (segment, member) in members.filter(|(segment, _)| *segment >= first) {
-            let end = member.offset.saturating_add(member.stored_bytes);
-            // The positions are from the index: no read goes beyond the object that was listed.
-            if end > stored.bytes {
-                return Err(
-                    Error::corrupt(format!("{name} is damaged")).because("it ends too early")
-                );
-            }
-            let mut read = Vec::new();
+            let read;
             let frame = match &whole {
-                Some(object) => &object[member.offset as usize..end as usize],
+                Some(object) => {
+                    let end = member.offset.saturating_add(member.stored_bytes);
+                    let range = member.offset as usize..end as usize;
+                    object.get(range).ok_or_else(|| {
+                        Error::corrupt(format!("{name} is damaged")).because("it ends too early")
+                    })?
+                }
                 None => {
-                    let len = member.stored_bytes as usize;
-                    self.objects.read_at(&key, member.offset, len, &mut read)?;
+                    read = self.frame_of(stored, member)?;
                     &read[..]
                 }
             };

@@ -12,6 +12,7 @@ pub(crate) mod new_forks;
 mod recovery_files;
 pub(crate) mod refusals;
 pub(crate) mod tablespace_owner;
+mod way_to_target;
 
 use super::{
     request::Restore,

@@ -32,7 +32,8 @@ pub(super) fn write_archived_wal(
     }
     let (location, _) = place(&restore.from)?;
     let objects = restore.storages.objects(&location)?;
-    let wal = WalArchive::new(objects, &cluster.system_identifier);
+    let host = restore.postgres.recovery.wal_from.clone();
+    let wal = WalArchive::new(objects, &cluster.system_identifier).preferring(host);
     let mut writer = TargetWriter::new(tree);
     let root = archive.find(b"")?;
     let owner = root.first().map(|item| item.entry.owner.clone());

@@ -181,7 +181,8 @@ pub(super) fn store_segment(
     };
     let (run, object) = run_object(index, &[packed], false, archive.digester())?;
     archive.put_run(&run, &object)?;
-    let found = conflicts(archive, &|_| None, &run, &digests)?;
+    let here = |name| (name == segment.name).then(|| segment.content.clone());
+    let found = conflicts(archive, &here, &run, &digests)?;
     match conflict_of(&found, segment.name) {
         Some(conflict) => Err(conflict.error(archive)),
         None => Ok(()),

@@ -150,9 +150,10 @@ fn store_history(
     timeline: u32,
 ) -> Result<Vec<u8>> {
     let history = client.timeline_history(timeline)?;
-    match archive.put_small(WalFileName::History(timeline), &history)? {
-        0 => Ok(history),
-        _ => Err(begun_before(archive, timeline)),
+    let others = archive.put_small(WalFileName::History(timeline), &history)?;
+    match others.is_empty() {
+        true => Ok(history),
+        false => Err(begun_before(archive, timeline, &history, &others)),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cli::{
     limit::{RunEnds, RunLimit},
     metered_run::{JudgedRun, MeteredRun, ReportHead},
     metrics_file::measured,
-    newest::newest_backups,
+    newest::{newest_backups, newest_wal},
     options::{FRAME_BYTES, OutputArgs, UNREADABLE, memory},
     output::printed,
     profile::{self, NamedProfile},
@@ -58,6 +58,7 @@ pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
         numbers.warnings = numbers.backup.as_ref().map_or(0, warning_count);
         let own = profile.and_then(NamedProfile::own_source);
         numbers.newest = newest_backups(storages, &to, own.as_ref()).ok();
+        numbers.wal = newest_wal(storages, &to).unwrap_or_default();
         code
     })
 }

@@ -162,7 +162,8 @@ fn is_settings(path: &Path) -> bool {
         })
 }
 
-fn is_url(text: &str) -> bool {
+/// Returns whether this is the address of a server.
+pub(super) fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     ["postgres", "postgresql"]
         .iter()

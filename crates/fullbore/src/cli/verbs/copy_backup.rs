@@ -124,8 +124,16 @@ fn last_lines(copied: &CopiedBackup, to: &str) -> Vec<String> {
         "{objects}, {content} in {time}, {}{there}",
         rate(copied.bytes, copied.seconds)
     );
+    let wal = match copied.wal.objects {
+        0 => String::new(),
+        n => format!(
+            "; WAL of its cluster: {}, {}",
+            counted(n, "object"),
+            bytes(copied.wal.bytes)
+        ),
+    };
     vec![
-        moved,
+        format!("{moved}{wal}"),
         format!("backup {} is complete in {to}{others}", copied.id),
     ]
 }
@@ -134,5 +142,5 @@ fn last_lines(copied: &CopiedBackup, to: &str) -> Vec<String> {
 fn json(copied: &CopiedBackup) -> Value {
     json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
         "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds,
-        "warnings": copied.warnings})
+        "wal_objects": copied.wal.objects, "wal_bytes": copied.wal.bytes, "warnings": copied.warnings})
 }

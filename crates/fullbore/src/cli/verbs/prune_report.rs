@@ -92,6 +92,10 @@ impl Prune {
                 amount(wal.freed_runs, wal.freed_bytes)
             ));
         }
+        if wal.joined_segments > 0 {
+            let joined = text::counted(wal.joined_segments, "single segment");
+            lines.push(format!("{joined} of WAL joined"));
+        }
         if wal.marked_runs > 0 {
             let hours = self.wal.grace_seconds / 3600;
             let amount = amount(wal.marked_runs, wal.marked_bytes);
@@ -216,6 +220,7 @@ fn wal_json(wal: &PrunedWal, dry_run: bool) -> serde_json::Value {
         "dry_run": dry_run,
         "freed_bytes": wal.freed_bytes,
         "freed_objects": wal.freed_runs,
+        "joined_segments": wal.joined_segments,
         "marked_bytes": wal.marked_bytes,
         "marked_objects": wal.marked_runs,
         "systems_without_backups": wal.systems_without_backups,

@@ -59,6 +59,16 @@ pub(in crate::cli) struct ClusterArgs {
     /// recovers to the end of the archive.
     #[arg(long, value_name = "CMD", hide_short_help = true)]
     restore_command: Option<String>,
+    /// If WAL is missing before the target, recover to the last point before it
+    ///
+    /// Without this option such a restore is refused before anything is written.
+    #[arg(long)]
+    latest_possible: bool,
+    /// Use the WAL of this host, where two hosts archived different WAL
+    ///
+    /// After a failover two servers may have written one timeline.
+    #[arg(long, value_name = "HOST")]
+    wal_from: Option<String>,
     /// Add this setting to postgresql.auto.conf (repeatable)
     ///
     /// The value is given as it is, without quotes around it.
@@ -103,6 +113,8 @@ impl ClusterArgs {
             exclusive: self.target_exclusive,
             action: self.target_action,
             restore_command: self.restore_command,
+            latest_possible: self.latest_possible,
+            wal_from: self.wal_from,
             settings: self.set,
         };
         ClusterOptions {

@@ -4,8 +4,8 @@ use super::run_report::{ProfileRun, RunStep};
 use crate::cli::{
     child::{self, ChildEnd},
     command_words::CommandWords,
-    metrics_file::{MetricsFile, metrics_path},
-    newest::newest_backups,
+    metrics_file::{MetricsFile, RunNumbers, metrics_path},
+    newest::{newest_backups, newest_wal},
     options::OutputArgs,
     output::{aside, told},
     profile::{self, HookCommand, NamedProfile},
@@ -67,12 +67,14 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
     run.end();
     night.print(&run)?;
     if let Some(metrics) = metrics {
-        let newest = commands
-            .iter()
-            .find_map(|(_, words)| words.value("to"))
-            .map(|to| newest_backups(storages, to, profile.own_source().as_ref()));
-        let newest = newest.and_then(|found| found.inspect_err(warn).ok());
-        metrics.write(&run.numbers(newest));
+        let to = commands.iter().find_map(|(_, words)| words.value("to"));
+        let newest = to.map(|to| newest_backups(storages, to, profile.own_source().as_ref()));
+        let wal = to.and_then(|to| newest_wal(storages, to).ok());
+        metrics.write(&RunNumbers {
+            newest: newest.and_then(|found| found.inspect_err(warn).ok()),
+            wal: wal.unwrap_or_default(),
+            ..run.numbers()
+        });
     }
     Ok(run.exit_code())
 }

@@ -1,6 +1,6 @@
 //! What a run of a profile has done, for people, hooks and programs.
 
-use crate::cli::{child::ChildEnd, metrics_file::RunNumbers, newest::NewestBackups};
+use crate::cli::{child::ChildEnd, metrics_file::RunNumbers};
 use fullbore_format::text::size::{bytes, counted, seconds};
 use fullbore_platform as platform;
 use serde_json::{Value, json};
@@ -273,7 +273,7 @@ impl ProfileRun {
     }
 
     /// The numbers for a file of metrics.
-    pub(super) fn numbers(&self, newest: Option<NewestBackups>) -> RunNumbers {
+    pub(super) fn numbers(&self) -> RunNumbers {
         let result = |name: &str| {
             let mut steps = self.steps.iter();
             let step = steps.find(|step| step.name == name)?;
@@ -289,8 +289,7 @@ impl ProfileRun {
                 .collect(),
             backup: result("backup"),
             verify: result("verify"),
-            drill: None,
-            newest,
+            ..RunNumbers::default()
         }
     }
 }

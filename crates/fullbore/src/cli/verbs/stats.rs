@@ -1,5 +1,6 @@
 //! `fullbore stats`: prints how many backups a repository holds, and what they take.
 
+use super::wal_report::counted_gaps;
 use crate::cli::{options::EXIT_CODES, output::printed};
 use clap::{Args, ValueHint};
 use fullbore_engine::{drill::record::DrillRecord, wal::system_reports};
@@ -225,19 +226,13 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
 
 /// Returns how much WAL was archived, if there is some.
 fn wal(stats: &RepositoryStats) -> Option<String> {
-    let gaps = match stats.wal_gaps {
-        0 => "no gap".to_owned(),
-        gaps => format!(
-            "{}, which `fullbore wal list` names",
-            text::counted(gaps, "gap")
-        ),
-    };
+    let gaps = counted_gaps(stats.wal_gaps);
     let systems = text::counted(stats.wal_newest.len() as u64, "system");
     (stats.wal_bytes > 0).then(|| format!("{} of {systems}, {gaps}", text::bytes(stats.wal_bytes)))
 }
 
 /// The newest drill of a cluster, on one line.
-fn drill_line(drill: &DrillRecord) -> String {
+pub(super) fn drill_line(drill: &DrillRecord) -> String {
     let time = local_second(&drill.time);
     match &drill.error {
         None => format!(

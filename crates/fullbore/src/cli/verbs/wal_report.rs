@@ -6,10 +6,13 @@ use fullbore_format::{
     text,
     wal::SegmentName,
 };
-use fullbore_postgres::wal_archive::{WalGap, check_segment};
+use fullbore_postgres::{
+    lsn::Lsn,
+    wal_archive::{WalGap, check_segment, first_difference},
+};
 use fullbore_repository::{
     open::list_backups,
-    wal::{WalArchive, WalListing, WalNeeds, list_systems},
+    wal::{StoredRun, WalArchive, WalListing, WalNeeds, list_systems},
 };
 use fullbore_storage::{Objects, Storages};
 use serde_json::json;
@@ -111,8 +114,9 @@ pub(super) fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result
         out,
         &format!("system {}  {segments}, {bytes}", report.system),
     )?;
-    for timeline in &report.timelines {
-        text::line(out, &timeline_line(timeline))?;
+    for (depth, timeline) in report.tree() {
+        let indent = "  ".repeat(depth + 1);
+        text::line(out, &format!("{indent}{}", timeline_line(timeline)))?;
     }
     for gap in &report.accepted_gaps {
         let line = format!("  gap: {} is missing, as was accepted", gap_text(gap));
@@ -140,7 +144,7 @@ fn timeline_line(timeline: &TimelineReport) -> String {
         count => format!(", {}", text::counted(count as u64, "backup")),
     };
     format!(
-        "  timeline {}  {ends}{backups}{}",
+        "timeline {}  {ends}{backups}{}",
         timeline.timeline,
         from.unwrap_or_default()
     )
@@ -159,6 +163,17 @@ pub(super) fn fault_lines(report: &SystemReport) -> Vec<String> {
         format!("  timeline {timeline}: two servers began it, and each archived a history")
     });
     gaps.chain(cut_off).chain(doubtful).collect()
+}
+
+/// Returns how many gaps there are, in words.
+pub(super) fn counted_gaps(gaps: u64) -> String {
+    match gaps {
+        0 => "no gap".to_owned(),
+        gaps => format!(
+            "{}, which `fullbore wal list` names",
+            text::counted(gaps, "gap")
+        ),
+    }
 }
 
 /// Returns the first and the last segment of a gap.
@@ -231,7 +246,7 @@ pub(super) fn wal_faults(objects: &Arc<dyn Objects>, reads: bool) -> Result<(u64
 /// Reads all runs of a system, and adds what is wrong with them.
 fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>) -> u64 {
     let mut segments = 0;
-    let mut contents: BTreeMap<SegmentName, ([u8; 32], String)> = BTreeMap::new();
+    let mut contents: BTreeMap<SegmentName, ([u8; 32], &StoredRun)> = BTreeMap::new();
     for stored in &listing.runs {
         let checked = archive.read_segments(stored, stored.run.first, &mut |name, content| {
             segments += 1;
@@ -240,12 +255,11 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
                 return Ok(true);
             }
             let digest = *blake3::hash(&content).as_bytes();
-            let key = stored.run.to_string();
-            let known = contents
-                .entry(name)
-                .or_insert_with(|| (digest, key.clone()));
+            let known = contents.entry(name).or_insert((digest, stored));
             if known.0 != digest {
-                faults.push(format!("  {name} has two contents: {} and {key}", known.1));
+                let other = archive.segment_of(known.1, name)?;
+                let difference = first_difference(&other, &content);
+                faults.extend(difference.map(|at| two_contents(name, [known.1, stored], at)));
             }
             Ok(true)
         });
@@ -259,4 +273,12 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
         }
     }
     segments
+}
+
+/// Contents with the same records to the end are no fault: a standby writes other bytes behind them than its primary.
+fn two_contents(segment: SegmentName, [one, other]: [&StoredRun; 2], at: Lsn) -> String {
+    format!(
+        "  {segment} has two contents, which differ from {at} on: {} and {}",
+        one.run, other.run
+    )
 }

@@ -44,6 +44,8 @@ pub(super) fn fetch_ahead(ahead: &WalAhead) -> io::Result<()> {
     words.push(format!("--system={}", ahead.system).into());
     let copy_name = ahead.copy_name.iter();
     words.extend(copy_name.map(|name| format!("--as={name}").into()));
+    let wal_from = ahead.wal_from.iter();
+    words.extend(wal_from.map(|host| format!("--wal-from={host}").into()));
     words.extend(words_of_process());
     start_apart(&words)
 }
@@ -98,6 +100,7 @@ mod tests {
             workers: 1,
             patience: Duration::ZERO,
             alone: false,
+            spool: None,
         };
         let line = "fullbore wal push pg_wal/000000010000000000000001 --patience 5s --to /r --system=7 --key k -j 2";
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();

@@ -4,11 +4,12 @@
 //! Only words that are simple are read here; all others, and all if a variable of the environment may add options, are left to
 //! clap. Both ways give the same arguments.
 
-use super::wal::{WalArgs, WalStoreArgs, WalSystemArgs, WalVerb, copy_name, segment};
+use super::wal::{WalArgs, WalSpoolArgs, WalStoreArgs, WalSystemArgs, WalVerb, copy_name, segment};
 use crate::cli::{
     storage::StorageArgs,
     values::{destination, interval, threads},
 };
+use fullbore_format::wal::SegmentName;
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -41,7 +42,10 @@ struct GivenOptions {
     patience: Option<Duration>,
     system: WalSystemArgs,
     store: WalStoreArgs,
-    through: Option<fullbore_format::wal::SegmentName>,
+    spool: WalSpoolArgs,
+    through: Option<SegmentName>,
+    until: Option<SegmentName>,
+    wal_from: Option<String>,
     keys: Vec<PathBuf>,
     passphrase_file: Option<PathBuf>,
     storage: Vec<String>,
@@ -70,14 +74,17 @@ fn push(words: &[OsString]) -> Option<PlainWalWords> {
     let [path] = &given.positionals[..] else {
         return None;
     };
-    if given.through.is_some() {
+    let has_both = given.spool.spool.is_some() && given.flags.contains(&"--alone");
+    if given.is_of_fetch() || has_both {
         return None;
     }
     let verb = WalVerb::Push {
-        path: path.into(),
+        path: Some(path.into()),
+        catch_up: None,
         to: given.place.clone()?,
         system: given.system.clone(),
         store: given.store.clone(),
+        spool: given.spool.clone(),
         patience: given.patience.unwrap_or(Duration::from_secs(60)),
         alone: given.flags.contains(&"--alone"),
         no_serve: given.flags.contains(&"--no-serve"),
@@ -96,6 +103,8 @@ fn get(words: &[OsString]) -> Option<PlainWalWords> {
         from: given.place.clone()?,
         system: given.system.clone(),
         through: given.through,
+        until: given.until,
+        wal_from: given.wal_from.clone(),
         standby: given.flags.contains(&"--standby"),
         alone: given.flags.contains(&"--alone"),
         patience: given.patience.unwrap_or(Duration::from_secs(600)),
@@ -138,15 +147,23 @@ impl GivenOptions {
             "--system" => self.system.system = Some(text?.parse().ok()?),
             "--as" => self.system.copy_name = Some(copy_name(text?).ok()?),
             "--through" => self.through = Some(segment(text?).ok()?),
+            "--until" => self.until = Some(segment(text?).ok()?),
+            "--wal-from" => self.wal_from = Some(text?.to_owned()),
             "--workers" | "-j" if place == "--to" => {
                 self.store.workers = Some(threads(text?).ok()?)
             }
+            "--spool" if place == "--to" => self.spool.spool = Some(value.into()),
             "--key" => self.keys.push(value.into()),
             "--passphrase-file" => self.passphrase_file = Some(value.into()),
             "--storage" => self.storage.push(text?.to_owned()),
             _ => return None,
         }
         Some(())
+    }
+
+    /// Returns whether there is an option that only a fetch has.
+    fn is_of_fetch(&self) -> bool {
+        self.through.is_some() || self.until.is_some() || self.wal_from.is_some()
     }
 
     fn with(self, verb: WalVerb) -> PlainWalWords {
@@ -170,9 +187,10 @@ mod tests {
         for line in [
             format!("f wal push {file} --to /r"),
             format!("f wal push --to=/r {file} --system 7 --as x -j 2 --alone -q"),
+            format!("f wal push {file} --to /r --spool /s --no-serve"),
             format!("f wal push {file} --to s3://b/p --key k --key=l --no-serve --patience 5s --storage a=b"),
             "f wal get 000000010000000000000002 pg_wal/RECOVERYXLOG --from /r".to_owned(),
-            "f wal get x y --from=/r --through 000000010000000000000002 --standby --passphrase-file p".to_owned(),
+            "f wal get x y --from=/r --through 000000010000000000000002 --until 000000010000000000000002 --wal-from h --standby --passphrase-file p".to_owned(),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let plain = match &words[2] {
@@ -200,6 +218,7 @@ mod tests {
             "x y --to a",
             "--help",
             "x --to a --json",
+            "x --to a --alone --spool b",
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert!(push(&words).is_none(), "{line}");

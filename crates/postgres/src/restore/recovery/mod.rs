@@ -88,6 +88,10 @@ pub struct RecoveryOptions {
     pub action: Option<TargetAction>,
     /// Command with which the server fetches WAL from the archive.
     pub restore_command: Option<String>,
+    /// True to end before WAL that is missing, instead of refusing.
+    pub latest_possible: bool,
+    /// Of segments that two hosts archived with different content, that of this host is used.
+    pub wal_from: Option<String>,
     pub settings: Vec<(String, String)>,
 }
 

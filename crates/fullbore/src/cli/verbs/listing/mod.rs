@@ -6,10 +6,14 @@ mod entries;
 pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
-use super::wal_report::{needs_of_backups, print_system};
+use super::{
+    stats::drill_line,
+    wal_report::{needs_of_backups, print_system},
+};
 use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
 use fullbore_engine::{
+    drill::record::DrillRecord,
     verify::stream::{self, InspectedInput, look},
     wal::system_reports,
 };
@@ -31,10 +35,11 @@ use fullbore_repository::{
     scan::lost_roots_of,
     select::BackupFilter,
     verify_memory::VerifyMemory,
+    wal::WalNeeds,
 };
 use fullbore_storage::{Objects, Storages};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     io::{Read, Write},
     os::unix::ffi::OsStrExt,
@@ -68,6 +73,18 @@ pub(in crate::cli) struct List {
     pub(in crate::cli) columns: Option<usize>,
     /// Whether to print JSON, one object a line.
     pub(in crate::cli) json: bool,
+}
+
+/// Prints the newest drill of each cluster that has backups.
+fn print_drills(objects: &dyn Objects, needs: &[WalNeeds], out: &mut dyn Write) -> Result<()> {
+    let systems: BTreeSet<&String> = needs.iter().map(|needs| &needs.system).collect();
+    for system in systems {
+        if let Some(drill) = DrillRecord::newest(objects, system).ok().flatten() {
+            let line = drill_line(&drill);
+            text::line(out, &format!("drill of system {system}  {line}"))?;
+        }
+    }
+    Ok(())
 }
 
 impl List {
@@ -140,9 +157,11 @@ impl List {
             }
         }
         if self.long && !self.json {
-            for report in system_reports(repository, &needs_of_backups(repository)?)? {
+            let needs = needs_of_backups(repository)?;
+            for report in system_reports(repository, &needs)? {
                 print_system(&report, out)?;
             }
+            print_drills(&**repository, &needs, out)?;
         }
         for id in lost_roots_of(repository, files.clone())? {
             code = 4;

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""WAL: a backlog, one segment alone, and a fetch, against bare zstd, cp and pgBackRest.
+
+    bench/wal.py FULLBORE [SEGMENTS] [ROUNDS]
+
+Makes a cluster below TMPDIR with Debian's PostgreSQL, lets pgbench write SEGMENTS of WAL, stops it, and pushes the
+same files with each side in turn.  Prints medians of seconds and of processor seconds, and their ratios to fullbore.
+Run it as root: servers and pgBackRest run as user postgres.  Repositories are below TMPDIR too: put it into memory.
+"""
+
+import glob
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BIN = sorted(glob.glob("/usr/lib/postgresql/*/bin"))[-1]
+PGBACKREST = shutil.which("pgbackrest")
+
+
+def as_postgres(command, **more):
+    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+    return subprocess.run([*user, *command], check=True, capture_output=True, cwd="/", **more)
+
+
+def timed(act):
+    """Seconds, and processor seconds of the children."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    act()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - begun, cpu
+
+
+class Bench:
+    def __init__(self, fullbore, segments):
+        self.fullbore = fullbore
+        self.dir = tempfile.mkdtemp(prefix="fullbore-wal-")
+        shutil.chown(self.dir, "postgres", "postgres")
+        self.data = f"{self.dir}/data"
+        self.make_cluster(segments)
+        self.names = sorted(
+            name for name in os.listdir(f"{self.data}/pg_wal")
+            if len(name) == 24 and os.path.exists(f"{self.data}/pg_wal/archive_status/{name}.ready")
+        )[:segments]
+
+    def make_cluster(self, segments):
+        as_postgres([f"{BIN}/initdb", "-D", self.data, "--no-sync"])
+        with open(f"{self.data}/postgresql.conf", "a") as conf:
+            conf.write("fsync=off\narchive_mode=on\narchive_command='false'\nmax_wal_size=64GB\n"
+                       f"listen_addresses=''\nunix_socket_directories='{self.dir}'\n")
+        as_postgres([f"{BIN}/pg_ctl", "-D", self.data, "-l", f"{self.dir}/log", "-w", "start"],
+                    stdin=subprocess.DEVNULL)
+        as_postgres([f"{BIN}/pgbench", "-h", self.dir, "-i", "-s", str(max(segments, 4)), "postgres"])
+        as_postgres([f"{BIN}/pgbench", "-h", self.dir, "-c", "2", "-T", "5", "postgres"])
+        as_postgres([f"{BIN}/pg_ctl", "-D", self.data, "-m", "fast", "-w", "stop"])
+
+    def path(self, name):
+        return f"{self.data}/pg_wal/{name}"
+
+    def repository(self):
+        place = tempfile.mkdtemp(dir=self.dir)
+        shutil.chown(place, "postgres", "postgres")
+        as_postgres([self.fullbore, "init", f"{place}/r"])
+        return place
+
+    def push_all(self, place, *more):
+        state = {**os.environ, "FULLBORE_STATE_DIR": f"{place}/state"}
+        for name in self.names:
+            as_postgres([self.fullbore, "wal", "push", self.path(name), "--to", f"{place}/r",
+                         "--no-serve", "-j", "2", *more], env=state)
+
+    def backlog(self):
+        place = self.repository()
+        return timed(lambda: self.push_all(place))
+
+    def zstd(self):
+        place = tempfile.mkdtemp(dir=self.dir)
+        files = "\n".join(self.path(name) for name in self.names)
+        act = ["xargs", "-P2", "-I{}", "sh", "-c", f"zstd -q -1 -c {{}} > {place}/$(basename {{}})"]
+        return timed(lambda: subprocess.run(act, input=files.encode(), check=True))
+
+    def backrest_words(self, place):
+        words = ["--stanza=x", f"--pg1-path={self.data}", f"--repo1-path={place}/repo", f"--log-path={place}",
+                 f"--spool-path={place}/spool", f"--lock-path={place}/lock", "--compress-type=zst",
+                 "--compress-level=1", "--process-max=2", "--log-level-console=off", "--log-level-file=off"]
+        for name in ("repo", "spool", "lock"):
+            os.makedirs(f"{place}/{name}")
+            shutil.chown(f"{place}/{name}", "postgres", "postgres")
+        as_postgres([PGBACKREST, *words, "--no-online", "stanza-create"])
+        return words
+
+    def backrest_backlog(self):
+        place = tempfile.mkdtemp(dir=self.dir)
+        shutil.chown(place, "postgres", "postgres")
+        words = self.backrest_words(place)
+
+        def act():
+            for name in self.names:
+                as_postgres([PGBACKREST, *words, "--archive-async", "archive-push", self.path(name)])
+        return timed(act)
+
+    def alone(self):
+        place = self.repository()
+        self.place = place
+        name = self.names[0]
+        return timed(lambda: as_postgres([self.fullbore, "wal", "push", self.path(name), "--to", f"{place}/r",
+                                          "--alone"]))
+
+    def fetch(self):
+        name = self.names[0]
+        return timed(lambda: as_postgres([self.fullbore, "wal", "get", name, f"{self.dir}/fetched", "--from",
+                                          f"{self.place}/r", "--alone", "--system", self.system()]))
+
+    def system(self):
+        told = as_postgres([f"{BIN}/pg_controldata", self.data]).stdout.decode()
+        return next(line.split()[-1] for line in told.splitlines() if "system identifier" in line)
+
+    def backrest_alone(self):
+        place = tempfile.mkdtemp(dir=self.dir)
+        shutil.chown(place, "postgres", "postgres")
+        self.words = self.backrest_words(place)
+        return timed(lambda: as_postgres([PGBACKREST, *self.words, "archive-push", self.path(self.names[0])]))
+
+    def backrest_fetch(self):
+        return timed(lambda: as_postgres([PGBACKREST, *self.words, "archive-get", self.names[0],
+                                          f"{self.dir}/got"]))
+
+    def copy(self):
+        return timed(lambda: as_postgres(["cp", self.path(self.names[0]), f"{self.dir}/copied"]))
+
+
+def main():
+    fullbore = os.path.abspath(sys.argv[1])
+    segments, rounds = (int(word) for word in (sys.argv[2:] + ["100", "5"][len(sys.argv) - 2:]))
+    bench = Bench(fullbore, segments)
+    rows = [("backlog", [("fullbore", bench.backlog), ("zstd -1, two", bench.zstd)]),
+            ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)])]
+    if PGBACKREST:
+        rows[0][1].append(("pgBackRest async", bench.backrest_backlog))
+        rows[1][1].append(("pgBackRest", bench.backrest_alone))
+        rows[2][1].append(("pgBackRest", bench.backrest_fetch))
+    print(f"{len(bench.names)} segments, {rounds} rounds, alternating; medians")
+    try:
+        for title, sides in rows:
+            runs = {name: [] for name, _ in sides}
+            for _ in range(rounds):
+                for name, act in sides:
+                    runs[name].append(act())
+            base = [statistics.median(run[at] for run in runs["fullbore"]) for at in (0, 1)]
+            for name, _ in sides:
+                wall, cpu = (statistics.median(run[at] for run in runs[name]) for at in (0, 1))
+                print(f"{title:12} {name:18} {wall:8.3f} s {cpu:8.3f} s of processors   fullbore / it: "
+                      f"{base[0] / wall:5.2f} {base[1] / max(cpu, 0.001):5.2f}")
+    finally:
+        shutil.rmtree(bench.dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+//! The WAL from the start of a backup to the target of its recovery: the timeline, gaps, and segments with two contents.
+
+use super::choose_backup::ClusterBackups;
+use crate::wal::{SystemWal, check_one_content, read_segment};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    root::ClusterInfo,
+    wal::SegmentName,
+};
+use fullbore_postgres::{
+    lsn::Lsn,
+    restore::{
+        recovery::{Mode, RecoveryOptions},
+        recovery_target::RecoveryTarget,
+    },
+    wal_archive::{SegmentRecords, WalGap},
+};
+use fullbore_repository::wal::WalNeeds;
+use jiff::Timestamp;
+
+/// The WAL from the start of a backup to the end of its recovery.
+pub(super) struct WayToTarget<'a> {
+    /// What the archive has.
+    pub(super) wal: &'a SystemWal,
+    /// What the backup needs.
+    pub(super) needs: &'a WalNeeds,
+    /// The operator's options.
+    pub(super) recovery: &'a RecoveryOptions,
+}
+
+/// Where a way ends.
+pub(super) struct WayEnd {
+    /// The last segment that there is on it.
+    pub(super) last: Option<SegmentName>,
+    /// Set if the recovery ends before a gap.
+    pub(super) cut: Option<WayCut>,
+}
+
+/// The last WAL before a gap.
+pub(super) struct WayCut {
+    /// The segment.
+    pub(super) last: SegmentName,
+    /// Its last record, and the time of its last commit, if it can be read.
+    point: Option<(Lsn, Option<Timestamp>)>,
+}
+
+impl WayCut {
+    /// The end of the recovery, in words.
+    fn place(&self) -> String {
+        match &self.point {
+            Some((at, Some(commit))) => format!("{at}, with the last commit at {commit}"),
+            Some((at, None)) => at.to_string(),
+            None => format!("the end of {}", self.last),
+        }
+    }
+
+    /// A note for the operator.
+    pub(super) fn note(&self) -> String {
+        format!(
+            "WAL is missing behind {}: the server recovers to {}, and opens",
+            self.last,
+            self.place()
+        )
+    }
+}
+
+impl WayToTarget<'_> {
+    /// The timeline that the recovery ends on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if two servers began it; [`ErrorKind::Usage`] if two timelines may be the latest.
+    pub(super) fn timeline(&self, cluster: &ClusterInfo) -> Result<u32> {
+        let own = cluster.timeline;
+        let is_own = self.recovery.target == Some(RecoveryTarget::Immediate)
+            || self.recovery.kind()? == Mode::None;
+        let wanted = match self.recovery.timeline.as_deref() {
+            Some("current") => own,
+            None if is_own => own,
+            None | Some("latest") => self.latest(own)?,
+            Some(number) => number.parse().unwrap_or(own),
+        };
+        if self.wal.doubtful_timelines.contains(&wanted) {
+            let what = format!(
+                "cannot recover on timeline {wanted}: two servers began it, and each archived a history"
+            );
+            return Err(Error::new(ErrorKind::Exists, what).hint(
+                "choose one with --target-timeline, or move the history of the wrong server away",
+            ));
+        }
+        Ok(wanted)
+    }
+
+    /// The newest timeline that the backup leads to. A server takes the largest number, whatever it was: a copy that was tried
+    /// and promoted has one too.
+    fn latest(&self, own: u32) -> Result<u32> {
+        let tree = &self.wal.tree;
+        let all = tree.timelines().into_iter();
+        let leading: Vec<u32> = all
+            .filter(|timeline| *timeline > own && tree.leads_to(self.needs.first, *timeline))
+            .collect();
+        let Some((latest, earlier)) = leading.split_last() else {
+            return Ok(own);
+        };
+        let rival = earlier
+            .iter()
+            .find(|other| !tree.descends_from(*latest, **other));
+        match rival {
+            Some(rival) if self.recovery.kind()? == Mode::Point => {
+                Err(self.two_latest(*rival, *latest))
+            }
+            _ => Ok(*latest),
+        }
+    }
+
+    fn two_latest(&self, one: u32, other: u32) -> Error {
+        let what = format!("cannot choose the latest timeline: {one} and {other} both may be it");
+        let tree = &self.wal.tree;
+        let line = |timeline: u32| {
+            let left = tree
+                .parent(timeline)
+                .map(|(parent, at)| format!(", left timeline {parent} at {at}"));
+            let last = match tree.last_of(timeline) {
+                Some(last) => format!("its newest segment is {last}"),
+                None => "it has no segment".to_owned(),
+            };
+            format!("timeline {timeline}{}: {last}", left.unwrap_or_default())
+        };
+        Error::new(ErrorKind::Usage, what)
+            .detail(line(one))
+            .detail(line(other))
+            .hint("say which: --target-timeline NUMBER, or current to stay on that of the backup")
+    }
+
+    /// Checks that no segment is missing before the target, and that each has one content.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for a gap; [`ErrorKind::Exists`] for two contents; the storage's.
+    pub(super) fn check(&self, timeline: u32, backups: Option<&ClusterBackups>) -> Result<WayEnd> {
+        let tree = &self.wal.tree;
+        let is_short = matches!(self.recovery.target, Some(RecoveryTarget::Immediate))
+            || self.recovery.kind()? == Mode::None;
+        let until = match &self.recovery.target {
+            Some(RecoveryTarget::Lsn(text)) => text.parse::<Lsn>().ok(),
+            _ if is_short => Some(Lsn(self.needs.last.start(self.needs.segment_bytes))),
+            _ => None,
+        };
+        let last = tree.end_of_way(self.needs.first, timeline);
+        // Of the segment at the end there may be only the beginning.
+        let is_whole =
+            |end: &SegmentName| !tree.is_open(*end) || end.place() > self.needs.last.place();
+        let whole = last.filter(is_whole);
+        let is_archived = self.needs.last.place() <= whole.map_or((0, 0), SegmentName::place);
+        if is_short && !is_archived {
+            let gap = WalGap {
+                from: self.needs.first,
+                to: self.needs.last,
+            };
+            return Err(self.lacks(gap, None, backups));
+        }
+        let gaps = tree.gaps_on_way(self.needs.first, timeline, until);
+        let is_standby = self.recovery.kind()? == Mode::Standby;
+        let mut gaps = gaps
+            .into_iter()
+            .filter(|gap| !is_standby && !self.ends_before(*gap, backups));
+        let Some(gap) = gaps.next() else {
+            self.check_contents(timeline, last)?;
+            return Ok(WayEnd { last, cut: None });
+        };
+        let cut = self.cut_before(gap, timeline);
+        if !self.recovery.latest_possible || cut.is_none() {
+            return Err(self.lacks(gap, cut, backups));
+        }
+        let last = cut.as_ref().map(|cut| cut.last);
+        self.check_contents(timeline, last)?;
+        Ok(WayEnd { last, cut })
+    }
+
+    /// Runs overlap where a host pushed again, and where two servers wrote one timeline.
+    fn check_contents(&self, timeline: u32, last: Option<SegmentName>) -> Result<()> {
+        let Some(last) = last else { return Ok(()) };
+        for segment in self
+            .wal
+            .tree
+            .segments_on_way(self.needs.first, timeline, last)
+        {
+            check_one_content(self.wal, segment)?;
+        }
+        Ok(())
+    }
+
+    /// The WAL before a gap; `None` if the backup itself needs what is missing.
+    fn cut_before(&self, gap: WalGap, timeline: u32) -> Option<WayCut> {
+        if gap.from.place() <= self.needs.last.place() {
+            return None;
+        }
+        let bytes = self.wal.segment_bytes;
+        let before = gap.from.start(bytes).checked_sub(bytes)?;
+        let before = SegmentName::at(gap.from.timeline, before, bytes);
+        let on_way = self
+            .wal
+            .tree
+            .segments_on_way(self.needs.first, timeline, before);
+        let last = on_way.into_iter().next_back()?;
+        let content = read_segment(&self.wal.archive, last).ok();
+        let summary = content
+            .as_ref()
+            .and_then(|content| Some(SegmentRecords::new(content)?.summary()));
+        let point = summary.and_then(|summary| {
+            let commit = summary
+                .last_commit
+                .and_then(|micros| Timestamp::from_microsecond(micros).ok());
+            Some((summary.last?, commit))
+        });
+        Some(WayCut { last, point })
+    }
+
+    /// A target time is before a gap if a backup that ended later did not need the WAL behind the gap.
+    fn ends_before(&self, gap: WalGap, backups: Option<&ClusterBackups>) -> bool {
+        let Some(RecoveryTarget::Time(text)) = &self.recovery.target else {
+            return false;
+        };
+        let Ok(time) = text.parse::<Timestamp>() else {
+            return false;
+        };
+        let is_proof = |needs: &WalNeeds| {
+            needs.ended >= time.as_second() && needs.last.place() < gap.from.place()
+        };
+        backups.is_some_and(|backups| backups.wal_needs().any(|needs| is_proof(&needs)))
+    }
+
+    fn lacks(&self, gap: WalGap, cut: Option<WayCut>, backups: Option<&ClusterBackups>) -> Error {
+        let id = &self.needs.id;
+        let missing = match gap.from == gap.to {
+            true => format!("{} is", gap.from),
+            false => format!("{} to {} are", gap.from, gap.to),
+        };
+        let what = format!(
+            "cannot recover backup {id:?} to its target: the archive in this repository has a gap"
+        );
+        let mut error = Error::new(ErrorKind::NotFound, what).because(format!("{missing} missing"));
+        let mut ways = Vec::new();
+        if let Some(cut) = cut {
+            error = error.detail(format!("the WAL before the gap leads to {}", cut.place()));
+            ways.push("--latest-possible recovers to there");
+        }
+        let behind = backups.into_iter().flat_map(ClusterBackups::wal_needs);
+        let behind = behind
+            .filter(|needs| needs.first.place() > gap.to.place())
+            .min_by_key(|needs| needs.first.place());
+        if let Some(behind) = behind {
+            error = error.detail(format!(
+                "the first backup behind the gap is {:?}",
+                behind.id
+            ));
+            ways.push("a backup behind the gap can recover");
+        }
+        ways.push("`fullbore wal list` shows all gaps");
+        error.hint(ways.join("; "))
+    }
+
+    /// The segments that a backup needs to be consistent.
+    pub(super) fn own_segments(&self, timeline: u32) -> Vec<SegmentName> {
+        self.wal
+            .tree
+            .segments_on_way(self.needs.first, timeline, self.needs.last)
+    }
+}
