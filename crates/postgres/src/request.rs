@@ -107,14 +107,12 @@ impl ClusterRequest {
             (ClusterServer::Running(params), Via::Protocol) => {
                 return by_protocol::open(self, params, name, reading);
             }
-            (ClusterServer::Running(params), via) => {
-                match self.open_running(params, name, reading) {
-                    Err(error) if via == Via::Auto && error.kind == ErrorKind::Permission => {
-                        return self.open_by_protocol(params, name, reading, error);
-                    }
-                    opened => opened?,
+            (ClusterServer::Running(params), via) => match self.open_access(params) {
+                Err(error) if via == Via::Auto && error.kind == ErrorKind::Permission => {
+                    return self.open_by_protocol(params, name, reading, error);
                 }
-            }
+                opened => self.open_running(opened?, params, name, reading)?,
+            },
             (ClusterServer::Stopped(data), _) => open_stopped(data, reading)?,
         };
         let (cluster, sources) = cluster.sources(reading.split);
@@ -135,19 +133,25 @@ impl ClusterRequest {
         })
     }
 
-    /// Opens the sources of a running cluster.
-    fn open_running(
-        &self,
-        params: &Params,
-        name: &dyn Fn(&str) -> Result<Option<String>>,
-        reading: &Reading,
-    ) -> Result<ClusterSource> {
+    /// Connects, and opens the way to the files.
+    fn open_access(&self, params: &Params) -> Result<(Session, ServerFacts, ClusterAccess)> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         if let Some(warning) = &facts.warning {
             fullbore_platform::debug(|| warning.clone());
         }
         let access = ClusterAccess::open(self, params, &mut session, &facts)?;
+        Ok((session, facts, access))
+    }
+
+    /// Opens the sources of a running cluster.
+    fn open_running(
+        &self,
+        (mut session, facts, access): (Session, ServerFacts, ClusterAccess),
+        params: &Params,
+        name: &dyn Fn(&str) -> Result<Option<String>>,
+        reading: &Reading,
+    ) -> Result<ClusterSource> {
         let data = access.data();
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
