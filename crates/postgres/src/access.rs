@@ -80,6 +80,9 @@ impl ClusterAccess {
             (Ok(_), _) => None,
             (Err(error), _) => Some(error),
         };
+        if let Some(error) = &refused {
+            platform::debug(|| format!("by SQL: {}", error.line()));
+        }
         let by_sql = open_sql(request, params, session, facts);
         by_sql.map_err(|error| match refused {
             Some(local) if error.kind == ErrorKind::Permission => {

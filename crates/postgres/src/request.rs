@@ -127,6 +127,7 @@ impl ClusterRequest {
         reading: &Reading,
         refused: Error,
     ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
+        fullbore_platform::debug(|| format!("by protocol: {}", refused.line()));
         by_protocol::open(self, params, name, reading).map_err(|error| match error.kind {
             ErrorKind::Permission => refused.detail(format!("nor by protocol: {}", error.line())),
             _ => error,

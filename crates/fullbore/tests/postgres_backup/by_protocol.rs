@@ -3,9 +3,10 @@
 use super::{
     args,
     by_sql::{damage, files, last_line},
-    cluster::{Cluster, some_versions, versions},
+    cluster::{Cluster, debian, some_versions, versions},
     load::{Load, assert_balanced, transactions},
     runs::fullbore,
+    standby::{catch_up, standby_of},
 };
 use std::{thread::sleep, time::Duration};
 
@@ -93,6 +94,50 @@ fn a_second_backup_that_is_sent_stores_only_blocks_that_changed() {
         let sums = "SELECT count(*), md5(string_agg(words, '' ORDER BY n)) FROM large";
         assert_eq!(restored.psql(sums), cluster.psql(sums));
     }
+}
+
+#[test]
+fn a_standby_sends_a_cluster_that_starts_as_a_primary() {
+    for version in some_versions() {
+        let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+        let standby = standby_of(&primary);
+        primary.psql_each(&[
+            "CREATE TABLE after AS SELECT n FROM generate_series(1, 5000) n",
+            "CHECKPOINT",
+        ]);
+        catch_up(&primary, &standby);
+        standby.backup("repository", BY_PROTOCOL).ends_with(0);
+        let repository = standby.path("repository");
+        let root = fullbore(args!["show", repository, "--json"])
+            .json()
+            .remove(0);
+        let restored = Cluster::restored(version, &repository);
+        restored.assert_verifies();
+        assert!(!restored.data().join("standby.signal").exists());
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT count(*) FROM after"), "5000");
+        assert_eq!(root["postgres"]["standby"], true);
+    }
+}
+
+#[test]
+fn a_backup_that_is_sent_without_wal_waits_for_the_archive() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let archived = &["--via", "protocol", "--wal", "archived"];
+    let ran = cluster.backup("repository", archived).ends_with(1);
+    ran.has_one_error("archive_mode is off");
+    let place = cluster.make_dir("archive");
+    let command = format!("archive_command = 'sleep 1; cp %p {}/%f'", place.display());
+    let cluster = Cluster::stopped(version, &["archive_mode = on", &command]);
+    cluster.start();
+    cluster.backup("repository", archived).ends_with(0);
+    let root = fullbore(args!["show", cluster.path("repository"), "--json"])
+        .json()
+        .remove(0);
+    let last = root["postgres"]["wal_segments"][1].as_str().unwrap();
+    assert!(place.join(last).exists(), "{root}");
 }
 
 #[test]

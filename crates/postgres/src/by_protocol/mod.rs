@@ -6,6 +6,7 @@
 //! temporary slot. No SQL can be asked: what other ways find out by it is in decision 123.
 
 mod archives;
+mod ending;
 mod frames;
 mod open;
 #[cfg(test)]
@@ -23,12 +24,11 @@ use super::{
     relation::Sizes,
     replication::{BackupEnd, ReplicationClient},
     request::Wal,
-    timeline::{Timelines, history_path},
     wal_summaries::BlockChanges,
 };
 use archives::{SentArchives, SentItem, wrong};
 use fullbore_format::{
-    entry::{Entry, EntryKind, EntryPath, order, split},
+    entry::{Entry, EntryKind, EntryPath, split},
     error::{Error, ErrorKind, Result, quoted},
     page::{EntryState, Record},
     root,
@@ -56,11 +56,12 @@ const MAX_TAKEN_BYTES: u64 = 64 << 20;
 /// Bytes of the control file, at most.
 const MAX_CONTROL_BYTES: u64 = 64 << 10;
 const CONTROL: &[u8] = b"global/pg_control";
+const LABEL: &[u8] = b"backup_label";
 const MANIFEST: &[u8] = b"backup_manifest";
 /// A restore may change it, so PostgreSQL's manifest does not list it.
 const TABLESPACE_MAP: &[u8] = b"tablespace_map";
 /// Files of the backup itself, which other backups must not contain.
-const LABELS: [&[u8]; 2] = [b"backup_label", TABLESPACE_MAP];
+const LABELS: [&[u8]; 2] = [LABEL, TABLESPACE_MAP];
 
 /// A cluster that a server sends.
 pub(super) struct SentCluster {
@@ -99,6 +100,7 @@ struct SentFiles {
     /// The entry of PG_VERSION: owner and mode of the files that are added.
     model: Entry,
     has_control: bool,
+    has_label: bool,
     /// Names in `pg_wal`, with their sizes.
     wal: BTreeSet<(EntryPath, u64)>,
 }
@@ -122,6 +124,9 @@ impl SentCluster {
                 SentItem::End(end) => {
                     if !sent.has_control {
                         return Err(wrong("it has no control file"));
+                    }
+                    if !sent.has_label {
+                        return Err(wrong("it has no backup_label"));
                     }
                     _ = self.end.set(end);
                     return Ok(None);
@@ -211,7 +216,12 @@ impl SentCluster {
             return Err(Error::new(ErrorKind::Bug, message));
         }
         let content = sent.archives.content(size, Some(size));
-        let added = content.and_then(|content| self.add_content((entry.path, 0), content));
+        let added = content.and_then(|content| {
+            if entry.path == LABEL {
+                sent.has_label = self.read_label(&content)?;
+            }
+            self.add_content((entry.path, 0), content)
+        });
         added.map_err(|error| {
             // The frame of this file comes before the end of the scan: its reader reports the
             // error.
@@ -219,6 +229,19 @@ impl SentCluster {
             self.failed.locked().get_or_insert(error);
             Error::new(kind, "the backup that the server sends has ended")
         })
+    }
+
+    /// Reads the label, without which recovery would begin at a wrong place.
+    fn read_label(&self, content: &[u8]) -> Result<bool> {
+        let text = String::from_utf8_lossy(content);
+        let begins = format!("START WAL LOCATION: {} ", self.start);
+        if !text.starts_with(&begins) {
+            return Err(wrong(
+                "its backup_label names another start than the server",
+            ));
+        }
+        self.facts.locked().standby = text.lines().any(|line| line == "BACKUP FROM: standby");
+        Ok(true)
     }
 
     /// Takes a piece of a large file.
@@ -245,107 +268,6 @@ impl SentCluster {
             None => Ok(()),
             Some(_) => Err(wrong(&why)),
         }
-    }
-
-    /// Completes the facts, and makes the files that only this program adds.
-    fn finish(&self) -> Result<Vec<Scanned>> {
-        if let Some(error) = self.failed.locked().take() {
-            return Err(error);
-        }
-        let end = self.end.get().copied();
-        let end = end.ok_or_else(|| wrong("it has no end"))?;
-        self.check_timeline(&end)?;
-        let timelines = self.timelines(&end)?;
-        let names = self.check_wal(&timelines, &end)?;
-        self.note_end(&end, &names);
-        if end.has_bad_pages && !self.names_bad_pages.load(Relaxed) {
-            let warning = "the server found pages with wrong checksums; its log names them";
-            self.warnings.locked().push(warning.to_owned());
-        }
-        let mut scanned = Vec::new();
-        if end.timeline > 1 {
-            scanned.extend(self.history(end.timeline)?);
-        }
-        let ranges = timelines.ranges(self.start, end.stop);
-        if let Some(finished) = self.inventory.finish(&ranges)? {
-            scanned.push(self.late_file(MANIFEST, finished.file, finished.bytes));
-        }
-        scanned.sort_by(|a, b| order(&a.entry.path, &b.entry.path));
-        _ = self.is_complete.set(());
-        Ok(scanned)
-    }
-
-    fn check_timeline(&self, end: &BackupEnd) -> Result<()> {
-        let begun_on = self.facts.locked().timeline;
-        if begun_on == end.timeline {
-            return Ok(());
-        }
-        let ended_on = end.timeline;
-        let message = format!(
-            "cannot complete the backup: the server went from timeline {begun_on} to {ended_on} meanwhile"
-        );
-        Err(Error::new(ErrorKind::System, message).hint("run the same command again"))
-    }
-
-    fn timelines(&self, end: &BackupEnd) -> Result<Timelines> {
-        if self.start_timeline == end.timeline {
-            return Timelines::from_history("", end.timeline, end.timeline);
-        }
-        let history = self.holder.locked().timeline_history(end.timeline)?;
-        let history = String::from_utf8_lossy(&history);
-        Timelines::from_history(&history, self.start_timeline, end.timeline)
-    }
-
-    /// Checks that the WAL that recovery needs is in the backup, if it must be. Returns the names of its
-    /// segments.
-    fn check_wal(&self, timelines: &Timelines, end: &BackupEnd) -> Result<Vec<Vec<String>>> {
-        if end.stop <= self.start {
-            return Err(wrong("it ends before it begins"));
-        }
-        let bytes = self.facts.locked().wal_segment_bytes;
-        let names = timelines.segments(self.start, end.stop, bytes);
-        if self.wal != Wal::Included {
-            return Ok(names);
-        }
-        let sent = self.sent.locked();
-        let is_there = |name: &str| {
-            sent.wal
-                .contains(&(format!("pg_wal/{name}").into_bytes(), bytes))
-        };
-        match names.iter().find(|same| !is_there(&same[0])) {
-            None => Ok(names),
-            Some(same) => Err(wrong(&format!("it lacks the WAL segment {}", same[0]))),
-        }
-    }
-
-    fn note_end(&self, end: &BackupEnd, names: &[Vec<String>]) {
-        let mut facts = self.facts.locked();
-        facts.stop_lsn = end.stop.to_string();
-        let ends = [names.first(), names.last()];
-        let ends = ends.into_iter().flatten().map(|same| same[0].clone());
-        facts.wal_segments = ends.collect();
-        facts.unlisted = self.inventory.unlisted();
-    }
-
-    /// Returns the history of the timeline, unless it was sent with the WAL (rule 29).
-    fn history(&self, timeline: u32) -> Result<Option<Scanned>> {
-        let path = history_path(timeline).into_bytes();
-        if self.sent.locked().wal.iter().any(|(sent, _)| *sent == path) {
-            return Ok(None);
-        }
-        let history = self.holder.locked().timeline_history(timeline)?;
-        let bytes = history.len() as u64;
-        Ok(Some(self.late_file(&path, anonymous(&history)?, bytes)))
-    }
-
-    fn late_file(&self, path: &[u8], file: File, size: u64) -> Scanned {
-        self.late.locked().insert(path.to_vec(), Arc::new(file));
-        let entry = Entry {
-            path: path.to_vec(),
-            kind: EntryKind::File { size, map: None },
-            ..self.sent.locked().model.clone()
-        };
-        Scanned::new(entry, EntryState::Whole)
     }
 }
 

@@ -111,6 +111,7 @@ pub(super) fn sent_cluster(
             first: None,
             model: Entry::default(),
             has_control: false,
+            has_label: false,
             wal: BTreeSet::new(),
         }),
         contents: Mutex::new(HashMap::new()),
@@ -163,9 +164,6 @@ fn facts(
         system_identifier: identity.system_identifier.clone(),
         timeline: identity.timeline,
         online: true,
-        standby: client
-            .setting("in_hot_standby")
-            .is_ok_and(|value| value == "on"),
         checksums: client.setting("data_checksums")? == "on",
         wal: wal.name().to_owned(),
         wal_segment_bytes: client.segment_bytes()?,

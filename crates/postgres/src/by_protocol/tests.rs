@@ -96,7 +96,10 @@ fn directory(path: &str) -> Vec<u8> {
 /// The members of a small cluster.
 fn members() -> Vec<Vec<u8>> {
     vec![
-        file("backup_label", b"START WAL LOCATION: 0/2000028"),
+        file(
+            "backup_label",
+            b"START WAL LOCATION: 0/200028 (file 1)\nBACKUP FROM: standby\n",
+        ),
         file("tablespace_map", b""),
         directory("global"),
         file("PG_VERSION", b"18\n"),
@@ -232,6 +235,7 @@ fn both_framings_are_received_whole() {
         assert_eq!(files["global/pg_control"], safe);
         let facts = received.source.0.facts();
         assert_eq!(facts.stop_lsn, "0/200100");
+        assert!(facts.standby);
     }
 }
 
@@ -352,6 +356,7 @@ fn lengths_that_are_not_true_are_refused_before_memory_is_taken() {
 fn a_backup_without_control_file_or_wal_is_refused() {
     for (gone, words) in [
         ("global/pg_control", "no control file"),
+        ("backup_label", "no backup_label"),
         (&*segment(), "lacks the WAL segment 00000001"),
     ] {
         let mut all = members();
@@ -359,6 +364,10 @@ fn a_backup_without_control_file_or_wal_is_refused() {
         let error = refused(&script_of(18, &all));
         assert!(error.line().contains(words), "{error:?}");
     }
+    let mut all = members();
+    all[0] = file("backup_label", b"START WAL LOCATION: 0/100028 (file 1)\n");
+    let error = refused(&script_of(18, &all));
+    assert!(error.line().contains("names another start"), "{error:?}");
     let other = file("global/pg_control", &[0; 8192]);
     let mut all = members();
     all[8] = other;
