@@ -8,7 +8,11 @@ use super::{
     runs::fullbore,
     standby::{catch_up, standby_of},
 };
-use std::{thread::sleep, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread::{self, sleep},
+    time::Duration,
+};
 
 const BY_PROTOCOL: &[&str] = &["--via", "protocol", "--quiet"];
 
@@ -138,6 +142,42 @@ fn a_backup_that_is_sent_without_wal_waits_for_the_archive() {
         .remove(0);
     let last = root["postgres"]["wal_segments"][1].as_str().unwrap();
     assert!(place.join(last).exists(), "{root}");
+}
+
+#[test]
+fn a_database_that_was_copied_file_by_file_meanwhile_ends_a_backup_that_is_sent() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let strategy = match version.major {
+            15.. => "STRATEGY FILE_COPY",
+            _ => "",
+        };
+        let backups_beside = |template: &str| {
+            let create = format!("CREATE DATABASE copy TEMPLATE {template} {strategy}");
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut client = cluster.client();
+                    while !is_over.load(Relaxed) {
+                        client.batch_execute(&create).unwrap();
+                        client.batch_execute("DROP DATABASE copy").unwrap();
+                    }
+                });
+                sleep(Duration::from_millis(300));
+                let ran = cluster.backup("repository", BY_PROTOCOL);
+                is_over.store(true, Relaxed);
+                ran
+            })
+        };
+        cluster.psql("CREATE DATABASE origin");
+        backups_beside("origin")
+            .ends_with(1)
+            .has_one_error("was copied or moved meanwhile");
+        backups_beside("template1").ends_with(0);
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        restored.start();
+        restored.assert_has_content();
+    }
 }
 
 #[test]

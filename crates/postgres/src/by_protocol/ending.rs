@@ -29,6 +29,7 @@ impl SentCluster {
         self.check_timeline(&end)?;
         let timelines = self.timelines(&end)?;
         let names = self.check_wal(&timelines, &end)?;
+        self.check_copies(&end)?;
         self.note_end(&end, &names);
         if end.has_bad_pages && !self.names_bad_pages.load(Relaxed) {
             let warning = "the server found pages with wrong checksums; its log names them";
@@ -88,6 +89,31 @@ impl SentCluster {
             None => Ok(names),
             Some(same) => Err(wrong(&format!("it lacks the WAL segment {}", same[0]))),
         }
+    }
+
+    /// Fails if a database was copied file by file from one that may have changed (strategy FILE_COPY), or
+    /// moved.
+    fn check_copies(&self, end: &BackupEnd) -> Result<()> {
+        if self.wal != Wal::Included {
+            return Ok(());
+        }
+        let major = self.facts.locked().major;
+        let mut wal = self.sent_wal.locked();
+        let Some(copy) = wal.spoiled_copy(end.stop, major) else {
+            if !wal.is_understood() {
+                let warning = "the WAL was not understood: a database that was copied file by file meanwhile \
+                    may be damaged in this backup";
+                self.warnings.locked().push(warning.to_owned());
+            }
+            return Ok(());
+        };
+        let what = format!(
+            "cannot complete the backup: database {} was copied or moved meanwhile",
+            copy.database
+        );
+        Err(Error::new(ErrorKind::System, what)
+            .because("recovery would copy its files again, which may have changed since")
+            .hint("run the same command again"))
     }
 
     fn note_end(&self, end: &BackupEnd, names: &[Vec<String>]) {

@@ -9,6 +9,7 @@ mod archives;
 mod ending;
 mod frames;
 mod open;
+mod sent_wal;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +43,7 @@ use fullbore_platform::{
     queue::Locked,
     write::{self, anonymous_file},
 };
+use sent_wal::SentWal;
 use std::{
     collections::{BTreeSet, HashMap},
     fs::File,
@@ -78,6 +80,8 @@ pub(super) struct SentCluster {
     /// The session with the slot.
     holder: Mutex<ReplicationClient>,
     sent: Mutex<SentFiles>,
+    /// The WAL, searched as it comes.
+    sent_wal: Mutex<SentWal>,
     /// Content that was taken and not read yet, by path and offset.
     contents: Mutex<HashMap<(EntryPath, u64), Vec<u8>>>,
     /// Files that this program adds.
@@ -263,6 +267,10 @@ impl SentCluster {
     }
 
     fn add_content(&self, place: (EntryPath, u64), content: Vec<u8>) -> Result<()> {
+        if let Some(name) = place.0.strip_prefix(b"pg_wal/") {
+            let name = String::from_utf8_lossy(name);
+            self.sent_wal.locked().add(&name, place.1, &content)?;
+        }
         let why = format!("it has {} twice", quoted(&place.0));
         match self.contents.locked().insert(place, content) {
             None => Ok(()),

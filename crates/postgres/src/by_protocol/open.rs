@@ -1,6 +1,6 @@
 //! Begins a backup by protocol, with what a role with REPLICATION may ask.
 
-use super::{SentCluster, SentFiles, SentSource, archives::SentArchives};
+use super::{SentCluster, SentFiles, SentSource, archives::SentArchives, sent_wal::SentWal};
 use crate::{
     cluster_backup::ClusterBackup,
     conninfo::Params,
@@ -103,6 +103,7 @@ pub(super) fn sent_cluster(
         directory_mode,
         inventory: ManifestInventory::new(facts.major, system_identifier)?,
         layout: ClusterLayout::new(facts.major, 0, true),
+        sent_wal: Mutex::new(SentWal::new(stream.start, facts.wal_segment_bytes)),
         facts: Mutex::new(facts),
         holder: Mutex::new(holder),
         sent: Mutex::new(SentFiles {

@@ -236,6 +236,8 @@ fn both_framings_are_received_whole() {
         let facts = received.source.0.facts();
         assert_eq!(facts.stop_lsn, "0/200100");
         assert!(facts.standby);
+        let warnings = received.source.0.warnings();
+        assert!(warnings[0].contains("not understood"), "its WAL is none");
     }
 }
 
@@ -407,5 +409,5 @@ fn the_server_has_the_last_word_about_torn_pages() {
     let mut record = torn();
     damaged.settle(&mut record);
     assert_eq!(record, torn());
-    assert_eq!(damaged.0.warnings().len(), 1, "no file was named");
+    assert_eq!(damaged.0.warnings().len(), 2, "no file was named");
 }
