@@ -96,7 +96,7 @@ pub(super) const VIAS: [Named<Via>; 4] = [
     (
         "protocol",
         Via::Protocol,
-        "As the server sends them to a standby; the role needs only REPLICATION",
+        "As the server sends them to a standby, to a role with REPLICATION",
     ),
 ];
 
