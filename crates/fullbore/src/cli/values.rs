@@ -86,11 +86,7 @@ pub(super) const COMPARES: [Named<Compare>; 4] = [
 
 /// Ways to the files of a running cluster.
 pub(super) const VIAS: [Named<Via>; 4] = [
-    (
-        "auto",
-        Via::Auto,
-        "From the data directory if it is on this host, else by SQL, else by protocol",
-    ),
+    ("auto", Via::Auto, "The first of these ways that is open"),
     ("files", Via::Files, "From the data directory on this host"),
     ("sql", Via::Sql, "Through sessions with the server"),
     (
