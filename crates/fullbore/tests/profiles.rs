@@ -523,15 +523,41 @@ fn documents(path: &Path) -> Option<Vec<Value>> {
     (ran.code == 0).then(|| serde_json::from_str(&ran.out).unwrap())
 }
 
-#[test]
-fn the_example_for_kubernetes_has_the_shape_of_a_cron_job_and_runs_commands_that_there_are() {
-    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .join("contrib/kubernetes/cronjob.yaml");
+/// The path of a file that is shipped as an example.
+fn example(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib")).join(name)
+}
+
+fn has_yaml() -> bool {
     let has_yaml = shell("python3 -c 'import yaml'", args![]).code == 0;
-    if !or_skip(has_yaml, "python3 has no yaml") {
+    or_skip(has_yaml, "python3 has no yaml")
+}
+
+#[test]
+fn the_examples_for_kubernetes_have_the_shape_of_a_cron_job_and_run_commands_that_there_are() {
+    if has_yaml() {
+        assert_is_cron_job(&example("kubernetes/cronjob.yaml"), "web.toml");
+        assert_is_cron_job(&example("kubernetes/cronjob-postgres.yaml"), "db.toml");
+    }
+}
+
+#[test]
+fn the_example_for_compose_runs_a_command_that_there_is() {
+    if !has_yaml() {
         return;
     }
-    let all = documents(&file).unwrap();
+    let all = documents(&example("compose/postgres.yaml")).unwrap();
+    let service = &all[0]["services"]["backup"];
+    let words = service["command"].as_array().unwrap();
+    let words: Vec<&str> = words.iter().map(|word| word.as_str().unwrap()).collect();
+    let line = words.join(" ").replace("/backup/db", "repo");
+    let ran = Host::new().run(&line);
+    // The server "db" is not there; the command is understood.
+    ran.ends_with(1).has_one_error("could not connect");
+}
+
+fn assert_is_cron_job(file: &Path, name: &str) {
+    let all = documents(file).unwrap();
     let of_kind = |kind: &str| all.iter().find(|one| one["kind"] == kind).unwrap();
     let job = of_kind("CronJob");
     assert_eq!(job["apiVersion"], "batch/v1");
@@ -545,7 +571,7 @@ fn the_example_for_kubernetes_has_the_shape_of_a_cron_job_and_runs_commands_that
     let container = &pod["containers"][0];
     assert_eq!(
         container["args"],
-        serde_json::json!(["run", "--config", "/etc/fullbore/web.toml"])
+        serde_json::json!(["run", "--config", format!("/etc/fullbore/{name}")])
     );
     assert!(container["image"].is_string() && container["name"].is_string());
     let volumes: Vec<_> = pod["volumes"]
@@ -560,9 +586,12 @@ fn the_example_for_kubernetes_has_the_shape_of_a_cron_job_and_runs_commands_that
     }
     // The profile in it is one.
     let host = Host::new();
-    let profile = of_kind("ConfigMap")["data"]["web.toml"].as_str().unwrap();
-    write(host.path("web.toml"), profile);
-    let checked = host.run("config check --config web.toml").ends_with(0).out;
+    let profile = of_kind("ConfigMap")["data"][name].as_str().unwrap();
+    write(host.path(name), profile);
+    let checked = host
+        .run(&format!("config check --config {name}"))
+        .ends_with(0)
+        .out;
     assert!(
         checked.contains("fullbore backup") && checked.contains("fullbore forget"),
         "{checked}"

@@ -5,7 +5,7 @@
 //! writes the service frames between the data.
 
 use super::{
-    pages::{ClosedPage, EntryListener, PageWriter},
+    pages::{ClosedPage, EntryListener, PageWriter, RecordOrder},
     segment::{SegmentInProgress, part_digits},
 };
 use crate::{
@@ -90,10 +90,11 @@ impl StreamWriter {
         stream: u32,
         sink: Box<dyn Sink>,
         tell: EntryListener,
+        order: RecordOrder,
     ) -> Result<Self> {
         let compressor = shared.codec.compressor()?;
         let filling = SegmentInProgress::new(stream, 0);
-        let pages = PageWriter::new(stream, shared.block_bytes, tell);
+        let pages = PageWriter::new(stream, shared.block_bytes, tell, order);
         let laid = StreamOutcome::default();
         Ok(Self {
             shared,
@@ -117,10 +118,28 @@ impl StreamWriter {
     /// # Errors
     /// Errors of the sink.
     pub fn begin_late_sequence(&mut self) -> Result<()> {
-        self.pages.end();
-        self.store_pages()?;
+        self.end_sequence()?;
         self.late = true;
         Ok(())
+    }
+
+    /// Stores the pages of a sequence that had to be sorted. The source learns then what is stored.
+    ///
+    /// # Errors
+    /// Errors of the sink; the system's, about a temporary file.
+    pub fn store_sorted_pages(&mut self) -> Result<()> {
+        while self.pages.add_sorted_page()? {
+            self.count_entries();
+            self.store_pages()?;
+        }
+        self.count_entries();
+        Ok(())
+    }
+
+    /// Stores the last pages of a sequence.
+    fn end_sequence(&mut self) -> Result<()> {
+        self.pages.end();
+        self.store_pages()
     }
 
     /// Lays the next frame of the stream.
@@ -149,6 +168,7 @@ impl StreamWriter {
         if self.pages.is_full() {
             self.pages.close_page();
         }
+        self.pages.check_sorter()?;
         self.store_pages()?;
         let full = self
             .shared
@@ -204,8 +224,7 @@ impl StreamWriter {
         {
             self.begin_segment()?; // an empty source is a valid archive too
         }
-        self.pages.end();
-        self.store_pages()?;
+        self.end_sequence()?;
         self.is_in_member = false;
         if self.filling.is_open() {
             self.end_segment(root)?;
@@ -270,17 +289,21 @@ impl StreamWriter {
         parts
             .into_iter()
             .for_each(|part| self.pages.add(frame_at, part));
-        let BackupTotals { entries, files, .. } = self.pages.totals;
-        // The meter is shared by all streams: only the difference since the last frame is added.
-        let previous = std::mem::replace(&mut self.told, (entries, files));
-        self.meter.entries.fetch_add(entries - previous.0, Relaxed);
-        self.meter.files.fetch_add(files - previous.1, Relaxed);
+        self.count_entries();
         // A frame of unchanged files has records and no bytes: only the pages have changed.
         if data.is_empty() {
             return Ok(());
         }
         self.filling.add_plain(plain_len, crc32);
         self.write_frame(data, plain_len as usize)
+    }
+
+    /// Adds the entries since the last call to the meter, which all streams share.
+    fn count_entries(&mut self) {
+        let BackupTotals { entries, files, .. } = self.pages.totals;
+        let previous = std::mem::replace(&mut self.told, (entries, files));
+        self.meter.entries.fetch_add(entries - previous.0, Relaxed);
+        self.meter.files.fetch_add(files - previous.1, Relaxed);
     }
 
     /// Keeps the header of a stream until its length is known. Its content begins in segment 2.
@@ -361,6 +384,7 @@ impl StreamWriter {
             is_incremental: self.shared.is_incremental,
         };
         self.label = Some(label.frame());
+        self.pages.begin_segment(number);
         // The first bytes show the codec to tools that detect it.
         match self.shared.codec {
             Codec::Zstd(_) | Codec::Auto | Codec::None => {

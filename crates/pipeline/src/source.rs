@@ -37,6 +37,25 @@ pub trait Source: Send + Sync {
     /// Only errors that make the whole backup impossible.
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame>;
 
+    /// Returns whether the scan is in archive order. Of a source that is not, the records are sorted
+    /// when all of it was read; then no checkpoint is stored before.
+    fn is_sorted(&self) -> bool {
+        true
+    }
+
+    /// Takes the content of a slice, for a source whose bytes come in one order only. Called for every
+    /// slice of the scan in order, by the thread that scans, before the slice is read.
+    ///
+    /// # Errors
+    /// Errors that make the whole backup impossible.
+    fn take(&self, _slice: &Slice) -> Result<()> {
+        Ok(())
+    }
+
+    /// Corrects the record of an entry by facts that are known only when all was read. Called for
+    /// sources that are not sorted, before [`Source::on_stored`].
+    fn settle(&self, _record: &mut Record) {}
+
     /// Reports that an entry is complete in the archive, with the CRC-32C of its content if
     /// requested. Called in archive order.
     fn on_stored(&self, _record: &Record, _crc32c: Option<u32>) {}

@@ -1,9 +1,11 @@
 //! Checks that WAL left out of the backup arrives in the server's archive.
 
-use super::session::{ArchivedWal, ServerFacts, Session};
+use super::{
+    data_dir::DataDir,
+    session::{ArchivedWal, ServerFacts, Session},
+};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use std::{
-    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -117,7 +119,7 @@ pub fn failure_warning(session: &mut Session) -> Result<Option<String>> {
 /// [`ErrorKind::System`] if no file arrives, with the file that the archiver fails to archive.
 pub fn await_segment(
     session: &mut Session,
-    data: &Path,
+    data: &dyn DataDir,
     segment: &str,
     patience: Duration,
 ) -> Result<()> {
@@ -130,13 +132,10 @@ pub fn await_segment(
 ///
 /// The archiver's last file may be the history of this backup, whose name is that of its first
 /// segment. Then only the marks tell.
-fn is_archived(data: &Path, segment: &str) -> bool {
-    let wal = data.join("pg_wal");
-    let mark = |state: &str| {
-        let name = format!("{segment}.{state}");
-        wal.join("archive_status").join(name).exists()
-    };
-    mark("done") || (!mark("ready") && !wal.join(segment).exists() && wal.is_dir())
+fn is_archived(data: &dyn DataDir, segment: &str) -> bool {
+    let mark = |state: &str| data.contains(&format!("pg_wal/archive_status/{segment}.{state}"));
+    let is_gone = || !data.contains(&format!("pg_wal/{segment}")) && data.contains("pg_wal");
+    mark("done") || (!mark("ready") && is_gone())
 }
 
 /// Polls the archiver until `is_enough`, or until no file arrived for `patience`.
@@ -195,30 +194,29 @@ fn timeout_error(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data_dir::local::LocalDir;
     use std::fs;
 
     #[test]
     fn the_mark_of_a_segment_or_its_absence_says_that_it_is_archived() {
         let dir = tempfile::tempdir().unwrap();
         let wal = dir.path().join("pg_wal");
+        let data = LocalDir::new(dir.path());
         let name = "000000010000000000000006";
-        assert!(!is_archived(dir.path(), name), "no directory to look in");
+        assert!(!is_archived(&data, name), "no directory to look in");
         fs::create_dir_all(wal.join("archive_status")).unwrap();
         fs::write(wal.join(name), "").unwrap();
-        assert!(
-            !is_archived(dir.path(), name),
-            "the segment is not complete"
-        );
+        assert!(!is_archived(&data, name), "the segment is not complete");
         fs::write(wal.join("archive_status").join(format!("{name}.ready")), "").unwrap();
-        assert!(!is_archived(dir.path(), name), "the segment waits");
+        assert!(!is_archived(&data, name), "the segment waits");
         fs::rename(
             wal.join("archive_status").join(format!("{name}.ready")),
             wal.join("archive_status").join(format!("{name}.done")),
         )
         .unwrap();
-        assert!(is_archived(dir.path(), name));
+        assert!(is_archived(&data, name));
         fs::remove_dir_all(wal.join("archive_status")).unwrap();
         fs::remove_file(wal.join(name)).unwrap();
-        assert!(is_archived(dir.path(), name), "the server has removed it");
+        assert!(is_archived(&data, name), "the server has removed it");
     }
 }

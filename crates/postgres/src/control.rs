@@ -4,7 +4,7 @@
 //! and 18 (1800). Only the last differs, after the checksum version. Numbers are in the machine's
 //! byte order: a server reads no other.
 
-use super::{lsn::Lsn, relation::Sizes};
+use super::{data_dir::DataDir, lsn::Lsn, relation::Sizes};
 use fullbore_format::{
     digest::crc32c,
     error::{Error, Result},
@@ -140,6 +140,9 @@ impl ControlState {
     }
 }
 
+/// Path of the control file, relative to a data directory.
+pub const PATH: &[u8] = b"global/pg_control";
+
 /// Path of the control file in a data directory.
 pub fn path(data: &Path) -> PathBuf {
     data.join("global/pg_control")
@@ -151,10 +154,28 @@ pub fn path(data: &Path) -> PathBuf {
 /// The system's; [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if two reads return the
 /// same bytes and they are not understood, or if the file was never whole within half a second.
 pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
+    read_until_whole(&format!("{path:?}"), || {
+        safe_file::read(path, MOST_BYTES)
+            .map_err(|e| Error::io(format!("could not read {path:?}"), e))
+    })
+}
+
+/// Reads the file of a data directory, wherever that is, see [`read`].
+///
+/// # Errors
+/// As [`read`]; those of the data directory.
+pub fn read_in(data: &dyn DataDir) -> Result<(Vec<u8>, Control)> {
+    let name = format!("{:?}", path(data.path()));
+    read_until_whole(&name, || data.read_small(PATH, MOST_BYTES))
+}
+
+fn read_until_whole(
+    name: &str,
+    mut read: impl FnMut() -> Result<Vec<u8>>,
+) -> Result<(Vec<u8>, Control)> {
     let mut previous = Vec::new();
     for _ in 0..READS {
-        let bytes = safe_file::read(path, MOST_BYTES)
-            .map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
+        let bytes = read()?;
         if let Some(control) = Control::parse(&bytes) {
             return Ok((bytes, control));
         }
@@ -165,7 +186,7 @@ pub fn read(path: &Path) -> Result<(Vec<u8>, Control)> {
         sleep(Duration::from_millis(10));
     }
     let error =
-        Error::corrupt(format!("cannot understand {path:?}")).because(parse_failure(&previous));
+        Error::corrupt(format!("cannot understand {name}")).because(parse_failure(&previous));
     Err(error.hint(
         "fullbore knows PostgreSQL 13 to 18; `pg_controldata` says whether the file is damaged",
     ))
@@ -222,12 +243,12 @@ fn read_array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use fullbore_format::error::ErrorKind;
 
     /// A file with a different number in every place.
-    fn made(version: u32) -> Vec<u8> {
+    pub(crate) fn made(version: u32) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(0, &7_000_000_000_000_000_001u64.to_ne_bytes());

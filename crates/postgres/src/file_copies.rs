@@ -118,7 +118,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (start, stop) = (TEST_START, written(dir.path(), &records));
             let names: Vec<Vec<String>> = (0..stop.0.div_ceil(SEGMENT)).map(|number| vec![number.to_string()]).collect();
-            let segments = WalSegments { directory: dir.path().to_owned(), names: &names, bytes: SEGMENT };
+            let segments = WalSegments { files: &dir.path().to_owned(), names: &names, bytes: SEGMENT };
             let wanted: Vec<u32> = (0..records.len()).filter(|at| records[*at] == 16).map(|at| at as u32).collect();
             ends.sort_unstable();
             let mut copies = Copies::since(start);

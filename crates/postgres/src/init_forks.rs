@@ -9,22 +9,18 @@
 //! An index that is still being built when the backup ends is not known here: a recovery that goes on to its end has the same fault, as
 //! that of a `pg_basebackup`. A second start succeeds, because the init fork is there then.
 
-use super::relation::{self, RelationFork};
+use super::{
+    data_dir::DataDir,
+    relation::{self, RelationFork},
+};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, split},
-    error::{Error, Result, quoted},
+    error::{ErrorKind, Result},
 };
-use fullbore_platform::{
-    dir::{self, FileKind},
-    queue::Locked,
-};
-use fullbore_tree::read::SourceTree;
+use fullbore_platform::queue::Locked;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs::File,
-    io::{self, ErrorKind, Read},
-    os::fd::OwnedFd,
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 /// Init forks have a page or two of at most 32 KiB.
@@ -32,27 +28,20 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// The directories of databases that were listed, and the init forks that were listed in them. Memory grows with their number.
 #[derive(Default)]
-pub(super) struct InitForks(Mutex<HashMap<EntryPath, ListedDatabase>>);
+pub(super) struct InitForks(Mutex<HashMap<EntryPath, ListedForks>>);
 
-struct ListedDatabase {
-    tree: Arc<SourceTree>,
-    /// File numbers of the relations whose init fork was listed.
-    listed: HashSet<u32>,
-}
+/// File numbers of the relations whose init fork was listed.
+type ListedForks = HashSet<u32>;
 
 /// Init forks that were not listed, with their content.
 pub(super) type NewForks = BTreeMap<EntryPath, Vec<u8>>;
 
 impl InitForks {
     /// Notes an entry of a scan. A directory comes before its files.
-    pub(super) fn note(&self, tree: &Arc<SourceTree>, entry: &Entry) {
+    pub(super) fn note(&self, entry: &Entry) {
         match entry.kind {
             EntryKind::Directory if is_database(&entry.path) => {
-                let database = ListedDatabase {
-                    tree: tree.clone(),
-                    listed: HashSet::new(),
-                };
-                self.0.locked().insert(entry.path.clone(), database);
+                self.0.locked().insert(entry.path.clone(), HashSet::new());
             }
             EntryKind::File { .. } if entry.path.ends_with(b"_init") => self.note_fork(&entry.path),
             _ => {}
@@ -64,7 +53,7 @@ impl InitForks {
         if let Some(number) = init_number(name)
             && let Some(database) = self.0.locked().get_mut(dir)
         {
-            database.listed.insert(number);
+            database.insert(number);
         }
     }
 
@@ -75,13 +64,11 @@ impl InitForks {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn look(&self, forks: &mut NewForks) -> Result<()> {
-        for (path, database) in &*self.0.locked() {
-            let failed = |e| Error::io(format!("could not list {}", quoted(path)), e);
-            for name in database.new_names(path).map_err(failed)? {
+    pub(super) fn look(&self, data: &dyn DataDir, forks: &mut NewForks) -> Result<()> {
+        for (path, listed) in &*self.0.locked() {
+            for name in new_names(data, path, listed)? {
                 let fork = [path, &b"/"[..], &name].concat();
-                let content = read_small(database.tree.open(&fork))
-                    .map_err(|e| Error::io(format!("could not read {}", quoted(&fork)), e))?;
+                let content = or_empty(data.read_small(&fork, MOST_BYTES))?;
                 forks.insert(fork, content);
             }
         }
@@ -89,20 +76,19 @@ impl InitForks {
     }
 }
 
-impl ListedDatabase {
-    /// Returns the names of init forks in the directory that were not listed.
-    fn new_names(&self, path: &[u8]) -> io::Result<BTreeSet<Vec<u8>>> {
-        let names = self
-            .tree
-            .open(path)
-            .and_then(|dir| dir::read_dir(dir, &mut Vec::new()));
-        let names = match names {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()), // dropped
-            names => names?,
-        };
-        let is_new = |name: &[u8]| init_number(name).is_some_and(|n| !self.listed.contains(&n));
-        let names = names.into_iter().map(|name| name.bytes);
-        Ok(names.filter(|name| is_new(name)).collect())
+/// Returns the names of init forks in the directory that were not listed.
+fn new_names(data: &dyn DataDir, path: &[u8], listed: &ListedForks) -> Result<BTreeSet<Vec<u8>>> {
+    let names = or_empty(data.names(path))?; // it may have been dropped
+    let is_new = |name: &Vec<u8>| init_number(name).is_some_and(|n| !listed.contains(&n));
+    let names = names.into_iter().map(|name| name.bytes);
+    Ok(names.filter(is_new).collect())
+}
+
+/// Returns an empty value for what is not there.
+fn or_empty<T: Default>(found: Result<T>) -> Result<T> {
+    match found {
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(T::default()),
+        found => found,
     }
 }
 
@@ -115,21 +101,6 @@ fn is_database(path: &[u8]) -> bool {
 fn init_number(name: &[u8]) -> Option<u32> {
     let file = relation::parse(name)?;
     (file.fork == RelationFork::Init && file.segment == 0).then_some(file.number)
-}
-
-/// Reads a file; one that was removed meanwhile is empty.
-fn read_small(opened: io::Result<OwnedFd>) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    let file = match opened {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(content),
-        opened => opened?,
-    };
-    if dir::stat_fd(&file)?.kind == FileKind::File {
-        File::from(file)
-            .take(MOST_BYTES)
-            .read_to_end(&mut content)?;
-    }
-    Ok(content)
 }
 
 #[cfg(test)]

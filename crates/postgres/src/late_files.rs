@@ -4,7 +4,7 @@
 //! Late files, such as `backup_label`, exist only in the backup; their content is in temporary
 //! files without a name.
 
-use super::layout::ClusterLayout;
+use super::{data_dir::DataTree, layout::ClusterLayout};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, Time},
     error::{Error, ErrorKind, Result, quoted},
@@ -15,7 +15,7 @@ use fullbore_platform::{
     dir::{DirName, FileKind},
     write::anonymous_file,
 };
-use fullbore_tree::read::{Overlay, SourceTree};
+use fullbore_tree::read::Overlay;
 use std::{
     collections::{HashMap, HashSet},
     ffi::OsStr,
@@ -75,7 +75,12 @@ impl LateFiles {
     ///
     /// # Errors
     /// The system's.
-    pub fn insert_file(&self, tree: &SourceTree, path: &[u8], file: Arc<File>) -> Result<Scanned> {
+    pub fn insert_file(
+        &self,
+        tree: &dyn DataTree,
+        path: &[u8],
+        file: Arc<File>,
+    ) -> Result<Scanned> {
         let size = file
             .metadata()
             .map_err(|e| Error::io("could not read the size of a temporary file", e))?
@@ -104,7 +109,7 @@ impl LateFiles {
     ///
     /// # Errors
     /// The system's.
-    pub fn insert_bytes(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+    pub fn insert_bytes(&self, tree: &dyn DataTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         self.insert_file(tree, path, self.make_file(bytes)?)
     }
 

@@ -6,9 +6,13 @@
 //! Belongs here: all knowledge of PostgreSQL's files, protocol and settings. Does not belong here:
 //! restoring the files of a cluster (`restore::cluster`), which uses the plans made here.
 
+mod access;
 pub mod archiver;
+mod by_protocol;
+pub mod cluster_backup;
 pub mod conninfo;
 pub mod control;
+pub mod data_dir;
 pub mod file_copies;
 mod init_forks;
 pub mod inventory;

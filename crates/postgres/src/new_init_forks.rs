@@ -108,7 +108,7 @@ mod tests {
         ];
         let end = write_wal(dir.path(), &records);
         let segments = WalSegments {
-            directory: dir.path().to_owned(),
+            files: &dir.path().to_owned(),
             names: &[vec!["0".to_owned()]],
             bytes: TEST_SEGMENT,
         };

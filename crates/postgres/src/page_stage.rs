@@ -5,6 +5,7 @@
 //! same, and the backup continues.
 
 use super::{
+    data_dir::{DataDir, FileRange},
     page_checksum::{PageVerdict, check},
     relation::{Sizes, first_block},
 };
@@ -14,14 +15,13 @@ use fullbore_pipeline::{
     known::StoredRun,
     stage::Stage,
 };
-use fullbore_platform::{queue::Locked, read};
-use fullbore_tree::read::SourceTree;
+use fullbore_platform::queue::Locked;
 use std::{fmt, sync::Arc};
 
 /// Data that the workers share to check pages.
 pub struct PageCheck {
-    /// Trees to read wrong pages from again; one of them has the file.
-    pub trees: Vec<Arc<SourceTree>>,
+    /// The files, to read wrong pages from again, if they can be.
+    pub data: Option<Arc<dyn DataDir>>,
     /// Bytes of a page, and pages of a segment file.
     pub sizes: Sizes,
     /// Where the backup began. Recovery rewrites every page changed since.
@@ -128,23 +128,20 @@ impl PageCheck {
     /// Reads the page again; returns whether it is still wrong and unchanged. A page that cannot be
     /// read again counts as bad.
     fn is_still_bad(&self, path: &[u8], offset: u64, page: &[u8], block: u32) -> bool {
-        let mut again = Vec::new();
-        let read = self
-            .trees
-            .iter()
-            .find_map(|tree| tree.open(path).ok())
-            .and_then(|fd| {
-                read::read_full(
-                    &fd,
-                    &mut again,
-                    offset,
-                    page.len(),
-                    read::PageCacheUse::Keep,
-                )
-                .ok()
-            });
-        match read {
-            Some(got) if got == page.len() => {
+        let range = FileRange {
+            path,
+            offset,
+            len: page.len() as u32,
+        };
+        let Some(data) = &self.data else {
+            return true;
+        };
+        let mut again = None;
+        let read = data.read(&[range], &mut |bytes| {
+            again = bytes.map(<[u8]>::to_vec);
+        });
+        match again.filter(|_| read.is_ok()) {
+            Some(again) if again.len() == page.len() => {
                 again == page && check(&again, block, self.start_lsn) == PageVerdict::Bad
             }
             Some(_) => false, // the file was truncated meanwhile

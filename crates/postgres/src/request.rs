@@ -1,30 +1,36 @@
 //! The request to back up a cluster, and the first steps until its sources are open.
 
 use super::{
+    access::{ClusterAccess, OpenedFiles},
     archiver::{self, SegmentArchive},
+    by_protocol,
+    cluster_backup::ClusterBackup,
     conninfo::Params,
     init_forks::InitForks,
     inventory::ManifestInventory,
     lsn::Lsn,
     restore::advice,
     same_server,
-    session::{Catalog, HeldSession, ServerFacts, Session, WalSpace},
+    session::{Catalog, HeldSession, ServerFacts, Session},
     source::{ClusterSource, Sources},
     stopped,
     trees::{self, TreeOpener},
     wal_source::FollowedWal,
 };
 use fullbore_format::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     root,
 };
 use fullbore_platform::{dir::real_path, metrics::waits::Waits};
 use fullbore_tree::read::Own;
 use std::{
+    num::NonZeroUsize,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
+
+pub use super::{access::Via, data_dir::sql::SESSIONS};
 
 /// The cluster to back up, and the options.
 #[derive(Debug, Clone)]
@@ -36,6 +42,10 @@ pub struct ClusterRequest {
     pub wal: Wal,
     /// An archive to which the WAL is left if it takes the WAL of this server, whatever `wal` says.
     pub archive: Option<Arc<dyn SegmentArchive>>,
+    /// The way to the files of a running cluster.
+    pub via: Via,
+    /// Sessions that read files by SQL.
+    pub sessions: NonZeroUsize,
 }
 
 #[derive(Debug, Clone)]
@@ -59,7 +69,7 @@ pub enum Wal {
 
 impl Wal {
     /// The value in the root.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Included => "included",
             Self::Archived => "archived",
@@ -92,27 +102,58 @@ impl ClusterRequest {
         &self,
         name: &dyn Fn(&str) -> Result<Option<String>>,
         reading: &Reading,
-    ) -> Result<(Arc<ClusterSource>, Sources)> {
-        let cluster = match &self.server {
-            ClusterServer::Running(params) => self.open_running(params, name, reading)?,
-            ClusterServer::Stopped(data) => open_stopped(data, reading)?,
+    ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
+        let cluster = match (&self.server, self.via) {
+            (ClusterServer::Running(params), Via::Protocol) => {
+                return by_protocol::open(self, params, name, reading);
+            }
+            (ClusterServer::Running(params), via) => match self.open_access(params) {
+                Err(error) if via == Via::Auto && error.kind == ErrorKind::Permission => {
+                    return self.open_by_protocol(params, name, reading, error);
+                }
+                opened => self.open_running(opened?, params, name, reading)?,
+            },
+            (ClusterServer::Stopped(data), _) => open_stopped(data, reading)?,
         };
-        Ok(cluster.sources(reading.split))
+        let (cluster, sources) = cluster.sources(reading.split);
+        Ok((cluster, sources))
     }
 
-    /// Opens the sources of a running cluster.
-    fn open_running(
+    /// Opens the way that is left if the role may use no other. `refused` says why.
+    fn open_by_protocol(
         &self,
         params: &Params,
         name: &dyn Fn(&str) -> Result<Option<String>>,
         reading: &Reading,
-    ) -> Result<ClusterSource> {
+        refused: Error,
+    ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
+        fullbore_platform::debug(|| format!("by protocol: {}", refused.line()));
+        by_protocol::open(self, params, name, reading).map_err(|error| match error.kind {
+            ErrorKind::Permission => refused.detail(format!("nor by protocol: {}", error.line())),
+            _ => error,
+        })
+    }
+
+    /// Connects, and opens the way to the files.
+    fn open_access(&self, params: &Params) -> Result<(Session, ServerFacts, ClusterAccess)> {
         let mut session = Session::connect(params)?;
         let facts = session.facts()?;
         if let Some(warning) = &facts.warning {
             fullbore_platform::debug(|| warning.clone());
         }
-        let (data, control) = same_server::find_data_directory(&facts)?;
+        let access = ClusterAccess::open(self, params, &mut session, &facts)?;
+        Ok((session, facts, access))
+    }
+
+    /// Opens the sources of a running cluster.
+    fn open_running(
+        &self,
+        (mut session, facts, access): (Session, ServerFacts, ClusterAccess),
+        params: &Params,
+        name: &dyn Fn(&str) -> Result<Option<String>>,
+        reading: &Reading,
+    ) -> Result<ClusterSource> {
+        let data = access.data();
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
         let request = match &id {
@@ -120,31 +161,22 @@ impl ClusterRequest {
             None => self.clone(),
         };
         let start = id
-            .map(|id| request.begin_backup(&mut session, &facts, (&data, &id), &reading.waits))
+            .map(|id| request.begin_backup(&mut session, &facts, (&access, &id), &reading.waits))
             .transpose()?;
         // Read tablespaces and databases again: from now on WAL has every change to them. Read the
         // links first: an entry that only the later catalog has is in the WAL, or its link was
         // read.
-        let links = trees::linked_tablespaces(&data)?;
+        let links = data.tablespaces()?;
         let facts = session.facts()?;
-        let tablespaces = trees::add_names(links, &facts.tablespaces);
-        let now = same_server::await_checkpoint(&data, start)?;
-        let opener = TreeOpener {
-            data: &data,
-            major: facts.major,
-            catalog: now.catalog,
-            online: true,
-        };
-        let (late, trees) = opener.open_trees(&tablespaces, reading)?;
+        let tablespaces = trees::add_names(&*data, links, &facts.tablespaces);
+        let now = same_server::await_checkpoint(&*data, start)?;
+        let OpenedFiles { data, late, trees } =
+            access.open_files(&facts, now.catalog, &tablespaces, reading)?;
         Ok(ClusterSource {
             wal: request.wal,
             archive: request.archive.clone(),
-            session: Some(HeldSession::new(
-                session,
-                params,
-                Some(WalSpace::new(data.join("pg_wal"))),
-            )?),
-            control,
+            session: Some(HeldSession::new(session, params, access.wal_space())?),
+            control: Vec::new(),
             catalog,
             sizes: now.sizes,
             start,
@@ -154,7 +186,7 @@ impl ClusterRequest {
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
-                ..request.cluster_info(facts, &data, start)
+                ..request.cluster_info(facts, &access, start)
             }),
             data,
             late,
@@ -198,7 +230,7 @@ impl ClusterRequest {
         &self,
         session: &mut Session,
         facts: &ServerFacts,
-        (data, id): (&Path, &str),
+        (access, id): (&ClusterAccess, &str),
         waits: &Waits,
     ) -> Result<Lsn> {
         let is_held = self.wal == Wal::Included;
@@ -206,7 +238,7 @@ impl ClusterRequest {
         if is_held {
             session.hold_wal()?;
         }
-        same_server::check_same_server(session, facts.may_hold_wal, data)?;
+        access.check_same_server(session, facts)?;
         if is_held_later {
             session.release_wal()?;
         }
@@ -230,7 +262,7 @@ impl ClusterRequest {
     fn cluster_info(
         &self,
         facts: ServerFacts,
-        data: &Path,
+        access: &ClusterAccess,
         start: Option<Lsn>,
     ) -> root::ClusterInfo {
         root::ClusterInfo {
@@ -246,8 +278,9 @@ impl ClusterRequest {
             wal_segment_bytes: facts.wal_segment_bytes,
             archives: advice::turns_archiving_on(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
-            data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
-            configuration: trees::outside_config_files(data, facts.configuration),
+            via: access.name().to_owned(),
+            data_directory: root::EntryName(access.data().path().as_os_str().as_bytes().to_vec()),
+            configuration: access.outside_config_files(facts.configuration),
             databases: facts.databases,
             ..root::ClusterInfo::default()
         }
@@ -269,6 +302,8 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         online: false,
     };
     let (late, trees) = opener.open_trees(&tablespaces, reading)?;
+    let path = data;
+    let OpenedFiles { data, late, trees } = OpenedFiles::of_trees(&path, late, trees);
     let facts = root::ClusterInfo {
         version,
         major,
@@ -278,8 +313,8 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         checksums: control.checksum_version > 0,
         wal: Wal::Included.name().to_owned(),
         wal_segment_bytes: control.wal_segment_bytes.into(),
-        data_directory: root::EntryName(data.as_os_str().as_bytes().to_vec()),
-        configuration: trees::outside_config_files(&data, Vec::new()),
+        data_directory: root::EntryName(path.as_os_str().as_bytes().to_vec()),
+        configuration: trees::outside_config_files(&path, Vec::new()),
         tablespaces,
         ..root::ClusterInfo::default()
     };

@@ -6,6 +6,7 @@
 
 use super::{
     control::{self, Control, ControlState},
+    data_dir::DataDir,
     lsn::Lsn,
     session::{ServerFacts, Session},
 };
@@ -59,10 +60,10 @@ pub(super) fn find_data_directory(facts: &ServerFacts) -> Result<(PathBuf, Vec<u
 ///
 /// # Errors
 /// [`ErrorKind::System`] if the checkpoint does not appear within [`ARRIVAL_LIMIT`].
-pub(super) fn await_checkpoint(data: &Path, start: Option<Lsn>) -> Result<Control> {
+pub(super) fn await_checkpoint(data: &dyn DataDir, start: Option<Lsn>) -> Result<Control> {
     let deadline = Instant::now() + ARRIVAL_LIMIT;
     loop {
-        let (_, control) = control::read(&control::path(data))?;
+        let (_, control) = control::read_in(data)?;
         match start {
             Some(start) if control.redo_lsn < start.0 && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(50))

@@ -8,7 +8,9 @@
 
 use super::{
     archiver::{self, SegmentArchive},
+    cluster_backup::ClusterBackup,
     control,
+    data_dir::{DataDir, DataTree},
     init_forks::{InitForks, NewForks},
     inventory::ManifestInventory,
     late_files::LateFiles,
@@ -41,10 +43,8 @@ use fullbore_platform::{
     metrics::waits::Waits,
     queue::{self, Locked},
 };
-use fullbore_tree::read::SourceTree;
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     sync::{
         Arc, Mutex,
         mpsc::{Sender, channel},
@@ -58,7 +58,7 @@ pub struct ClusterSource {
     /// The control file when the backup began; a stopped cluster must still have the same at the
     /// end.
     pub(super) control: Vec<u8>,
-    pub(super) data: PathBuf,
+    pub(super) data: Arc<dyn DataDir>,
     /// The catalog before the backup began; empty for a stopped cluster.
     pub(super) catalog: Catalog,
     /// Bytes of a page, and pages of a segment file.
@@ -74,7 +74,7 @@ pub struct ClusterSource {
     /// The first error that makes the backup void.
     pub(super) failed: Mutex<Option<Error>>,
     pub(super) late: Arc<LateFiles>,
-    pub(super) trees: Vec<Arc<SourceTree>>,
+    pub(super) trees: Vec<Arc<dyn DataTree>>,
     pub(super) waits: Arc<Waits>,
     pub(super) followed: Mutex<FollowedWal>,
     /// Late files that are not in the archive yet.
@@ -86,7 +86,7 @@ pub type Sources = Vec<Arc<dyn Source>>;
 /// One stream of the cluster: the directories on one device.
 struct ClusterPart {
     cluster: Arc<ClusterSource>,
-    tree: Arc<SourceTree>,
+    tree: Arc<dyn DataTree>,
     /// True for the stream that carries the late files.
     is_first: bool,
     /// Held until the stream is read.
@@ -130,36 +130,6 @@ impl ClusterSource {
         (cluster, sources)
     }
 
-    /// Returns the facts that the root records; complete once the backup is.
-    pub fn facts(&self) -> root::ClusterInfo {
-        self.facts.locked().clone()
-    }
-
-    /// Returns what the operator should know about the server; complete once the backup is.
-    pub fn warnings(&self) -> Vec<String> {
-        self.warnings.locked().clone()
-    }
-
-    /// Returns how to check page checksums, if the cluster has checksums.
-    pub fn page_check(&self) -> Option<Arc<PageCheck>> {
-        if !self.facts.locked().checksums {
-            return None;
-        }
-        Some(Arc::new(PageCheck {
-            trees: self.trees.clone(),
-            sizes: self.sizes,
-            start_lsn: self.start.map_or(u64::MAX, |start| start.0),
-        }))
-    }
-
-    /// Returns the blocks changed since the backup `base`, if the server's WAL summaries have them.
-    pub fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
-        let now = self.facts();
-        self.ask_summaries("changed files are read as a whole", |session| {
-            BlockChanges::since(session, base, &now, self.sizes)
-        })
-    }
-
     /// Asks the server for its WAL summaries. On an error the backup continues without an answer.
     fn ask_summaries<T>(
         &self,
@@ -183,7 +153,7 @@ impl ClusterSource {
     }
 
     /// Ends the backup; returns the late files, sorted by path.
-    fn finish(&self, tree: &SourceTree) -> Result<Vec<Scanned>> {
+    fn finish(&self, tree: &dyn DataTree) -> Result<Vec<Scanned>> {
         if let Some(error) = self.failed.locked().take() {
             return Err(error);
         }
@@ -191,7 +161,7 @@ impl ClusterSource {
         let mut ranges = Vec::new();
         match &self.session {
             Some(session) => ranges = self.stop_server(tree, session, &mut scanned)?,
-            None => stopped::check_still_stopped(&self.data, &self.control)?,
+            None => stopped::check_still_stopped(self.data.path(), &self.control)?,
         }
         self.facts.locked().unlisted = self.inventory.unlisted();
         if let Some(finished) = self.inventory.finish(&ranges)? {
@@ -209,7 +179,7 @@ impl ClusterSource {
     /// the WAL ranges that recovery needs.
     fn stop_server(
         &self,
-        tree: &SourceTree,
+        tree: &dyn DataTree,
         session: &HeldSession,
         scanned: &mut Vec<Scanned>,
     ) -> Result<Vec<WalRange>> {
@@ -219,13 +189,13 @@ impl ClusterSource {
             self.warnings.locked().extend(warning);
         }
         // Read before the stop: on a standby it says where the backup is consistent (rules 15, 27).
-        let (control, _) = control::read(&control::path(&self.data))?;
+        let (control, _) = control::read_in(&*self.data)?;
         let catalog = self.check_catalog(session)?;
         // One that is dropped between these two looks would else be missed.
         let mut forks = NewForks::new();
-        self.init_forks.look(&mut forks)?;
+        self.init_forks.look(&*self.data, &mut forks)?;
         let stopped = session.with(|session| session.stop(false))?;
-        self.init_forks.look(&mut forks)?;
+        self.init_forks.look(&*self.data, &mut forks)?;
         for (path, content) in forks {
             scanned.push(self.listed_late_file(tree, &path, &content)?);
         }
@@ -238,32 +208,17 @@ impl ClusterSource {
         let Some(start) = self.start else {
             return Ok(Vec::new());
         };
-        let timelines = Timelines::read(&self.data, stopped.start_timeline, stopped.timeline)?;
+        let timelines = Timelines::read(&*self.data, stopped.start_timeline, stopped.timeline)?;
         let bytes = self.facts.locked().wal_segment_bytes;
         let names = timelines.segments(start, stopped.lsn, bytes);
         let segments = WalSegments {
-            directory: self.data.join("pg_wal"),
+            files: &&*self.data,
             names: &names,
             bytes,
         };
         self.check_copies(&catalog, &segments, stopped.lsn)?;
         scanned.extend(self.wal_files(session, stopped.timeline, &names)?);
         Ok(timelines.ranges(start, stopped.lsn))
-    }
-
-    /// Checks that every late file is in the archive and that the slot kept the WAL until it was
-    /// read.
-    ///
-    /// Called after everything was read: the server removes or overwrites WAL as soon as the
-    /// session ends.
-    ///
-    /// # Errors
-    /// The reason why the backup is void.
-    pub fn check(&self) -> Result<()> {
-        self.awaited
-            .locked()
-            .first()
-            .map_or_else(|| self.check_wal_kept(), |path| Err(self.loss_of(path)))
     }
 
     /// Checks that the server still keeps the WAL that the backup needs.
@@ -281,7 +236,7 @@ impl ClusterSource {
         let now = self.facts();
         let otherwise = "the next backup will not ask which blocks changed";
         let noted = self.ask_summaries(otherwise, |session| {
-            summary_anchor::find(session, &now, start)
+            summary_anchor::find(session, &*self.data, &now, start)
         });
         self.facts.locked().witness = noted;
     }
@@ -299,7 +254,8 @@ impl ClusterSource {
                 .because("recovery cannot move it to its new tablespace".to_owned())
                 .hint("run the same command again"));
         }
-        let mut spaces = trees::add_names(trees::linked_tablespaces(&self.data)?, &now.tablespaces);
+        let links = self.data.tablespaces()?;
+        let mut spaces = trees::add_names(&*self.data, links, &now.tablespaces);
         spaces.retain(|space| self.catalog.is_new(space.oid) && space.location.0.starts_with(b"/"));
         self.facts.locked().tablespaces_meanwhile = spaces;
         Ok(now)
@@ -354,7 +310,7 @@ impl ClusterSource {
 
     /// Returns the control file, changed so that no server starts on it without `backup_label`
     /// (rule 9).
-    fn control_file(&self, tree: &SourceTree, bytes: &[u8]) -> Result<Scanned> {
+    fn control_file(&self, tree: &dyn DataTree, bytes: &[u8]) -> Result<Scanned> {
         let safe = control::without_checkpoint(bytes);
         let safe = safe.ok_or_else(|| {
             Error::corrupt("cannot read \"global/pg_control\": its format is unknown")
@@ -363,7 +319,7 @@ impl ClusterSource {
     }
 
     /// Makes a late file that PostgreSQL's manifest lists.
-    fn listed_late_file(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+    fn listed_late_file(&self, tree: &dyn DataTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         let scanned = self.late_file(tree, path, bytes)?;
         self.inventory.list_made(
             path,
@@ -375,7 +331,7 @@ impl ClusterSource {
     }
 
     /// Makes a late file that PostgreSQL's manifest does not list.
-    fn late_file(&self, tree: &SourceTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
+    fn late_file(&self, tree: &dyn DataTree, path: &[u8], bytes: &[u8]) -> Result<Scanned> {
         self.late.insert_bytes(tree, path, bytes)
     }
 
@@ -384,19 +340,19 @@ impl ClusterSource {
         self.waits
             .record(archiver::AWAITED, || {
                 session.with(|session| {
-                    archiver::await_segment(session, &self.data, last, archiver::PATIENCE)
+                    archiver::await_segment(session, &*self.data, last, archiver::PATIENCE)
                 })
             })
             .map(drop)
     }
 
     /// The tree of the data directory.
-    pub(super) fn tree(&self) -> &SourceTree {
-        &self.trees[0]
+    pub(super) fn tree(&self) -> &dyn DataTree {
+        &*self.trees[0]
     }
 
     /// Reads for a stream. Fails if the session is lost: reading on would be in vain.
-    pub(super) fn read(&self, tree: &SourceTree, slice: Slice, buf: Buf) -> Result<Frame> {
+    pub(super) fn read(&self, tree: &dyn DataTree, slice: Slice, buf: Buf) -> Result<Frame> {
         if let Some(session) = &self.session {
             session.check()?;
         }
@@ -412,6 +368,41 @@ impl ClusterSource {
             }
         }
         Ok(frame)
+    }
+}
+
+impl ClusterBackup for ClusterSource {
+    fn facts(&self) -> root::ClusterInfo {
+        self.facts.locked().clone()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.locked().clone()
+    }
+
+    fn page_check(&self) -> Option<Arc<PageCheck>> {
+        if !self.facts.locked().checksums {
+            return None;
+        }
+        Some(Arc::new(PageCheck {
+            data: Some(self.data.clone()),
+            sizes: self.sizes,
+            start_lsn: self.start.map_or(u64::MAX, |start| start.0),
+        }))
+    }
+
+    fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
+        let now = self.facts();
+        self.ask_summaries("changed files are read as a whole", |session| {
+            BlockChanges::since(session, &*self.data, base, &now, self.sizes)
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        self.awaited
+            .locked()
+            .first()
+            .map_or_else(|| self.check_wal_kept(), |path| Err(self.loss_of(path)))
     }
 }
 
@@ -439,19 +430,18 @@ impl Source for ClusterPart {
     fn scan(&self) -> Result<Stream<Scanned>> {
         let scanned = self.tree.scan()?;
         let cluster = self.cluster.clone();
-        let tree = self.tree.clone();
         Ok(Box::new(scanned.map(move |scanned| {
             let scanned = scanned?;
             check_readable(&scanned.entry.path, &scanned.state)?;
             cluster.late.check_not_linked(&scanned.entry)?;
             cluster.inventory.register(&scanned);
-            cluster.init_forks.note(&tree, &scanned.entry);
+            cluster.init_forks.note(&scanned.entry);
             Ok(scanned)
         })))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
-        self.cluster.read(&self.tree, slice, buf)
+        self.cluster.read(&*self.tree, slice, buf)
     }
 
     fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
@@ -473,7 +463,7 @@ impl Source for ClusterPart {
 
     fn finish(&self) -> Result<Stream<Scanned>> {
         let late = if self.is_first {
-            self.cluster.finish(&self.tree)?
+            self.cluster.finish(&*self.tree)?
         } else {
             Vec::new()
         };

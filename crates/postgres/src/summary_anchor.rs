@@ -11,6 +11,7 @@
 //! or is made again at another time.
 
 use super::{
+    data_dir::{DataDir, FileIdentity},
     lsn::Lsn,
     session::Session,
     wal_summaries::{PATIENCE, Span},
@@ -19,20 +20,19 @@ use fullbore_format::{
     error::Result,
     root::{ClusterInfo, Witness},
 };
-use std::{
-    ffi::OsStr,
-    fs,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
-    path::Path,
-    time::Duration,
-};
+use std::time::Duration;
 
 /// Returns the anchor that the backup `now` records at its end; `None` if the server does not
 /// summarize its WAL, or has not reached `start`.
 ///
 /// # Errors
 /// If the session is lost, or the role may not read summaries.
-pub fn find(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Witness>> {
+pub fn find(
+    session: &mut Session,
+    data: &dyn DataDir,
+    now: &ClusterInfo,
+    start: Lsn,
+) -> Result<Option<Witness>> {
     // A primary summarizes up to the backup's checkpoint at once; a standby waits for more WAL.
     let patience = if now.standby {
         Duration::ZERO
@@ -49,7 +49,7 @@ pub fn find(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Opti
     let Some(last) = reaching.max_by_key(|(_, end)| *end) else {
         return Ok(None);
     };
-    current_anchor(session, now, file_name(now.timeline, last))
+    current_anchor(session, data, file_name(now.timeline, last))
 }
 
 /// Returns whether the anchor of the backup `base` still exists: then the summaries cover
@@ -57,7 +57,7 @@ pub fn find(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Opti
 ///
 /// # Errors
 /// If the session is lost.
-pub fn still_exists(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo) -> Result<bool> {
+pub fn still_exists(session: &mut Session, data: &dyn DataDir, base: &ClusterInfo) -> Result<bool> {
     let Some(witness) = base
         .witness
         .as_ref()
@@ -65,22 +65,20 @@ pub fn still_exists(session: &mut Session, base: &ClusterInfo, now: &ClusterInfo
     else {
         return Ok(false);
     };
-    Ok(current_anchor(session, now, witness.summary.clone())?.as_ref() == Some(witness))
+    Ok(current_anchor(session, data, witness.summary.clone())?.as_ref() == Some(witness))
 }
 
 /// Returns the anchor for the summary file `summary`, as it is now; `None` if the file does not
 /// exist.
 fn current_anchor(
     session: &mut Session,
-    now: &ClusterInfo,
+    data: &dyn DataDir,
     summary: String,
 ) -> Result<Option<Witness>> {
-    let data = Path::new(OsStr::from_bytes(&now.data_directory.0));
-    let Ok(file) = fs::metadata(data.join("pg_wal/summaries").join(&summary)) else {
+    let path = format!("pg_wal/summaries/{summary}");
+    let Some(FileIdentity { inode, ctime }) = data.identity(path.as_bytes())? else {
         return Ok(None);
     };
-    let inode = file.ino();
-    let ctime = format!("{}.{:09}", file.ctime(), file.ctime_nsec());
     Ok(Some(Witness {
         server_start: session.server_start()?,
         summary,

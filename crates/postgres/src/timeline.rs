@@ -4,12 +4,11 @@
 //! backups begin on the timeline before the switch.
 
 use super::{
+    data_dir::DataDir,
     lsn::{Lsn, segment_name},
     manifest::WalRange,
-    stopped::read_small_text,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
-use std::path::Path;
 
 /// Path of a timeline's history in a data directory.
 pub fn history_path(timeline: u32) -> String {
@@ -38,21 +37,29 @@ impl Timelines {
     /// # Errors
     /// The system's if there is no history of `last`; [`ErrorKind::Unsupported`] if the history
     /// does not lead back to `first`.
-    pub fn read(data: &Path, first: u32, last: u32) -> Result<Self> {
+    pub fn read(data: &dyn DataDir, first: u32, last: u32) -> Result<Self> {
         if first == last {
             return Ok(Self(vec![(last, Lsn(0))]));
         }
-        let path = data.join(history_path(last));
-        let text =
-            read_small_text(&path).map_err(|e| Error::io(format!("could not read {path:?}"), e))?;
-        Self::parse(&text, last)
-            .and_then(|all| all.since_timeline(first))
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Unsupported,
-                    format!("cannot find timeline {first} in the history {path:?}"),
-                )
-            })
+        let text = data.read_text(&history_path(last))?;
+        Self::from_history(&text, first, last)
+    }
+
+    /// Returns the timelines from `first` to `last` by the history of `last`, which is not looked at if
+    /// both are the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the history does not lead back to `first`.
+    pub fn from_history(history: &str, first: u32, last: u32) -> Result<Self> {
+        if first == last {
+            return Ok(Self(vec![(last, Lsn(0))]));
+        }
+        let found = Self::parse(history, last).and_then(|all| all.since_timeline(first));
+        found.ok_or_else(|| {
+            let path = history_path(last);
+            let message = format!("cannot find timeline {first} in the history {path:?}");
+            Error::new(ErrorKind::Unsupported, message)
+        })
     }
 
     /// Parses the history of `last`. Each line says where a timeline ended: its number, the

@@ -5,6 +5,7 @@
 //! Walking the trees is the work of [`SourceTree`].
 
 use super::{
+    data_dir::DataDir,
     late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
     relation,
@@ -233,7 +234,11 @@ pub(super) fn linked_tablespaces(data: &FilePath) -> Result<Vec<Tablespace>> {
 
 /// Adds the names that the catalog has. A dangling link that the catalog does not know is dropped:
 /// a crash or a dropped tablespace leaves such links.
-pub(super) fn add_names(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> Vec<Tablespace> {
+pub(super) fn add_names(
+    data: &dyn DataDir,
+    links: Vec<Tablespace>,
+    names: &[(u32, EntryName)],
+) -> Vec<Tablespace> {
     links
         .into_iter()
         .filter_map(
@@ -242,7 +247,9 @@ pub(super) fn add_names(links: Vec<Tablespace>, names: &[(u32, EntryName)]) -> V
                     name: name.clone(),
                     ..link
                 }),
-                None => location_path(&link).exists().then_some(link),
+                None => data
+                    .contains(&format!("pg_tblspc/{}", link.oid))
+                    .then_some(link),
             },
         )
         .collect()

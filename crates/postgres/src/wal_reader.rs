@@ -3,14 +3,12 @@
 //! Only the data of one kind of record is returned; the rest is skipped. Checksums of records are not
 //! looked at. For the format see `xlogrecord.h` and `xlog_internal.h` of PostgreSQL.
 
-use super::lsn::Lsn;
-use fullbore_platform::safe_file;
-use std::{
-    fs::File,
-    io,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+use super::{
+    data_dir::{DataDir, FileRange, rows},
+    lsn::Lsn,
 };
+use fullbore_platform::safe_file;
+use std::{io, os::unix::fs::FileExt, path::PathBuf};
 
 /// Bytes of a page. If PostgreSQL was built with another size, pages do not carry the expected
 /// location, and reading fails.
@@ -24,6 +22,8 @@ pub(crate) const SWITCH: RecordKind = RecordKind {
     manager: 0,
     operation: 0x40,
 };
+/// Bytes that are read at once: to read each page by itself would cost a server a statement each.
+const WINDOW: u64 = 1 << 20;
 /// Limit for a record whose data is returned; a real one is shorter.
 const MAX_RECORD: usize = 256;
 
@@ -36,9 +36,46 @@ pub struct RecordKind {
     pub operation: u8,
 }
 
+/// The files of WAL segments, by their names.
+pub trait SegmentFiles {
+    /// Reads `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// The system's; `UnexpectedEof` if the file is shorter.
+    fn read_segment(&self, name: &str, offset: u64, len: u64) -> io::Result<Vec<u8>>;
+}
+
+/// A directory of segments.
+impl SegmentFiles for PathBuf {
+    fn read_segment(&self, name: &str, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        safe_file::open(&self.join(name))?.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+}
+
+/// The segments in `pg_wal`.
+impl SegmentFiles for &dyn DataDir {
+    fn read_segment(&self, name: &str, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let path = format!("pg_wal/{name}");
+        let ranges: Vec<FileRange<'_>> = rows(path.as_bytes(), offset, len).collect();
+        let mut bytes = Vec::new();
+        let read = self.read(&ranges, &mut |row| {
+            bytes.extend_from_slice(row.unwrap_or_default());
+        });
+        read.map_err(|error| io::Error::other(error.line()))?;
+        if bytes.len() as u64 == len {
+            Ok(bytes)
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+}
+
 /// The segments of the WAL to read.
 pub struct WalSegments<'a> {
-    pub directory: PathBuf,
+    /// The files.
+    pub files: &'a dyn SegmentFiles,
     /// The possible names of each segment, the one to read first; from the segment with the start
     /// on.
     pub names: &'a [Vec<String>],
@@ -56,9 +93,11 @@ pub(crate) struct WalReader<'a> {
     /// Bytes from here on are not read.
     end: u64,
     record: Vec<u8>,
-    page: Vec<u8>,
-    /// The open segment: its number, its file, and the location of `page`.
-    open: Option<(u64, File, u64)>,
+    /// Bytes that were read, from the page at `window_at` on.
+    window: Vec<u8>,
+    window_at: u64,
+    /// Location of the page whose header was checked last.
+    page_at: Option<u64>,
 }
 
 /// Returns the main data of a record. It follows headers that give the length of each part.
@@ -94,8 +133,9 @@ impl<'a> WalReader<'a> {
             at: position.0,
             end: end.0,
             record: Vec::new(),
-            page: Vec::new(),
-            open: None,
+            window: Vec::new(),
+            window_at: 0,
+            page_at: None,
         }
     }
 
@@ -190,45 +230,50 @@ impl<'a> WalReader<'a> {
             };
         }
         self.load_page(begin)?;
-        Ok(&self.page[(self.at - begin) as usize..])
+        let page = &self.window[(begin - self.window_at) as usize..][..PAGE as usize];
+        Ok(&page[(self.at - begin) as usize..])
     }
 
-    /// Reads the page at `begin`, unless it is the page read last.
+    /// Has the page at `begin` in the window, and checks that it is that page.
     fn load_page(&mut self, begin: u64) -> io::Result<()> {
-        let number = begin / self.segments.bytes;
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|(_, _, page)| *page == begin)
-        {
+        if self.page_at == Some(begin) {
             return Ok(());
         }
         if begin >= self.end {
             return Err(BEYOND.into());
         }
-        let file = match self.open.take() {
-            Some((open, file, _)) if open == number => file,
-            _ => safe_file::open(&self.segment_path(number).ok_or(io::ErrorKind::NotFound)?)?,
-        };
-        self.page.resize(PAGE as usize, 0);
-        file.read_exact_at(&mut self.page, begin % self.segments.bytes)?;
-        self.open = Some((number, file, begin));
-        // A recycled file has old pages behind the end: their address is not this one.
-        let says: [u8; 8] = std::array::from_fn(|i| self.page[8 + i]);
-        if u64::from_le_bytes(says) == begin {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::InvalidData.into())
+        let window = self.window_at..self.window_at + self.window.len() as u64;
+        if !window.contains(&begin) {
+            self.load_window(begin)?;
         }
+        let header = &self.window[(begin - self.window_at) as usize..];
+        // A recycled file has old pages behind the end: their address is not this one.
+        let says: [u8; 8] = std::array::from_fn(|i| header[8 + i]);
+        if u64::from_le_bytes(says) != begin {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.page_at = Some(begin);
+        Ok(())
     }
 
-    /// Path of segment `number`.
-    fn segment_path(&self, number: u64) -> Option<PathBuf> {
-        let names = self
-            .segments
-            .names
-            .get(number.checked_sub(self.first)? as usize)?;
-        Some(Path::new(&self.segments.directory).join(names.first()?))
+    /// Reads the pages from `begin` on, within the segment and up to the end.
+    fn load_window(&mut self, begin: u64) -> io::Result<()> {
+        let bytes = self.segments.bytes;
+        let name = self.segment_name(begin / bytes);
+        let name = name.ok_or(io::ErrorKind::NotFound)?;
+        let at = begin % bytes;
+        let wanted = (self.end - begin).next_multiple_of(PAGE);
+        let len = wanted.min(WINDOW).min(bytes - at);
+        self.window = self.segments.files.read_segment(name, at, len)?;
+        self.window_at = begin;
+        Ok(())
+    }
+
+    /// The name of segment `number` to read first.
+    fn segment_name(&self, number: u64) -> Option<&'a str> {
+        let number = number.checked_sub(self.first)?;
+        let names = self.segments.names.get(number as usize)?;
+        names.first().map(String::as_str)
     }
 }
 

@@ -5,15 +5,16 @@
 
 use super::{
     archiver::arrives,
+    cluster_backup::ClusterBackup,
     control,
+    data_dir::{DataDir, DataTree},
     file_copies::Copies,
     lsn::{Lsn, segment_name},
     request::Wal,
     session::{HeldSession, Session},
     source::ClusterSource,
-    stopped::read_small_text,
     timeline::{Timelines, history_path},
-    wal_reader::WalSegments,
+    wal_reader::{SegmentFiles, WalSegments},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
@@ -25,10 +26,8 @@ use fullbore_pipeline::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::queue::Locked;
-use fullbore_tree::read::SourceTree;
 use std::{
     collections::BTreeSet,
-    path::Path,
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, RecvTimeoutError},
@@ -96,11 +95,11 @@ impl FollowedWal {
 
     /// Returns the position before which the WAL is in the archive and has been searched for
     /// copies: the slot may advance to it.
-    fn release_point(&mut self, directory: &Path, start: Lsn, bytes: u64) -> Lsn {
+    fn release_point(&mut self, files: &dyn SegmentFiles, start: Lsn, bytes: u64) -> Lsn {
         let named = std::mem::take(&mut self.named);
         let end = (start.0 / bytes + self.stored_count) * bytes;
         let segments = WalSegments {
-            directory: directory.to_owned(),
+            files,
             names: &named,
             bytes,
         };
@@ -240,12 +239,12 @@ impl CompletedSegments {
             return Ok(());
         };
         self.end = self.cluster.wal_end(session)?.unwrap_or(self.end);
-        let directory = self.cluster.data.join("pg_wal");
+        let data: &dyn DataDir = &*self.cluster.data;
         let done = {
             let mut followed = self.cluster.followed.locked();
             followed.completed_count =
                 (self.end.0 / self.bytes).saturating_sub(self.start.0 / self.bytes);
-            followed.release_point(&directory, self.start, self.bytes)
+            followed.release_point(&data, self.start, self.bytes)
         };
         if done > self.kept {
             session.with(|session| session.advance_slot(done))?;
@@ -273,7 +272,7 @@ impl ClusterSource {
             let name = |number| segment_name(facts.timeline, Lsn(number * bytes), bytes);
             let names: Vec<_> = numbers.map(|number| vec![name(number)]).collect();
             let segments = WalSegments {
-                directory: self.data.join("pg_wal"),
+                files: &&*self.data,
                 names: &names,
                 bytes,
             };
@@ -291,7 +290,7 @@ impl ClusterSource {
         if timeline == 1 {
             return Some(start);
         }
-        let history = read_small_text(&self.data.join(history_path(timeline))).ok()?;
+        let history = self.data.read_text(&history_path(timeline)).ok()?;
         let begins_on_it = Timelines::parse(&history, timeline)?.last_start() <= start;
         begins_on_it.then_some(start)
     }
@@ -305,7 +304,7 @@ impl ClusterSource {
         if !facts.standby {
             return session.with(Session::wal_end).map(Some);
         }
-        let (_, control) = control::read(&control::path(&self.data))?;
+        let (_, control) = control::read_in(&*self.data)?;
         Ok((control.min_recovery_timeline == facts.timeline)
             .then_some(Lsn(control.min_recovery_lsn)))
     }
@@ -425,7 +424,7 @@ impl ClusterSource {
 }
 
 /// Scans a WAL segment; an incomplete one is an error.
-fn scan_segment(tree: &SourceTree, name: &str, bytes: u64) -> Result<Scanned> {
+fn scan_segment(tree: &dyn DataTree, name: &str, bytes: u64) -> Result<Scanned> {
     let path = segment_path(name);
     let scanned = tree.look(&path);
     if scanned.state == EntryState::Whole && scanned.entry.size() == bytes {

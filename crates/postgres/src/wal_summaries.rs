@@ -10,6 +10,7 @@
 //! record (rules 22, 24).
 
 use super::{
+    data_dir::DataDir,
     lsn::Lsn,
     relation::{RelationFile, RelationFork, Sizes, relation_of},
     session::Session,
@@ -71,6 +72,7 @@ impl BlockChanges {
     /// If the session is lost.
     pub fn since(
         session: &mut Session,
+        data: &dyn DataDir,
         base: &root::ClusterInfo,
         now: &root::ClusterInfo,
         sizes: Sizes,
@@ -78,7 +80,7 @@ impl BlockChanges {
         let Some((start, end)) = comparable_starts(base, now) else {
             return Ok(None);
         };
-        if !summary_anchor::still_exists(session, base, now)? {
+        if !summary_anchor::still_exists(session, data, base)? {
             platform::debug(|| {
                 "the server was started since the last backup, or has another history".to_owned()
             });

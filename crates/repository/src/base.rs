@@ -234,6 +234,11 @@ impl Base {
         self.archives.first().map(|(archive, _)| archive.clone())
     }
 
+    /// The archives of the base, the latest first.
+    pub(super) fn archives(&self) -> impl Iterator<Item = &Arc<Archive>> {
+        self.archives.iter().map(|(archive, _)| archive)
+    }
+
     pub fn cluster(&self) -> Option<&ClusterInfo> {
         match &self.archives[..] {
             [(archive, _)] => archive.root.postgres.as_ref(),
@@ -241,8 +246,15 @@ impl Base {
         }
     }
 
-    /// Adds to each object of a scan its record in the base.
-    pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>) -> Stream<Scanned> {
+    /// Adds to each object of a scan its record in the base. If the scan is not in archive order,
+    /// the records are looked up, and files are always compared by content.
+    pub fn compare(self: &Arc<Self>, scan: Stream<Scanned>, is_sorted: bool) -> Stream<Scanned> {
+        if !is_sorted {
+            let base = self.clone();
+            return Box::new(
+                scan.map(move |scanned| scanned.map(|scanned| base.looked_up(scanned))),
+            );
+        }
         let cursors = self
             .archives
             .iter()

@@ -14,8 +14,8 @@ use fullbore_pipeline::{
 use fullbore_platform as platform;
 use fullbore_platform::{BlockedCalls, metrics::waits::Waits};
 use fullbore_postgres::{
+    cluster_backup::ClusterBackup,
     request::{ClusterRequest, Reading},
-    source::ClusterSource,
     wal_summaries::BlockChanges,
 };
 use fullbore_repository::{base::Base, compare::Compare, ids::SourceMark};
@@ -204,7 +204,7 @@ pub(crate) struct OpenedSubject {
     pub(crate) id: String,
     pub(crate) sources: Vec<Arc<dyn Source>>,
     pub(crate) origin: SourceInfo,
-    pub(crate) cluster: Option<Arc<ClusterSource>>,
+    pub(crate) cluster: Option<Arc<dyn ClusterBackup>>,
     pub(crate) is_compared: bool,
     /// The rules of the trees.
     rules: Option<Arc<TreeRules>>,
@@ -240,7 +240,7 @@ impl OpenedSubject {
     pub(super) fn new(
         sources: Vec<Arc<dyn Source>>,
         origin: SourceInfo,
-        cluster: Option<Arc<ClusterSource>>,
+        cluster: Option<Arc<dyn ClusterBackup>>,
     ) -> Self {
         Self {
             id: String::new(),
@@ -311,7 +311,9 @@ struct ComparedSource {
 
 impl Source for ComparedSource {
     fn scan(&self) -> Result<source::Stream<Scanned>> {
-        let compared = self.base.compare(self.source.scan()?);
+        let compared = self
+            .base
+            .compare(self.source.scan()?, self.source.is_sorted());
         let Some(changes) = self.changes.clone() else {
             return Ok(compared);
         };
@@ -325,6 +327,18 @@ impl Source for ComparedSource {
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
         self.source.read(slice, buf)
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.source.is_sorted()
+    }
+
+    fn take(&self, slice: &Slice) -> Result<()> {
+        self.source.take(slice)
+    }
+
+    fn settle(&self, record: &mut Record) {
+        self.source.settle(record);
     }
 
     fn on_stored(&self, record: &Record, crc32c: Option<u32>) {

@@ -8,7 +8,7 @@ use fullbore_pipeline::{
     level_choice::LevelChooser,
     ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
     pack::pack,
-    pages::EntryListener,
+    pages::{EntryListener, RecordOrder},
     read_ahead::{ReadAhead, ScannedFiles, WindowLimits},
     sink::{Partial, Sink},
     source::{self, Source},
@@ -111,9 +111,12 @@ impl Streams<'_> {
             let tell: EntryListener =
                 Arc::new(move |record, crc32c| told.on_stored(record, crc32c));
             let layout = self.layout.clone();
-            let lay = StreamWriter::new(layout, self.meter.clone(), number, sink, tell)?;
+            let order = record_order(source);
+            let meter = self.meter.clone();
+            let lay = StreamWriter::new(layout, meter, number, sink, tell, order)?;
             let clock = self
                 .checkpoints
+                .filter(|_| source.is_sorted())
                 .map(|checkpoints| (checkpoints, Instant::now(), number));
             streams.push(StreamRun {
                 source: source.clone(),
@@ -206,6 +209,23 @@ impl Streams<'_> {
             add_threads(&mut tuner, self.meter.sample(), stream_threads, self.meter);
         }
     }
+}
+
+fn record_order(source: &Arc<dyn Source>) -> RecordOrder {
+    if source.is_sorted() {
+        return RecordOrder::Sorted;
+    }
+    let source = source.clone();
+    RecordOrder::Unsorted(Arc::new(move |record| source.settle(record)))
+}
+
+/// Has the source take the content of each slice in order.
+fn taken(source: Arc<dyn Source>, slices: source::Stream<Slice>) -> source::Stream<Slice> {
+    Box::new(slices.map(move |slice| {
+        let slice = slice?;
+        source.take(&slice)?;
+        Ok(slice)
+    }))
 }
 
 /// The work on the frames of one stream.
@@ -382,7 +402,8 @@ impl StreamRun<'_> {
             .source
             .scan()
             .map(|entries| self.read_small_files_ahead(entries))
-            .and_then(|entries| self.lay_entries(entries, line));
+            .and_then(|entries| self.lay_entries(entries, line))
+            .and_then(|()| self.lay.store_sorted_pages());
         self.drained = None;
         scan.inspect_err(|_| self.stop.store(true, Relaxed))
             .map(|()| self)
@@ -402,7 +423,8 @@ impl StreamRun<'_> {
     ) -> Result<()> {
         let workers = &self.threads.workers;
         let mut here: Option<WorkFn<Slice, Frame>> = None;
-        for frame in workers.ordered(pack(entries, self.frame_bytes), line.clone()) {
+        let slices = taken(self.source.clone(), pack(entries, self.frame_bytes));
+        for frame in workers.ordered(slices, line.clone()) {
             let mut next = Some(frame?);
             if let Some(chooser) = &self.chooser {
                 let (done, limit) = line.fill();

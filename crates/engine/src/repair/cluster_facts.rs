@@ -72,6 +72,7 @@ fn cluster_of(archive: &Archive, control: &Control) -> ClusterInfo {
         wal_segment_bytes: control.wal_segment_bytes.into(),
         archives: false,
         has_restore_command: false,
+        via: String::new(),
         data_directory: EntryName::default(),
         configuration: Vec::new(),
         tablespaces: file_of(archive, b"tablespace_map")

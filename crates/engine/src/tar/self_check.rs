@@ -1,7 +1,7 @@
 //! Compares the members of an own stream with the description in the stream.
 //!
-//! A page follows the entries that it describes, so only the digests of the entries since the last
-//! page are kept. The root comes last and lists the pages. A stream without service frames cannot
+//! Mostly a page follows the entries that it describes, so only the digests of the entries since the
+//! last page are kept. The root comes last and lists the pages. A stream without service frames cannot
 //! be compared.
 
 use fullbore_format::{
@@ -20,8 +20,9 @@ use std::collections::{HashMap, HashSet};
 /// Maximum number of members before the label: with lz4 the label follows the first frame.
 pub(crate) const MAX_UNLABELED: usize = 1025;
 
-/// Maximum number of members between two pages: several times those of the largest page.
-const MAX_UNPAGED: usize = 1 << 16;
+/// Maximum number of members between two pages: about 100 MB. Mostly it is less than a page, but in
+/// a stream of a source that was not in order, all pages follow the last member.
+const MAX_UNPAGED: usize = 1 << 19;
 
 /// Compares the members of a stream with the pages that follow them.
 #[derive(Debug, Default)]

@@ -41,7 +41,10 @@ pub struct ClusterInfo {
     /// Whether the server had a `restore_command`; false if it was not running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_restore_command: bool,
-    /// The data directory of the server.
+    /// How the files were read: `files`, `sql` or `protocol`; empty if the server was not running.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub via: String,
+    /// The data directory of the server. Empty if the role may not read its path.
     pub data_directory: EntryName,
     /// Configuration files outside of the data directory, which are not in the backup.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -182,8 +182,13 @@ fn cluster(cluster: &ClusterInfo) -> String {
     } else {
         ""
     };
+    let way = match cluster.via.as_str() {
+        "sql" => ", read by SQL",
+        "protocol" => ", read by protocol",
+        _ => "",
+    };
     format!(
-        "PostgreSQL {version}{standby}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
+        "PostgreSQL {version}{standby}{way}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"
     )
 }
 

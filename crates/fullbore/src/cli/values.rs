@@ -11,7 +11,7 @@ use fullbore_format::{
     text::size,
 };
 use fullbore_postgres::{
-    request::Wal,
+    request::{Via, Wal},
     restore::recovery::{Mode, TargetAction},
 };
 use fullbore_repository::{compare::Compare, open::names_backup};
@@ -81,6 +81,18 @@ pub(super) const COMPARES: [Named<Compare>; 4] = [
         "content",
         Compare::Content,
         "Its content is equal: all files are read",
+    ),
+];
+
+/// Ways to the files of a running cluster.
+pub(super) const VIAS: [Named<Via>; 4] = [
+    ("auto", Via::Auto, "The first of these ways that is open"),
+    ("files", Via::Files, "From the data directory on this host"),
+    ("sql", Via::Sql, "Through sessions with the server"),
+    (
+        "protocol",
+        Via::Protocol,
+        "As the server sends them to a standby, to a role with REPLICATION",
     ),
 ];
 

@@ -16,6 +16,7 @@ use fullbore_pipeline::{
 };
 use fullbore_platform::dir;
 use fullbore_postgres::{
+    data_dir::local::LocalDir,
     page_stage::{PageCheck, PageChecks},
     relation::Sizes,
 };
@@ -170,7 +171,10 @@ impl Looked {
             Arc::new(rules),
         );
         let check = Arc::new(PageCheck {
-            trees: vec![Arc::new(tree)],
+            data: Some(Arc::new(LocalDir::of_trees(
+                dir.path(),
+                vec![Arc::new(tree)],
+            ))),
             sizes: Sizes::default(),
             start_lsn,
         });

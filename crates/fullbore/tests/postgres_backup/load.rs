@@ -14,11 +14,11 @@ use std::{
 };
 
 /// pgbench, until it is dropped.
-struct Load(Child);
+pub(super) struct Load(Child);
 
 impl Load {
     /// None if there is no pgbench.
-    fn of(cluster: &Cluster) -> Option<Self> {
+    pub(super) fn of(cluster: &Cluster) -> Option<Self> {
         let pgbench = |flags: &[&str]| {
             let mut command = super::servers::as_postgres(debian()?.program("pgbench"));
             command
@@ -48,8 +48,13 @@ const SUMS: &str = "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT
     (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT coalesce(sum(delta), 0) FROM pgbench_history)";
 const TRANSACTIONS: &str = "SELECT count(*) FROM pgbench_history";
 
+/// The transactions that were committed.
+pub(super) fn transactions(cluster: &Cluster) -> u64 {
+    cluster.psql(TRANSACTIONS).parse().unwrap()
+}
+
 #[track_caller]
-fn assert_balanced(cluster: &Cluster, before: u64, after: u64) {
+pub(super) fn assert_balanced(cluster: &Cluster, before: u64, after: u64) {
     let sums = cluster.psql(SUMS);
     let mut parts = sums.split('|');
     let first = parts.next().unwrap();

@@ -7,7 +7,8 @@ use super::{
     slow::Slow,
 };
 use fullbore_postgres::{
-    lsn::Lsn, new_init_forks::new_init_forks, timeline::Timelines, wal_reader::WalSegments,
+    data_dir::local::LocalDir, lsn::Lsn, new_init_forks::new_init_forks, timeline::Timelines,
+    wal_reader::WalSegments,
 };
 
 const BEFORE: [&str; 4] = [
@@ -344,9 +345,9 @@ fn init_forks_in_wal(restored: &Cluster) -> Vec<u32> {
     let lsn = |name: &str| range[name].as_str().unwrap().parse::<Lsn>().unwrap();
     let (start, end) = (lsn("Start-LSN"), lsn("End-LSN"));
     let bytes = 16 << 20;
-    let timelines = Timelines::read(&restored.data(), 1, 1).unwrap();
+    let timelines = Timelines::read(&LocalDir::new(&restored.data()), 1, 1).unwrap();
     let segments = WalSegments {
-        directory: restored.data().join("pg_wal"),
+        files: &restored.data().join("pg_wal"),
         names: &timelines.segments(start, end, bytes),
         bytes,
     };

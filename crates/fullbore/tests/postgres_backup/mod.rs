@@ -5,6 +5,8 @@
 mod again;
 mod branch;
 mod broken_pages;
+mod by_protocol;
+mod by_sql;
 pub(crate) mod cluster;
 mod delta;
 mod drill;

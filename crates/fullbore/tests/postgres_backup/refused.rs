@@ -160,7 +160,7 @@ fn a_user_who_cannot_read_the_files_is_told_who_can() {
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
         .arg(program);
     let ran: Ran = command
-        .args(["backup", &cluster.url(), "--to", "null:"])
+        .args(["backup", &cluster.url(), "--to", "null:", "--via", "files"])
         .output()
         .unwrap()
         .into();
@@ -231,7 +231,7 @@ fn files_of_another_cluster_are_not_taken_for_those_of_the_server() {
     let Some(version) = debian() else { return };
     let (cluster, server) = (Cluster::stopped(version, &[]), version.start(&[], &[]));
     // Where fullbore runs, another cluster is in the place of the server's.
-    let line = "unshare -m bash -c 'mount --bind \"$1\" \"$2\" && echo mounted && exec \"$3\" backup \"$4\" --to null:' bash \"$@\"";
+    let line = "unshare -m bash -c 'mount --bind \"$1\" \"$2\" && echo mounted && exec \"$3\" backup \"$4\" --to null: --via files' bash \"$@\"";
     let ran = shell(
         line,
         args![cluster.data(), server.data(), FULLBORE, server.socket_url()],

@@ -83,6 +83,8 @@ fn the_files_of_the_primary_are_not_taken_for_those_of_its_standby() {
             there.url(),
             "--to",
             "null:",
+            "--via",
+            "files",
             "--wal",
             wal
         ];

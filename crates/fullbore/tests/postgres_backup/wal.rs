@@ -286,7 +286,8 @@ fn an_archive_that_is_behind_is_waited_for_while_it_moves() {
     archiver::check_archiving(&mut session, &facts, patience).unwrap();
     assert!(begun.elapsed() < patience);
     let last = session.switch_wal().unwrap();
-    archiver::await_segment(&mut session, &cluster.data(), &last, patience).unwrap();
+    let data = fullbore_postgres::data_dir::local::LocalDir::new(&cluster.data());
+    archiver::await_segment(&mut session, &data, &last, patience).unwrap();
     assert!(begun.elapsed() > patience);
 }
 

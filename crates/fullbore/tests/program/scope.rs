@@ -1133,6 +1133,7 @@ fn options_that_would_do_nothing_are_refused() {
     files(&tree, &["f"]);
     for options in [
         args!["--wal", "none"],
+        args!["--via", "sql"],
         args!["--checkpoint", "fast"],
         args!["--exclude-if-present", ""],
         args!["--exclude-if-present", "sub/x"],

@@ -295,7 +295,10 @@ impl PageWriter {
             *size = open.data_bytes; // the length of the stream so far
         }
         self.count_earlier_references(&part);
-        self.page.records.push(part);
+        match self.sorter {
+            Some(_) => self.defer_record(part),
+            None => self.page.records.push(part),
+        }
     }
 }
 

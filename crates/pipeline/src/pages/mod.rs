@@ -3,9 +3,14 @@
 //! A page is closed only between frames, so that each frame belongs to one page and a restore
 //! decodes it once. The exception: if the records of an earlier backup's page come unchanged and in
 //! order, that page is referred to, and the page before it ends early.
+//!
+//! The records of a source that is not in archive order are sorted first, see `sorter`. Then a frame
+//! may belong to several pages.
 
 mod large_file;
 mod references;
+mod sorted;
+mod sorter;
 
 use super::liveness::References;
 use crate::frame::{FrameContent, FrameEntry, LOST_LINK};
@@ -22,6 +27,8 @@ use fullbore_format::{
     sizes,
 };
 use large_file::OpenLargeFile;
+use sorted::SortedPages;
+use sorter::RecordSorter;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -30,6 +37,17 @@ use std::{
 /// Receives each entry when all its content has a place, with the CRC-32C of the content if
 /// requested.
 pub type EntryListener = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
+
+/// Corrects a record before its page is written.
+pub type RecordSettler = Arc<dyn Fn(&mut Record) + Send + Sync>;
+
+/// The order in which entries are added.
+pub enum RecordOrder {
+    /// Archive order.
+    Sorted,
+    /// Any order. The records are sorted at the end, and corrected by this function.
+    Unsorted(RecordSettler),
+}
 
 pub enum ClosedPage {
     /// A page of this backup. Its first segment is the open one.
@@ -44,6 +62,8 @@ const MIN_RECORDS: usize = MAX_RECORDS / 4;
 /// Builds the pages of one stream. Holds one page, and at most one page of an earlier backup.
 pub struct PageWriter {
     stream: u32,
+    /// Number of the open segment.
+    segment: u32,
     block_bytes: u64,
     tell: EntryListener,
     crcs: BlockCrcs,
@@ -67,6 +87,10 @@ pub struct PageWriter {
     digest_bytes: usize,
     open: Option<OpenLargeFile>,
     lost_links: HashSet<EntryPath>,
+    /// Sorts the records of a sequence that is not in archive order.
+    sorter: Option<RecordSorter>,
+    /// The sorted records, while their pages are written.
+    sorted: Option<SortedPages>,
     /// Totals of all entries; stored bytes are not included.
     pub totals: BackupTotals,
     /// The first entries that were not captured as they were.
@@ -75,8 +99,15 @@ pub struct PageWriter {
 
 impl PageWriter {
     /// Creates the writer for stream `stream`, for files with blocks of `block_bytes`.
-    pub fn new(stream: u32, block_bytes: u64, tell: EntryListener) -> Self {
+    pub fn new(stream: u32, block_bytes: u64, tell: EntryListener, order: RecordOrder) -> Self {
+        let sorter = match order {
+            RecordOrder::Sorted => None,
+            RecordOrder::Unsorted(settle) => Some(RecordSorter::new(settle)),
+        };
         Self {
+            sorter,
+            sorted: None,
+            segment: 0,
             stream,
             block_bytes,
             tell,
@@ -210,7 +241,9 @@ impl PageWriter {
     /// Counts a record and passes it on, if it is the last part of its file: only the last part
     /// describes the whole file.
     fn report_record(&mut self, record: &Record, crc32c: Option<u32>) {
-        if !record.more {
+        if let Some(sorter) = &mut self.sorter {
+            sorter.note_crc(crc32c); // it is reported when its page is written
+        } else if !record.more {
             self.count(&record.entry);
             (self.tell)(record, crc32c);
             self.count_incomplete(record);
@@ -218,6 +251,9 @@ impl PageWriter {
     }
 
     fn store_record(&mut self, record: Record) {
+        if self.sorter.is_some() {
+            return self.defer_record(record);
+        }
         self.extents += record.extents.len();
         self.text_bytes += record.entry.text_bytes();
         self.digest_bytes += record.digest_bytes();
@@ -323,7 +359,8 @@ impl PageWriter {
 
     /// Returns whether there are no records at all.
     pub fn is_empty(&self) -> bool {
-        self.closed.is_empty()
+        self.sorter.as_ref().is_none_or(RecordSorter::is_empty)
+            && self.closed.is_empty()
             && self.page.records.is_empty()
             && self.mirror.is_none()
             && self.open.is_none()

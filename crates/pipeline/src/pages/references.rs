@@ -60,7 +60,8 @@ impl PageWriter {
     }
 
     fn may_close(&self) -> bool {
-        self.mirror.is_none()
+        self.sorter.is_none()
+            && self.mirror.is_none()
             && (self.page.records.is_empty() || self.page.records.len() >= MIN_RECORDS)
     }
 

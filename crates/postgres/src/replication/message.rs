@@ -23,9 +23,11 @@ pub(super) struct Message {
 /// Reads messages from a link, and writes them.
 pub(super) struct Messages {
     link: Link,
-    /// Bytes that were read, from `at` on not yet used.
+    /// Bytes that were read, from `at` to `end` not yet used. It grows to the longest message and is
+    /// not cleared between reads.
     read: Vec<u8>,
     at: usize,
+    end: usize,
     /// Whether a stream of WAL has begun and not ended: no command can be sent.
     pub(super) is_streaming: bool,
 }
@@ -36,6 +38,7 @@ impl Messages {
             link,
             read: Vec::new(),
             at: 0,
+            end: 0,
             is_streaming: false,
         }
     }
@@ -79,7 +82,7 @@ impl Messages {
 
     /// Returns whether a message, or a part of one, is there at once.
     pub(super) fn is_ready(&self) -> bool {
-        let read = &self.read[self.at..];
+        let read = &self.read[self.at..self.end];
         let length = read.get(1..HEAD).and_then(|length| length.try_into().ok());
         let length = length.map_or(u32::MAX, u32::from_be_bytes);
         read.len() as u64 > u64::from(length) || self.link.is_ready()
@@ -87,7 +90,7 @@ impl Messages {
 
     /// Takes a message from the bytes that were read, if it is there as a whole.
     fn take(&mut self) -> Result<Option<Message>> {
-        let bytes = &self.read[self.at..];
+        let bytes = &self.read[self.at..self.end];
         let Some((head, rest)) = bytes.split_at_checked(HEAD) else {
             return Ok(None);
         };
@@ -107,14 +110,16 @@ impl Messages {
     }
 
     fn fill(&mut self) -> io::Result<usize> {
-        self.read.drain(..self.at);
+        self.read.copy_within(self.at..self.end, 0);
+        self.end -= self.at;
         self.at = 0;
-        let kept = self.read.len();
-        self.read.resize(kept + READ_BYTES, 0);
-        let got = self.link.read(&mut self.read[kept..]);
-        self.read
-            .truncate(kept + got.as_ref().copied().unwrap_or(0));
-        got
+        let most = self.end + READ_BYTES;
+        if self.read.len() < most {
+            self.read.resize(most, 0);
+        }
+        let got = self.link.read(&mut self.read[self.end..])?;
+        self.end += got;
+        Ok(got)
     }
 }
 

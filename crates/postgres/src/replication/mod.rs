@@ -1,15 +1,18 @@
-//! A client for physical replication: a session that receives WAL as the server writes it.
+//! A client for physical replication: a session that receives WAL as the server writes it, or a base
+//! backup.
 //!
 //! It is blocking and runs in one thread. Guarantees: a message takes bounded memory, and the WAL that is handed on is
 //! without a gap from the place that was asked for. Does not store anything, and does not decide which positions are
 //! reported.
 
+mod base_backup;
 mod link;
 mod message;
 mod refusal;
 mod startup;
 mod stream;
 
+pub use base_backup::{BackupEnd, BackupPart, BaseBackupOptions, BaseBackupStream, SentTablespace};
 pub use stream::{TimelineEnd, WalEvent, WalPositions, WalStream};
 
 use crate::{conninfo::Params, lsn::Lsn, wal_archive::MAX_HISTORY_BYTES};
@@ -87,6 +90,22 @@ impl ReplicationClient {
             .unwrap_or_else(|| Error::new(ErrorKind::Usage, "there is no host to connect to")))
     }
 
+    /// A session of version `major` in which these bytes arrive, and then the end.
+    #[cfg(test)]
+    pub(crate) fn of_bytes(major: u32, bytes: Vec<u8>) -> Self {
+        use std::{io::Write, os::unix::net::UnixStream, thread};
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        thread::spawn(move || {
+            theirs.write_all(&bytes).ok();
+            theirs.shutdown(std::net::Shutdown::Write).ok();
+            std::io::copy(&mut theirs, &mut std::io::sink()).ok();
+        });
+        Self {
+            messages: Messages::new(link::Link::Socket(ours)),
+            major,
+        }
+    }
+
     /// Major version of the server.
     pub fn major(&self) -> u32 {
         self.major
@@ -118,8 +137,7 @@ impl ReplicationClient {
     /// # Errors
     /// As [`ReplicationClient::identify`]; for a size that no server has.
     pub fn segment_bytes(&mut self) -> Result<u64> {
-        let row = self.row("SHOW wal_segment_size")?;
-        let text = text_at(&row, 0).unwrap_or_default();
+        let text = self.setting("wal_segment_size")?;
         let (digits, shift) = match (text.strip_suffix("MB"), text.strip_suffix("GB")) {
             (Some(digits), _) => (digits, 20),
             (_, Some(digits)) => (digits, 30),
@@ -130,6 +148,28 @@ impl ReplicationClient {
         is_possible
             .then_some(bytes)
             .ok_or_else(|| unexpected("a segment size that cannot be"))
+    }
+
+    /// Asks for a setting that every role may read, as the server prints it.
+    ///
+    /// # Errors
+    /// As [`ReplicationClient::identify`]; for a name with other characters than letters and `_`.
+    pub fn setting(&mut self, name: &str) -> Result<String> {
+        check_slot_name(name)?;
+        let row = self.row(&format!("SHOW {name}"))?;
+        Ok(text_at(&row, 0).unwrap_or_default())
+    }
+
+    /// Makes a slot that keeps WAL from the last checkpoint on, as long as this session lasts.
+    ///
+    /// # Errors
+    /// As [`ReplicationClient::identify`]; the server's if it has no slot left.
+    pub fn hold_wal(&mut self, name: &str) -> Result<()> {
+        check_slot_name(name)?;
+        let sql = format!("CREATE_REPLICATION_SLOT {name} TEMPORARY PHYSICAL RESERVE_WAL");
+        self.answer(&sql)?
+            .map(drop)
+            .map_err(|body| refusal("could not make a temporary replication slot", &body))
     }
 
     /// Asks for a physical slot; `None` if there is none, or if the server is older than 15 and cannot tell.

@@ -199,7 +199,7 @@ impl Session {
         )))
     }
 
-    fn database(&mut self) -> Result<String> {
+    pub(super) fn database(&mut self) -> Result<String> {
         self.row(
             "could not ask for the database",
             "SELECT current_database()::text",

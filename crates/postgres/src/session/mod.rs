@@ -8,6 +8,7 @@ mod archiving;
 mod catalog;
 pub(crate) mod connect;
 mod facts;
+mod files;
 mod keepalive;
 mod pooler;
 mod rows;
@@ -17,6 +18,7 @@ mod wal_space;
 pub use archiving::ArchivingFacts;
 pub use catalog::Catalog;
 pub use facts::ServerFacts;
+pub(crate) use files::{FileSession, ServerMark};
 pub use keepalive::HeldSession;
 pub use wal_space::WalSpace;
 

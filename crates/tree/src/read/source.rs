@@ -3,11 +3,14 @@
 use super::{
     file_list::listed,
     inner::TreeInner,
-    rules::{Closed, Top, TreeRules},
+    rules::{Closed, Top, TopRole, TreeRules},
     walk::TreeWalk,
 };
 use crate::patterns::Patterns;
-use fullbore_format::{entry::EntryPath, error::Result};
+use fullbore_format::{
+    entry::{EntryPath, is_within},
+    error::Result,
+};
 use fullbore_pipeline::{
     frame::{Buf, Frame, Scanned, Slice},
     source::{OpenAhead, Source, Stream},
@@ -64,6 +67,15 @@ impl SourceTree {
     /// if the rules ask for that.
     pub fn exclusion_mark_at(&self, path: &[u8]) -> Option<&[u8]> {
         self.0.exclusion_mark_at(path)
+    }
+
+    /// Returns the length of the path of the innermost top that has `path`; `None` if `path` is
+    /// beside all tops.
+    pub fn top_bytes(&self, path: &[u8]) -> Option<usize> {
+        let tops = self.0.tops.iter().rev();
+        let mut around = tops.filter(|top| top.role != TopRole::Above);
+        let top = around.find(|top| is_within(path, &top.at))?;
+        Some(top.at.len())
     }
 
     /// Opens a file for reading.

@@ -7,6 +7,7 @@ use fullbore_format::{error::Result, root::ClusterInfo};
 use fullbore_platform as platform;
 use fullbore_platform::dir;
 use fullbore_postgres::{
+    data_dir::local::LocalDir,
     lsn::Lsn,
     new_init_forks::{NewInitFork, new_init_forks},
     restore::plan::{ClusterPlan, PG_WAL},
@@ -64,10 +65,10 @@ fn forks_in(
     if bytes == 0 || end <= start {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let timelines = Timelines::read(to, cluster.timeline, cluster.timeline);
+    let timelines = Timelines::read(&LocalDir::new(to), cluster.timeline, cluster.timeline);
     let timelines = timelines.map_err(|error| io::Error::other(error.line()))?;
     let segments = WalSegments {
-        directory,
+        files: &directory,
         names: &timelines.segments(start, end, bytes),
         bytes,
     };

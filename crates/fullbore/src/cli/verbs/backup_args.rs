@@ -7,15 +7,15 @@ use crate::cli::{
     options::{DESTINATION, OutputArgs, PERFORMANCE, RunArgs, SOURCE, rare},
     scope_args::ScopeArgs,
     values::{
-        COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, WALS, any_bytes, block_size,
-        destination, frame_size, interval, one_of, rate, readers, segment_size, stream_name, tag,
-        threads,
+        COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, VIAS, WALS, any_bytes,
+        block_size, destination, frame_size, interval, one_of, rate, readers, segment_size,
+        stream_name, tag, threads,
     },
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
 use fullbore_format::{digest::Algorithm, text::size};
 use fullbore_pipeline::stage::codec::Codec;
-use fullbore_postgres::request::Wal;
+use fullbore_postgres::request::{Via, Wal};
 use fullbore_repository::compare::Compare;
 use std::{
     ffi::OsString,
@@ -79,6 +79,20 @@ pub(in crate::cli) struct BackupArgs {
         conflicts_with = "offline",
         help_heading = "PostgreSQL", hide_short_help = true)]
     pub(in crate::cli) wal: Option<Wal>,
+    /// How the files of a running cluster are read
+    ///
+    /// By SQL, fullbore needs no access to the server's host. The role needs EXECUTE on three
+    /// functions, which the error names. --readers is the number of sessions then, 4 by default.
+    /// By protocol, the server sends all files in one stream, and the role needs REPLICATION.
+    #[arg(
+        long,
+        value_parser = one_of(&VIAS),
+        default_value = "auto",
+        conflicts_with = "offline",
+        help_heading = "PostgreSQL",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) via: Via,
     /// zstd[:LEVEL], auto, lz4, none, or gzip[:LEVEL] for a plain stream
     ///
     /// The default is zstd:1, or the codec that the ending of DEST names. Negative levels of zstd

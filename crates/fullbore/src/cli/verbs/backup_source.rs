@@ -7,7 +7,7 @@ use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_postgres::{
     archiver::SegmentArchive,
     conninfo::{Environment, Params},
-    request::{ClusterRequest, ClusterServer, Wal},
+    request::{ClusterRequest, ClusterServer, SESSIONS, Via, Wal},
     stopped,
 };
 use fullbore_repository::open::is_repository;
@@ -60,6 +60,8 @@ pub(super) fn requested_cluster(
         fast,
         wal: args.wal.unwrap_or(Wal::Included),
         archive: archive_of(args, storages),
+        via: args.via,
+        sessions: args.readers.0.unwrap_or(SESSIONS),
     }))
 }
 
@@ -98,8 +100,8 @@ fn tree(args: &BackupArgs) -> Result<()> {
 }
 
 fn check_stream(args: &BackupArgs) -> Result<()> {
-    if args.wal.is_some() || args.checkpoint.is_some() {
-        let what = "--wal and --checkpoint are for running clusters: postgres://… as the PATH, or --connect";
+    if args.wal.is_some() || args.checkpoint.is_some() || args.via != Via::Auto {
+        let what = "--wal, --checkpoint and --via are for running clusters: postgres://… as the PATH, or --connect";
         return Err(Error::new(ErrorKind::Usage, what));
     }
     if args.stdin_name.is_some() && args.scope.selects_files() {

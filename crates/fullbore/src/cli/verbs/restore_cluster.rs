@@ -59,7 +59,7 @@ pub(in crate::cli) struct ClusterArgs {
     /// recovers to the end of the archive.
     #[arg(long, value_name = "CMD", hide_short_help = true)]
     restore_command: Option<String>,
-    /// If WAL is missing before the target, recover to the last point before it
+    /// If WAL is missing, recover to the last point before it
     ///
     /// Without this option such a restore is refused before anything is written.
     #[arg(long)]

@@ -1,0 +1,239 @@
+//! Clusters whose files are read by SQL.
+
+use super::{
+    args,
+    cluster::{Cluster, debian, some_versions, versions},
+    load::{Load, assert_balanced, transactions},
+    runs::{FULLBORE, Ran, fullbore, is_root, or_skip},
+};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread::{self, sleep},
+    time::Duration,
+};
+
+const BY_SQL: &[&str] = &["--via", "sql", "--quiet"];
+
+/// Files that differ from backup to backup.
+const OF_THE_BACKUP: [&str; 4] = [
+    "backup_label",
+    "backup_manifest",
+    "tablespace_map",
+    "global/pg_control",
+];
+
+/// Paths, sizes and digests of the files of a backup, but for those of the backup itself.
+pub(super) fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
+    let backup = format!("{}@latest", repository.display());
+    let lines = fullbore(args!["list", backup, "--json"]).json();
+    let entry = |line: &Value| {
+        let path = line["path"].as_str()?.to_owned();
+        let is_own = OF_THE_BACKUP.contains(&&*path) || path.starts_with("pg_wal/");
+        let digest = line["digest"].as_str().unwrap_or_default().to_owned();
+        let size = line["size"].as_u64().unwrap_or_default();
+        (!is_own).then_some((path, (size, digest)))
+    };
+    lines.iter().filter_map(entry).collect()
+}
+
+pub(super) fn last_line(ran: &Ran) -> Value {
+    ran.json().pop().unwrap()
+}
+
+#[test]
+fn a_cluster_read_by_sql_has_the_same_files_and_starts() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        let space = cluster.make_dir("space");
+        cluster.psql(&format!(
+            "CREATE TABLESPACE space LOCATION '{}'",
+            space.display()
+        ));
+        cluster.psql_each(&[
+            "CREATE TABLE elsewhere TABLESPACE space AS SELECT n FROM generate_series(1, 500) n",
+            "CREATE UNLOGGED TABLE unlogged AS SELECT n FROM generate_series(1, 500) n",
+            "VACUUM", // sets all hints, so that the backups themselves change no page
+            "CHECKPOINT",
+        ]);
+        cluster.backup("files", &["--quiet"]).ends_with(0);
+        let ran = cluster
+            .backup("sql", &["--via", "sql", "--json"])
+            .ends_with(0);
+        assert_eq!(last_line(&ran)["postgres"]["via"], "sql");
+        cluster.assert_nothing_is_left();
+        let by_sql = files(&cluster.path("sql"));
+        assert!(by_sql.len() > 300, "{by_sql:?}");
+        assert_eq!(by_sql, files(&cluster.path("files")));
+        let restored = Cluster::restored(version, &cluster.path("sql"));
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        let sums = "SELECT count(*), sum(n) FROM elsewhere";
+        assert_eq!(restored.psql(sums), "500|125250");
+        assert_eq!(restored.psql("SELECT count(*) FROM unlogged"), "0");
+    }
+}
+
+#[test]
+fn a_cluster_that_works_is_consistent_when_it_was_read_by_sql() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        let Some(load) = Load::of(&cluster) else {
+            return;
+        };
+        sleep(Duration::from_millis(500));
+        let before = transactions(&cluster);
+        cluster.backup("repository", BY_SQL).ends_with(0);
+        let after = transactions(&cluster);
+        drop(load);
+        cluster.assert_nothing_is_left();
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        assert_balanced(&restored, before, after);
+    }
+}
+
+/// Write these bytes into a page of a file; returns the bytes that were there.
+pub(super) fn damage(file: &Path, page: u64, bytes: &[u8]) -> Vec<u8> {
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
+    let at = page * 8192 + 4000;
+    let mut before = vec![0; bytes.len()];
+    file.read_exact_at(&mut before, at).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+    before
+}
+
+#[test]
+fn blocks_that_did_not_change_are_not_asked_for() {
+    for version in versions().iter().filter(|version| version.major >= 17) {
+        let cluster = Cluster::new(version, &["summarize_wal = on"]);
+        cluster.psql("CHECKPOINT");
+        cluster.backup("repository", BY_SQL).ends_with(0);
+        cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n = 7", "CHECKPOINT"]);
+        // A page that is read has a wrong checksum: the exit code would be 3.
+        let of = |relation: &str| cluster.data().join(cluster.file_of(relation));
+        let places = [(of("large"), 700), (of("small"), 1)];
+        let before = places
+            .clone()
+            .map(|(file, page)| damage(&file, page, b"damaged"));
+        cluster.backup("repository", BY_SQL).ends_with(0);
+        for ((file, page), bytes) in places.iter().zip(before) {
+            damage(file, *page, &bytes);
+        }
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        restored.assert_verifies();
+        restored.start();
+        let sums = "SELECT count(*), md5(string_agg(words, '' ORDER BY n)) FROM large";
+        assert_eq!(restored.psql(sums), cluster.psql(sums));
+        assert_eq!(restored.psql("SELECT count(*) FROM small"), "300");
+    }
+}
+
+#[test]
+fn a_role_with_four_grants_reads_by_sql_and_is_told_which_are_missing() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let backup = match version.major {
+            15.. => "pg_backup_start(text, boolean), pg_backup_stop(boolean)",
+            _ => "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)",
+        };
+        cluster.psql_each(&[
+            "CREATE ROLE reader LOGIN REPLICATION",
+            &format!("GRANT EXECUTE ON FUNCTION {backup} TO reader"),
+        ]);
+        let url = cluster.url_as("reader");
+        let to = cluster.path("repository");
+        let run = || fullbore(args!["backup", url, "--to", to, "--via", "sql", "--quiet"]);
+        let ran = run()
+            .ends_with(1)
+            .has_one_error("may not read the files of the cluster by SQL");
+        let grants: Vec<&str> = ran
+            .err
+            .lines()
+            .filter_map(|line| line.trim().strip_suffix(';'))
+            .filter(|line| line.starts_with("GRANT EXECUTE"))
+            .collect();
+        assert_eq!(grants.len(), 3, "{}", ran.err);
+        cluster.psql_each(&grants);
+        run().ends_with(0);
+        cluster.assert_nothing_is_left();
+        let restored = Cluster::restored(version, &to);
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+    }
+}
+
+#[test]
+fn a_user_who_cannot_read_the_files_reads_them_by_sql() {
+    let Some(version) = debian() else { return };
+    if !or_skip(is_root(), "only root can become somebody else") {
+        return;
+    }
+    let cluster = Cluster::new(version, &[]);
+    let program = cluster.path("fullbore");
+    fs::copy(FULLBORE, &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(program)
+        .env("TMPDIR", "/tmp");
+    let ran: Ran = command
+        .args(["backup", &cluster.url(), "--to", "null:"])
+        .output()
+        .unwrap()
+        .into();
+    let ran = ran.ends_with(0);
+    assert!(ran.err.contains(", read by SQL, from "), "{}", ran.err);
+    cluster.assert_nothing_is_left();
+}
+
+/// Statements that make, replace, truncate and drop files.
+const STORM: [&str; 7] = [
+    "CREATE TABLE storm AS SELECT n, repeat('x', 100) AS word FROM generate_series(1, 3000) n",
+    "CREATE INDEX ON storm (n)",
+    "VACUUM FULL storm",
+    "TRUNCATE storm",
+    "INSERT INTO storm SELECT n, 'y' FROM generate_series(1, 3000) n",
+    "REINDEX TABLE small",
+    "DROP TABLE storm",
+];
+
+#[test]
+fn files_that_come_and_go_while_they_are_read_by_sql_do_no_harm() {
+    for version in some_versions() {
+        let cluster = Cluster::new(version, &[]);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = cluster.client();
+                while !is_over.load(Relaxed) {
+                    for sql in STORM {
+                        client.batch_execute(sql).unwrap();
+                    }
+                }
+            });
+            for _ in 0..3 {
+                cluster.backup("repository", BY_SQL).ends_with(0);
+            }
+            is_over.store(true, Relaxed);
+        });
+        let restored = Cluster::restored(version, &cluster.path("repository"));
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+    }
+}

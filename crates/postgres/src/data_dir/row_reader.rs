@@ -1,0 +1,339 @@
+//! Builds frames from ranges of files that are read through a [`DataDir`](super::DataDir).
+//!
+//! A slice is one call, however many files it has. As for local files, a file that WAL repairs gets
+//! the length of the scan: zeros fill it if it became shorter. Any other file, such as configuration, is
+//! stored as it is now, and read again if it changed meanwhile.
+
+use super::{FileRange, ROW_BYTES, remote_tree::RemoteFiles, rows};
+use fullbore_format::{
+    entry::{ByteRun, Entry, EntryKind},
+    error::{Error, Result},
+    page::EntryState,
+    pax,
+};
+use fullbore_pipeline::{
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
+    known::{BaseEntry, StoredRun, Trust},
+};
+use fullbore_platform::read::{self, PageCacheUse};
+use fullbore_tree::read::{Overlay, pad, part};
+use std::sync::Arc;
+
+/// Times that a file is read which changes while it is read.
+const READS: usize = 3;
+
+/// The present content of a file; `None` if it is gone.
+type Content = Option<Vec<u8>>;
+
+/// Reads whole members, and the header of a large file.
+pub(super) fn read_members(
+    files: &RemoteFiles,
+    small: Vec<Scanned>,
+    large: Option<Arc<LargeFile>>,
+    mut buf: Buf,
+) -> Result<Frame> {
+    let head = large.clone();
+    let frame = build_frame(files, small, large, &mut buf);
+    // Its pieces must not wait any longer, also if the run ends here.
+    if let Some(head) = head {
+        let _ = head.opened.set(Err(EntryState::Vanished));
+    }
+    let (parts, ends_member) = frame?;
+    Ok(Frame::new(buf, parts, ends_member))
+}
+
+fn build_frame(
+    files: &RemoteFiles,
+    small: Vec<Scanned>,
+    large: Option<Arc<LargeFile>>,
+    buf: &mut Vec<u8>,
+) -> Result<(Vec<FrameEntry>, bool)> {
+    let wanted: Vec<&Scanned> = small.iter().filter(|scanned| is_read(scanned)).collect();
+    let mut contents = files.contents(&wanted)?.into_iter();
+    let mut parts = Vec::with_capacity(small.len() + 1);
+    for scanned in small {
+        parts.push(if is_read(&scanned) {
+            let content = contents.next().flatten();
+            append_file(files, scanned, content, buf)?
+        } else {
+            append_special(scanned, buf)?
+        });
+    }
+    let mut ends_member = true;
+    if let Some(large) = large {
+        let head = append_head(files, large, buf)?;
+        ends_member = !matches!(&head.what, FrameContent::Head(_, file) if file.known.is_none());
+        parts.push(head);
+    }
+    parts.retain(
+        |part| !matches!(&part.what, FrameContent::Whole(entry, EntryState::Vanished) if !files.late.expects(&entry.path)),
+    );
+    Ok((parts, ends_member))
+}
+
+/// Returns whether the content of an entry is needed.
+fn is_read(scanned: &Scanned) -> bool {
+    scanned.entry.is_file() && scanned.state.is_stored() && !is_unchanged(scanned)
+}
+
+/// Returns whether an earlier backup has the content: the server says that no block changed, or the
+/// comparison says so.
+fn is_unchanged(scanned: &Scanned) -> bool {
+    scanned
+        .known
+        .as_ref()
+        .is_some_and(|known| match known.trust {
+            Trust::Nothing => has_no_change(known, &scanned.entry),
+            Trust::Same | Trust::Content | Trust::Unverified => true,
+        })
+}
+
+fn has_no_change(known: &BaseEntry, entry: &Entry) -> bool {
+    let is_same_size = known.last().entry.size() == entry.size();
+    is_same_size && known.changed.as_ref().is_some_and(|runs| runs.is_empty())
+}
+
+/// Appends an entry whose content is not needed.
+fn append_special(scanned: Scanned, buf: &mut Vec<u8>) -> Result<FrameEntry> {
+    let is_unchanged = is_unchanged(&scanned);
+    let Scanned {
+        entry,
+        state,
+        known,
+        ..
+    } = scanned;
+    if is_unchanged {
+        return Ok(FrameEntry {
+            known,
+            runs: Some(Vec::new()),
+            ..part(FrameContent::Whole(entry, state), buf.len(), 0)
+        });
+    }
+    if state.is_stored() {
+        append_header(&entry, buf)?;
+    }
+    Ok(part(FrameContent::Whole(entry, state), buf.len(), 0))
+}
+
+/// Appends a header, in whole seconds as the program's own tools write it.
+fn append_header(entry: &Entry, buf: &mut Vec<u8>) -> Result<()> {
+    let mut header = entry.clone();
+    header.mtime.nanos = 0;
+    pax::write_header(&header, buf)
+}
+
+/// Appends a file whose content was read.
+fn append_file(
+    files: &RemoteFiles,
+    scanned: Scanned,
+    content: Content,
+    buf: &mut Vec<u8>,
+) -> Result<FrameEntry> {
+    let Scanned {
+        mut entry, known, ..
+    } = scanned;
+    let Some(mut content) = content else {
+        let what = FrameContent::Whole(entry, EntryState::Vanished);
+        return Ok(part(what, buf.len(), 0));
+    };
+    if files.late.repairs(&entry.path) {
+        content.resize(entry.size() as usize, 0);
+    } else {
+        let size = content.len() as u64;
+        entry.kind = EntryKind::File { size, map: None };
+    }
+    append_header(&entry, buf)?;
+    let inner = buf.len();
+    let len = content.len();
+    buf.extend_from_slice(&content);
+    pad(buf, len as u64);
+    Ok(FrameEntry {
+        known,
+        ..part(FrameContent::Whole(entry, EntryState::Whole), inner, len)
+    })
+}
+
+/// Appends the header of a large file, if the file is there.
+fn append_head(
+    files: &RemoteFiles,
+    large: Arc<LargeFile>,
+    buf: &mut Vec<u8>,
+) -> Result<FrameEntry> {
+    let entry = large.entry.clone();
+    if !files.exists(&entry.path)? {
+        large.failed.get_or_init(|| "it vanished".to_owned());
+        let what = FrameContent::Whole(entry, EntryState::Vanished);
+        return Ok(part(what, buf.len(), 0));
+    }
+    if large.known.is_none() {
+        append_header(&entry, buf)?;
+    }
+    Ok(part(FrameContent::Head(entry, large), buf.len(), 0))
+}
+
+/// Reads a piece of a large file: all of it, or the runs that changed.
+pub(super) fn read_piece(
+    files: &RemoteFiles,
+    file: Arc<LargeFile>,
+    (offset, len, last): (u64, u32, bool),
+    mut buf: Buf,
+) -> Result<Frame> {
+    if file.failed.get().is_some() {
+        return Ok(Frame::new(buf, Vec::new(), last));
+    }
+    let known = file.known.as_ref();
+    let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
+    let wanted = match &runs {
+        Some(runs) => changed_runs(offset, runs),
+        None => vec![ByteRun {
+            offset,
+            len: len.into(),
+        }],
+    };
+    files.append_runs(&file.entry.path, &wanted, &mut buf)?;
+    let is_alone = file.known.is_some();
+    if last && !is_alone {
+        pad(&mut buf, file.data_len);
+    }
+    let what = FrameContent::Piece { file, offset, last };
+    let piece = FrameEntry {
+        runs,
+        ..part(what, 0, len as usize)
+    };
+    Ok(Frame::new(buf, vec![piece], last || is_alone))
+}
+
+/// Returns the places in the file of those runs of a piece that changed.
+fn changed_runs(mut at: u64, runs: &[StoredRun]) -> Vec<ByteRun> {
+    let mut changed = Vec::new();
+    for run in runs {
+        let len = match *run {
+            StoredRun::Kept { len, .. } => len,
+            StoredRun::Here { len, .. } => {
+                changed.push(ByteRun {
+                    offset: at,
+                    len: len.into(),
+                });
+                len
+            }
+        };
+        at += u64::from(len);
+    }
+    changed
+}
+
+impl RemoteFiles {
+    /// Returns whether the file is there.
+    fn exists(&self, path: &[u8]) -> Result<bool> {
+        if self.late.open(path).is_some() {
+            return Ok(true);
+        }
+        Ok(self.data.stat(&[path])?.iter().any(Option::is_some))
+    }
+
+    /// Appends runs of a file. Zeros take the place of bytes that are not there any more.
+    fn append_runs(&self, path: &[u8], runs: &[ByteRun], buf: &mut Vec<u8>) -> Result<()> {
+        if let Some(file) = self.late.open(path) {
+            let failed = |error| Error::io("could not read a temporary file", error);
+            let file = file.map_err(failed)?;
+            for run in runs {
+                let end = buf.len() + run.len as usize;
+                let len = run.len as usize;
+                read::read_full(&file, buf, run.offset, len, PageCacheUse::Keep).map_err(failed)?;
+                buf.resize(end, 0);
+            }
+            return Ok(());
+        }
+        let ranges: Vec<_> = runs
+            .iter()
+            .flat_map(|run| rows(path, run.offset, run.len))
+            .collect();
+        let mut lengths = ranges.iter().map(|range| range.len as usize);
+        self.data.read(&ranges, &mut |row| {
+            let end = buf.len() + lengths.next().unwrap_or(0);
+            buf.extend_from_slice(row.unwrap_or_default());
+            buf.resize(end, 0);
+        })
+    }
+
+    /// Reads the content of small files.
+    fn contents(&self, wanted: &[&Scanned]) -> Result<Vec<Content>> {
+        let mut contents = self.read_whole(wanted)?;
+        for _ in 1..READS {
+            let torn = self.torn(wanted, &contents)?;
+            if torn.is_empty() {
+                break;
+            }
+            let again: Vec<&Scanned> = torn.iter().map(|at| wanted[*at]).collect();
+            for (at, content) in torn.into_iter().zip(self.read_whole(&again)?) {
+                contents[at] = content;
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Returns the files that WAL does not repair and that changed while they were read.
+    fn torn(&self, wanted: &[&Scanned], contents: &[Content]) -> Result<Vec<usize>> {
+        let is_watched = |at: &usize| {
+            let path = &wanted[*at].entry.path;
+            !self.late.repairs(path) && contents[*at].is_some()
+        };
+        let watched: Vec<usize> = (0..wanted.len()).filter(is_watched).collect();
+        if watched.is_empty() {
+            return Ok(Vec::new());
+        }
+        let paths: Vec<&[u8]> = watched
+            .iter()
+            .map(|at| &wanted[*at].entry.path[..])
+            .collect();
+        let now = self.data.stat(&paths)?;
+        let is_torn = |(at, now): &(&usize, Option<super::FoundFile>)| {
+            let bytes = contents[**at].as_ref().map_or(0, Vec::len) as u64;
+            now.as_ref().is_none_or(|now| {
+                let is_same_time = now.mtime == wanted[**at].entry.mtime;
+                now.size != bytes || !is_same_time
+            })
+        };
+        let torn = watched.iter().zip(now).filter(is_torn);
+        Ok(torn.map(|(at, _)| *at).collect())
+    }
+
+    /// Reads files from the beginning to the end: up to the size of the scan if WAL repairs the file,
+    /// otherwise as far as it goes now, within one more row.
+    fn read_whole(&self, wanted: &[&Scanned]) -> Result<Vec<Content>> {
+        let mut contents: Vec<Content> = Vec::with_capacity(wanted.len());
+        let mut ranges: Vec<FileRange<'_>> = Vec::new();
+        let mut owners: Vec<usize> = Vec::new();
+        for (at, scanned) in wanted.iter().enumerate() {
+            let path = &scanned.entry.path;
+            let late = self.late.open(path).is_some();
+            let mut content = Vec::new();
+            if late {
+                let len = scanned.entry.size();
+                self.append_runs(path, &[ByteRun { offset: 0, len }], &mut content)?;
+            } else {
+                let more = if self.late.repairs(path) {
+                    0
+                } else {
+                    ROW_BYTES
+                };
+                let len = scanned.entry.size() + u64::from(more);
+                // An empty file is asked for as well: it may be gone.
+                let asked = rows(path, 0, len.max(1));
+                ranges.extend(asked);
+                owners.resize(ranges.len(), at);
+            }
+            contents.push(Some(content));
+        }
+        let mut owners = owners.into_iter();
+        self.data.read(&ranges, &mut |row| {
+            let Some(at) = owners.next() else { return };
+            match (row, &mut contents[at]) {
+                (Some(row), Some(content)) => content.extend_from_slice(row),
+                (None, content) => *content = None,
+                (Some(_), None) => {}
+            }
+        })?;
+        Ok(contents)
+    }
+}

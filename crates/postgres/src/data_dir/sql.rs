@@ -1,0 +1,165 @@
+//! A data directory that is read by SQL, through several sessions with its server.
+
+use super::{DataDir, FileIdentity, FileRange, FoundFile, RangeReceiver};
+use crate::{
+    conninfo::Params,
+    session::{FileSession, ServerMark, Session},
+};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result, quoted},
+    root::Tablespace,
+};
+use fullbore_platform::{self as platform, dir::FileKind, queue::Locked};
+use std::{
+    collections::HashSet,
+    fmt,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::{Condvar, Mutex, PoisonError},
+};
+
+/// Sessions that read files, unless the user gives a number.
+///
+/// Measured on one host: 1 session reads 0.8 to 1.6 GB/s, 2 up to 2.0, 4 up to 2.4.
+pub const SESSIONS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+
+/// A data directory that is read by SQL.
+pub struct SqlDir {
+    path: PathBuf,
+    /// Sessions that no thread uses now.
+    idle: Mutex<Vec<FileSession>>,
+    is_idle: Condvar,
+    /// Number of sessions.
+    count: usize,
+}
+
+impl SqlDir {
+    /// Opens sessions with the server of `session`; fewer than `count` if it accepts no more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`] with the statements to run, if the role may not read files; those
+    /// of connecting, for the first session.
+    pub(crate) fn open(
+        params: &Params,
+        session: &mut Session,
+        path: PathBuf,
+        count: NonZeroUsize,
+    ) -> Result<Self> {
+        let missing = session.missing_file_rights()?;
+        if !missing.is_empty() {
+            return Err(session.file_rights_error(missing));
+        }
+        let server = session.mark()?;
+        let idle = open_sessions(params, &server, count)?;
+        Ok(Self {
+            path,
+            count: idle.len(),
+            idle: Mutex::new(idle),
+            is_idle: Condvar::new(),
+        })
+    }
+
+    /// Runs `run` in a session that no other thread uses, and waits for one.
+    fn with<T>(&self, run: impl FnOnce(&mut FileSession) -> Result<T>) -> Result<T> {
+        let mut idle = self.idle.locked();
+        let mut session = loop {
+            match idle.pop() {
+                Some(session) => break session,
+                None => {
+                    let woken = self.is_idle.wait(idle);
+                    idle = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        drop(idle);
+        let done = run(&mut session);
+        self.idle.locked().push(session);
+        self.is_idle.notify_one();
+        done
+    }
+}
+
+fn open_sessions(
+    params: &Params,
+    server: &ServerMark,
+    count: NonZeroUsize,
+) -> Result<Vec<FileSession>> {
+    let mut sessions = vec![FileSession::open(params, server)?];
+    while sessions.len() < count.get() {
+        match FileSession::open(params, server) {
+            Ok(session) => sessions.push(session),
+            Err(error) => {
+                platform::debug(|| format!("fewer sessions read: {}", error.line()));
+                break;
+            }
+        }
+    }
+    Ok(sessions)
+}
+
+impl fmt::Debug for SqlDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SqlDir({:?}, {} sessions)", self.path, self.count)
+    }
+}
+
+impl DataDir for SqlDir {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn list(&self, dir: &[u8]) -> Result<Vec<FoundFile>> {
+        let mut found = self.with(|session| session.list(dir))?;
+        if dir.is_empty() {
+            // A socket cannot be told from a file, and the server cannot open it.
+            found.retain(|file| !file.name.starts_with(b".s.PGSQL."));
+        }
+        if dir == b"pg_tblspc" {
+            let linked: HashSet<Vec<u8>> = self
+                .tablespaces()?
+                .iter()
+                .map(|space| space.oid.to_string().into_bytes())
+                .collect();
+            for file in found.iter_mut().filter(|file| linked.contains(&file.name)) {
+                file.kind = FileKind::Symlink;
+            }
+        }
+        match found.iter().find(|file| file.name.contains(&b'/')) {
+            Some(file) => {
+                let what = format!("cannot list {}", quoted(dir));
+                let why = format!("a name is {}", quoted(&file.name));
+                Err(Error::new(ErrorKind::Unsupported, what).because(why))
+            }
+            None => Ok(found),
+        }
+    }
+
+    fn stat(&self, paths: &[&[u8]]) -> Result<Vec<Option<FoundFile>>> {
+        let found = self.with(|session| session.stat(paths))?;
+        let file = |found: Option<(FoundFile, i64)>| found.map(|(file, _)| file);
+        Ok(found.into_iter().map(file).collect())
+    }
+
+    fn read(&self, ranges: &[FileRange<'_>], each: RangeReceiver<'_>) -> Result<()> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        self.with(|session| session.read(ranges, each))
+    }
+
+    fn tablespaces(&self) -> Result<Vec<Tablespace>> {
+        let mut found = self.with(FileSession::tablespaces)?;
+        // An in-place tablespace has a relative path: it is a directory.
+        found.retain(|space| space.location.0.starts_with(b"/"));
+        Ok(found)
+    }
+
+    fn identity(&self, path: &[u8]) -> Result<Option<FileIdentity>> {
+        let found = self.with(|session| session.stat(&[path]))?;
+        let change = found.into_iter().flatten().next();
+        Ok(change.map(|(_, seconds)| FileIdentity {
+            inode: 0,
+            ctime: format!("{seconds}.000000000"),
+        }))
+    }
+}

@@ -1,0 +1,286 @@
+//! Reads the server's files by SQL.
+//!
+//! One statement returns many rows, each of a part of a file. Statements are prepared, and rows are
+//! binary. A path is relative to the data directory, so the role needs `EXECUTE` on the functions
+//! and no other right.
+
+use super::{Session, connect, rows::SqlRow};
+use crate::{
+    conninfo::Params,
+    data_dir::{FileRange, FoundFile, RangeReceiver},
+};
+use fullbore_format::{
+    entry::Time,
+    error::{Error, ErrorKind, Result},
+    root::{EntryName, Tablespace},
+};
+use fullbore_platform::dir::FileKind;
+use postgres::{
+    Row, RowIter, Statement,
+    fallible_iterator::FallibleIterator,
+    types::{ToSql, Type},
+};
+
+/// Functions that read files, by their signatures.
+const FUNCTIONS: [&str; 3] = [
+    "pg_read_binary_file(text, bigint, bigint, boolean)",
+    "pg_ls_dir(text, boolean, boolean)",
+    "pg_stat_file(text, boolean)",
+];
+
+/// Paths go to the server as bytes: they have the encoding of their author.
+const READ: &str = "SELECT pg_read_binary_file(convert_from(path, 'SQL_ASCII'), at, len, true) \
+    FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) AS wanted (path, at, len)";
+
+const LIST: &str = "SELECT textsend(name), size, isdir, \
+    floor(extract(epoch FROM modification))::int8 \
+    FROM convert_from($1, 'SQL_ASCII') AS dir, pg_ls_dir(dir, true, false) AS name, \
+    pg_stat_file(dir || '/' || name, true) WHERE size IS NOT NULL";
+
+const STAT: &str = "SELECT path, size, isdir, floor(extract(epoch FROM modification))::int8, \
+    floor(extract(epoch FROM change))::int8 \
+    FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (path, number), \
+    pg_stat_file(convert_from(path, 'SQL_ASCII'), true) ORDER BY number";
+
+const TABLESPACES: &str = "SELECT name::oid, textsend(pg_tablespace_location(name::oid)) \
+    FROM pg_ls_dir('pg_tblspc', true, false) AS name WHERE name ~ '^[1-9][0-9]{0,9}$'";
+
+const MARK: &str = "SELECT (SELECT system_identifier FROM pg_control_system()), \
+    extract(epoch FROM pg_postmaster_start_time())::text";
+
+/// Tells one server process from another one of the same cluster or of its standbys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServerMark {
+    system_identifier: i64,
+    start: String,
+}
+
+/// A session that only reads files.
+pub(crate) struct FileSession {
+    session: Session,
+    read: Statement,
+    list: Statement,
+    stat: Statement,
+}
+
+impl Session {
+    /// Returns what tells this server from others.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(crate) fn mark(&mut self) -> Result<ServerMark> {
+        let row = self.row("could not ask the server who it is", MARK, &[])?;
+        Ok(ServerMark {
+            system_identifier: row.get(0)?,
+            start: row.get(1)?,
+        })
+    }
+
+    /// Returns the statements that let the role read the server's files; empty if it may.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(crate) fn missing_file_rights(&mut self) -> Result<Vec<String>> {
+        let sql = "SELECT quote_ident(current_user), has_function_privilege($1, 'execute')";
+        let mut missing = Vec::new();
+        for function in FUNCTIONS {
+            let params = [(&function as &(dyn ToSql + Sync), Type::TEXT)];
+            let row = self.row("could not ask for a privilege", sql, &params)?;
+            if !row.get::<bool>(1)? {
+                let role: String = row.get(0)?;
+                missing.push(format!(
+                    "GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {role};"
+                ));
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Returns the error for a role that lacks these rights.
+    pub(crate) fn file_rights_error(&mut self, missing: Vec<String>) -> Error {
+        let what = "the role may not read the files of the cluster by SQL";
+        let error = Error::new(ErrorKind::Permission, what);
+        let error = missing.into_iter().fold(error, Error::detail);
+        match self.database() {
+            Ok(database) => error.hint(format!(
+                "connect as a superuser, or let a superuser run these in database {database:?}"
+            )),
+            Err(_) => error,
+        }
+    }
+}
+
+impl FileSession {
+    /// Connects to the server that has this mark.
+    ///
+    /// # Errors
+    /// Those of [`Session::connect`]; [`ErrorKind::Unreachable`] if another server answers.
+    pub(crate) fn open(params: &Params, server: &ServerMark) -> Result<Self> {
+        let mut session = Session::connect(params)?;
+        if session.mark()? != *server {
+            let what = "could not open a further session with the server";
+            return Err(Error::new(ErrorKind::Unreachable, what).because("another server answered"));
+        }
+        let what = "could not prepare a session that reads files";
+        let raw = "SELECT set_config('client_encoding', 'SQL_ASCII', false)";
+        session.rows(what, raw, &[])?;
+        let mut prepare = |sql: &str, types: &[Type]| {
+            let prepared = session.client()?.prepare_typed(sql, types);
+            prepared.map_err(|error| connect::server_error(what, &error))
+        };
+        let read = prepare(
+            READ,
+            &[Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
+        )?;
+        let list = prepare(LIST, &[Type::BYTEA])?;
+        let stat = prepare(STAT, &[Type::BYTEA_ARRAY])?;
+        Ok(Self {
+            session,
+            read,
+            list,
+            stat,
+        })
+    }
+
+    fn query(
+        &mut self,
+        statement: &Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<RowIter<'_>> {
+        let rows = self
+            .session
+            .client()?
+            .query_raw(statement, params.iter().copied());
+        rows.map_err(|error| not_read(&error))
+    }
+
+    /// Lists a directory; one that is not there is empty.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn list(&mut self, dir: &[u8]) -> Result<Vec<FoundFile>> {
+        let statement = self.list.clone();
+        let dir = if dir.is_empty() { b"." } else { dir };
+        let mut rows = self.query(&statement, &[&dir])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(|error| not_read(&error))? {
+            let row = SqlRow(row);
+            found.push(FoundFile::of_row(&row)?);
+        }
+        Ok(found)
+    }
+
+    /// Returns the facts of files and the seconds of their change times; `None` for those that are
+    /// not there.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn stat(&mut self, paths: &[&[u8]]) -> Result<Vec<Option<(FoundFile, i64)>>> {
+        let statement = self.stat.clone();
+        let mut rows = self.query(&statement, &[&paths])?;
+        let mut found = Vec::with_capacity(paths.len());
+        while let Some(row) = rows.next().map_err(|error| not_read(&error))? {
+            let row = SqlRow(row);
+            let is_there = row.get::<Option<i64>>(1)?.is_some();
+            found.push(match is_there {
+                true => Some((FoundFile::of_row(&row)?, row.get(4)?)),
+                false => None,
+            });
+        }
+        match found.len() == paths.len() {
+            true => Ok(found),
+            false => Err(too_few_rows()),
+        }
+    }
+
+    /// Reads ranges of files, see [`DataDir::read`](crate::data_dir::DataDir::read).
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn read(&mut self, ranges: &[FileRange<'_>], each: RangeReceiver<'_>) -> Result<()> {
+        let statement = self.read.clone();
+        let paths: Vec<&[u8]> = ranges.iter().map(|range| range.path).collect();
+        let offsets: Vec<i64> = ranges
+            .iter()
+            .map(|range| range.offset.cast_signed())
+            .collect();
+        let lengths: Vec<i64> = ranges.iter().map(|range| range.len.into()).collect();
+        let mut rows = self.query(&statement, &[&paths, &offsets, &lengths])?;
+        for range in ranges {
+            let row = rows.next().map_err(|error| not_read(&error))?;
+            let row = row.ok_or_else(too_few_rows)?;
+            each(part_of(&row, range.len)?);
+        }
+        match rows.next().map_err(|error| not_read(&error))? {
+            Some(_) => Err(too_few_rows()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the tablespaces that links lead to, without names.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn tablespaces(&mut self) -> Result<Vec<Tablespace>> {
+        let what = "could not ask the server for its tablespaces";
+        let rows = self.session.rows(what, TABLESPACES, &[])?;
+        let mut found = Vec::new();
+        for row in &rows {
+            found.push(Tablespace {
+                oid: row.get(0)?,
+                location: EntryName(row.get(1)?),
+                name: EntryName::default(),
+            });
+        }
+        found.sort_by_key(|space| space.oid);
+        Ok(found)
+    }
+}
+
+/// Returns the bytes of a row; `None` if the file is not there.
+fn part_of(row: &Row, most: u32) -> Result<Option<&[u8]>> {
+    let bytes: Option<&[u8]> = row.try_get(0).map_err(|error| not_read(&error))?;
+    match bytes {
+        Some(bytes) if bytes.len() > most as usize => {
+            let what = "cannot understand the server's answer";
+            Err(Error::new(ErrorKind::Unsupported, what).because("a row is too long"))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+impl FoundFile {
+    /// Reads the columns name or path, size, whether it is a directory, and time.
+    fn of_row(row: &SqlRow) -> Result<Self> {
+        let name: Vec<u8> = row.get(0)?;
+        let is_bad = name.is_empty() || name.contains(&0) || name == b"..";
+        let size = u64::try_from(row.get::<i64>(1)?);
+        let (Ok(size), false) = (size, is_bad) else {
+            let what = "cannot understand the server's answer";
+            return Err(Error::new(ErrorKind::Unsupported, what).because("a file has no facts"));
+        };
+        let kind = if row.get::<bool>(2)? {
+            FileKind::Directory
+        } else {
+            FileKind::File
+        };
+        Ok(Self {
+            name,
+            kind,
+            size,
+            mtime: Time {
+                seconds: row.get(3)?,
+                nanos: 0,
+            },
+        })
+    }
+}
+
+fn not_read(error: &postgres::Error) -> Error {
+    connect::server_error("could not read the files of the cluster by SQL", error)
+}
+
+fn too_few_rows() -> Error {
+    let what = "cannot understand the server's answer";
+    Error::new(ErrorKind::Unsupported, what).because("it has another number of rows than asked for")
+}
