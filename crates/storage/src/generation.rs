@@ -92,7 +92,7 @@ impl CurrentGeneration {
 /// Returns the number of the newest generation of the key of a repository; `None` if it is clear.
 ///
 /// # Errors
-/// The storage's, and [`ErrorKind::Corrupt`].
+/// The storage's, and [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt).
 pub fn current_generation(objects: &dyn Objects) -> Result<Option<u32>> {
     let current = CurrentGeneration::read(objects)?;
     Ok(current.map(|(current, _)| current.generation))

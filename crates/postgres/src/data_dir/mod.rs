@@ -164,7 +164,7 @@ impl dyn DataDir + '_ {
     /// Reads a file that has a few lines.
     ///
     /// # Errors
-    /// Those of [`Self::read_small`].
+    /// Those of `read_small`.
     pub fn read_text(&self, path: &str) -> Result<String> {
         let bytes = self.read_small(path.as_bytes(), MAX_TEXT_BYTES)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
