@@ -235,8 +235,8 @@ mod tests {
     use super::{super::link::Link, *};
     use std::{io::Write, os::unix::net::UnixStream};
 
-    /// What a stream from place 100 makes of these messages.
-    fn events(messages: &[(u8, Vec<u8>)]) -> Result<Vec<WalEvent>> {
+    /// A connection over which a server has sent these messages, and its side of it.
+    fn sent(messages: &[(u8, Vec<u8>)]) -> (Messages, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         for (kind, body) in messages {
             let mut bytes = vec![*kind];
@@ -244,7 +244,12 @@ mod tests {
             bytes.extend(body);
             theirs.write_all(&bytes).unwrap();
         }
-        let mut read = Messages::new(Link::Socket(ours));
+        (Messages::new(Link::Socket(ours)), theirs)
+    }
+
+    /// What a stream from place 100 makes of these messages.
+    fn events(messages: &[(u8, Vec<u8>)]) -> Result<Vec<WalEvent>> {
+        let (mut read, _theirs) = sent(messages);
         let mut stream = WalStream::begin(&mut read, Lsn(100))?;
         let mut events = Vec::new();
         loop {
@@ -337,6 +342,38 @@ mod tests {
         for end in 0..8 {
             let changed = (b'd', data(100, b"abc").1[..end].to_vec());
             assert!(events(&[begin(), changed]).is_err());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_a_server_sends_wal_is_handed_on_without_a_gap(
+            kinds in proptest::collection::vec(proptest::sample::select(b"dddcwTDCEZNS?".to_vec()), 0..12),
+            bodies in proptest::collection::vec(proptest::collection::vec(0..=255_u8, 0..40), 12),
+            marks in proptest::collection::vec((proptest::sample::select(b"wwk?".to_vec()), 98..103_u64), 12),
+        ) {
+            let mut messages = vec![(b'W', vec![])];
+            for ((kind, body), (mark, start)) in kinds.into_iter().zip(bodies).zip(marks) {
+                // Most data begins as WAL does, so that what is behind the head is read too.
+                let head = [&[mark][..], &start.to_be_bytes()].concat();
+                let body = if kind == b'd' { [head, body].concat() } else { body };
+                messages.push((kind, body));
+            }
+            // The server ends the connection behind them: nothing is waited for.
+            let (mut read, theirs) = sent(&messages);
+            drop(theirs);
+            let mut next = 100;
+            let Ok(mut stream) = WalStream::begin(&mut read, Lsn(next)) else { return Ok(()) };
+            while let Ok(event) = stream.next(Duration::from_millis(50)) {
+                match event {
+                    WalEvent::Data { start, bytes } => {
+                        assert_eq!(start.0, next);
+                        next += bytes.len() as u64;
+                    }
+                    WalEvent::End(_) => break,
+                    WalEvent::Alive { .. } | WalEvent::Quiet => {}
+                }
+            }
         }
     }
 }
