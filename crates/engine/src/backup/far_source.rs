@@ -252,6 +252,7 @@ fn open_scope(words: ScopeWords) -> Result<OpenedSources> {
         .iter()
         .find(|path| stopped::is_data_directory(path) && stopped::is_running(path))
     {
+        // Without a connection there is no backup mode, and files change while they are copied.
         let what = format!("cannot back up the cluster at {path:?}: it is running");
         return Err(Error::new(ErrorKind::Usage, what)
             .hint("leave out --run-on, and use --on ssh://HOST with postgres://… as the source"));

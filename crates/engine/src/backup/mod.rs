@@ -195,6 +195,7 @@ impl Backup {
         match run.store(&mut *destination, &own) {
             Ok((sealed, root)) => {
                 destination.commit(&sealed)?;
+                // Only now: pages of the base are read while the backup runs.
                 damage.extend(run.base.iter().flat_map(|base| base.damage()));
                 Ok(Outcome {
                     root,
@@ -208,6 +209,8 @@ impl Backup {
             }
             Err(error) => {
                 let error = destination.explained(error);
+                // A full storage gets its space back. After other errors, a later backup resumes
+                // from the stored data.
                 destination.abort(error.kind != ErrorKind::Full);
                 Err(error)
             }
@@ -510,6 +513,7 @@ impl Backup {
             Some(dial) => StageSpec::CompressAuto(dial.clone()),
             None => StageSpec::Compress { codec: self.codec },
         };
+        // `Thin` needs the digests, and leaves less to compress.
         pages
             .into_iter()
             .chain([digest])
@@ -555,6 +559,7 @@ impl BackupRun<'_> {
         let sinks = (1..=self.subject.sources.len() as u32)
             .map(|number| destination.stream(number))
             .collect::<Result<Vec<_>>>()?;
+        // Before the scan begins: a backup must not store its own destination.
         let _ = own.set(destination.places());
         let streams = Streams {
             tuning: &self.backup.tuning,

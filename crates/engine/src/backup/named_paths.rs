@@ -232,6 +232,7 @@ pub(crate) fn name_paths(paths: &[PathBuf], full_paths: bool) -> Result<Vec<Name
     }
     named.sort_by(|a, b| order(&a.at, &b.at));
     named.dedup_by(|b, a| a.at == b.at && a.name == b.name);
+    // In archive order, if any path is within this one, the next path is: neighbours are enough.
     for pair in named.windows(2) {
         if is_within(&pair[1].at, &pair[0].at) && !full_paths {
             let what = format!("cannot store two paths as {}", quoted(&pair[1].at));

@@ -241,6 +241,7 @@ impl CopyRun<'_> {
         for (offset, len, sum) in &task.sums {
             self.read(task, *offset, *len as usize, buf)?;
             lap(&self.meter.source, &mut clock);
+            // Before it is sent: damage of this repository must not reach the other one.
             self.check_piece(task, *offset, buf, sum)?;
             lap(&self.meter.workers, &mut clock);
             upload.append(buf)?;
@@ -268,6 +269,7 @@ impl CopyRun<'_> {
             return Ok(false);
         };
         let is_enough = match &*task.name {
+            // A repair appends pages to a manifest, so its length may differ: only the pages count.
             MANIFEST if !task.is_opaque => self.has_pages(buf, task),
             _ => len == task.bytes,
         };

@@ -22,6 +22,7 @@ pub(super) fn copy_wal(
         return Ok((copied, Vec::new()));
     };
     let is_of_cluster = |system: &String| {
+        // The name of a copy of the cluster may follow the identifier after a dot.
         let identifier = system.split('.').next().unwrap_or_default();
         identifier == needs.system
     };

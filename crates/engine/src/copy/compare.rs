@@ -134,6 +134,7 @@ impl Differences {
         let is_file = entry.is_file() && entry.size() >= LEAST_RENAMED;
         let path = entry.path.clone();
         let is_directory = entry.kind == EntryKind::Directory;
+        // Before the return below: a file may have moved out of a directory that is removed whole.
         if is_file && self.unneeded.len() < MAX_WAITING {
             self.unneeded.insert((entry.size(), entry.mtime), entry);
         }

@@ -93,6 +93,7 @@ impl TreeCopy {
             return Ok((plan, Box::new(held.into_iter().map(Ok))));
         }
         drop(held);
+        // Too many to hold in memory: the rest is only counted, and the copy finds all again.
         differences.try_for_each(|scanned| scanned.map(drop))?;
         self.check_deletions(&plan)?;
         ends.target.ask(CopyCall::Rewind, b"")?;

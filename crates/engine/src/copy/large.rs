@@ -56,6 +56,7 @@ impl LargeTargets {
         entry: &Entry,
         from: Option<&[u8]>,
     ) -> Result<bool> {
+        // The other end asks: without a limit, it could use up the open files of this process.
         if !entry.is_file() || self.0.locked().len() >= MAX_OPEN {
             return Err(not_understood());
         }
@@ -101,6 +102,7 @@ impl LargeTargets {
     ) -> Result<CopyAnswer> {
         let file = self.get(path)?;
         let (expected, rest) = expected.as_chunks::<DIGEST_BYTES>();
+        // These numbers come from the other end: they are checked before memory is taken.
         let is_valid = len <= MAX_COMPARED
             && rest.is_empty()
             && expected.len() == (len as usize).div_ceil(BLOCK);
@@ -143,6 +145,7 @@ impl LargeTargets {
         let patch = match file.written(&mut writer) {
             Ok(patch) => patch,
             Err(error) => {
+                // `end` must not finish a file that lacks a piece.
                 file.has_failed.store(true, Relaxed);
                 return refused(path, error);
             }

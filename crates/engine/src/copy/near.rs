@@ -118,6 +118,8 @@ impl CopyTarget for NearTarget {
             return self.open(wanted);
         }
         let tree = self.tree()?;
+        // Entries that are listed from now on may be those of the copy: they must not raise the
+        // number of permitted deletions.
         if call.brings_entries() {
             tree.close_list();
         }

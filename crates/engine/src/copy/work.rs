@@ -262,6 +262,7 @@ impl<'a> CopyWork<'a> {
         let Some(copy) = self.large_copy(path) else {
             return Ok(());
         };
+        // Another worker begins the file, perhaps only now.
         let Some((entry, has_content)) = copy.begun.wait() else {
             return Ok(());
         };
@@ -282,6 +283,7 @@ impl<'a> CopyWork<'a> {
         copy.sent_bytes.fetch_add(sent, AcqRel);
         self.plan.counts.sent_bytes.fetch_add(sent, Relaxed);
         self.meter.bytes.fetch_add(piece.len() as u64, Relaxed);
+        // `AcqRel`: the worker of the last piece sees the bytes that all others have sent.
         if copy.pieces_left.fetch_sub(1, AcqRel) == 1 {
             self.end(file, entry, copy.sent_bytes.load(Relaxed))?;
         }

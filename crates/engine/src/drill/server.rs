@@ -47,6 +47,7 @@ impl DrillServer {
         let log = scratch.file("log");
         let program = programs.path("postgres");
         let failed = |e| Error::io(format!("could not start {program:?}"), e);
+        // A file and not a pipe: a full pipe would block the server.
         let out = File::create_new(&log).map_err(failed)?;
         let conf = scratch.file("conf");
         let child = user

@@ -95,6 +95,7 @@ pub(super) fn configuration(
     ] {
         set(name, text_of(&path)?);
     }
+    // Recovery needs a slot for each prepared transaction of the cluster.
     let prepared = cluster
         .prepared
         .as_deref()

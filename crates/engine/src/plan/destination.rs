@@ -136,9 +136,11 @@ impl SinkSpec {
             .find(|(ending, _)| content.ends_with(ending.as_bytes()));
         if let Some((ending, asked)) = ending {
             let codec = codec_for_ending(ending, *asked, compress)?;
+            // The commit renames a file over this name, which would replace the link itself.
             let file = symlink_target(to).unwrap_or_else(|| to.into());
             return Ok((Self::File(file), Some(codec)));
         }
+        // Such a name is meant for an archive, and would become a directory.
         let lower = content.to_ascii_lowercase();
         if FOREIGN
             .iter()

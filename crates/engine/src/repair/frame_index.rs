@@ -70,6 +70,7 @@ fn walk(
     let mut frames = Vec::new();
     let mut at = 0;
     while at < len {
+        // The size of a frame leads to the next one: without it, those behind cannot be found.
         let Some((stored, plain)) = frame(store, codec, object, at, len)? else {
             break;
         };

@@ -376,6 +376,7 @@ fn locked(
         is_made,
         lease,
     };
+    // Only under the lease: a prune may have removed the backup before.
     if roots::files_of(objects, id)?.is_empty() {
         return Ok(None);
     }

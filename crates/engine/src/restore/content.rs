@@ -372,6 +372,7 @@ impl RestoreRun<'_> {
         for piece in &pieces {
             if let RunOwner::Part(shared, offset) = &piece.of {
                 shared.spoil();
+                // A lost piece counts as done, so that the last piece of the file still ends it.
                 self.end_large_file(
                     &mut worker.writer,
                     shared,

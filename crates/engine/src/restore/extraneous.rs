@@ -329,6 +329,7 @@ impl Visit for ExtraSweep<'_, '_> {
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         if self.walk.is_left_out(path) || dir::is_lost_and_found(dir, name) {
+            // An entry that stays keeps its directory.
             let around = self.levels.last_mut();
             around.into_iter().for_each(|around| around.whole = false);
             return Ok(false);

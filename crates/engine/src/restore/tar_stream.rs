@@ -224,6 +224,7 @@ impl TarRestore<'_> {
             }
         }
         let trailed = self.members.end();
+        // Also if the end of the stream is damaged: files with a wrong digest must not stay.
         self.remove_refuted()?;
         self.trailed = trailed?;
         Ok(())

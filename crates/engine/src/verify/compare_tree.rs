@@ -103,6 +103,7 @@ pub(crate) fn compare(
     )?;
     tree.note_owned();
     let mut found = tree.found.opened();
+    // Workers find differences in any order.
     found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
     Ok(found)
 }
@@ -424,6 +425,7 @@ impl Against<'_> {
     fn properties(&self, record: &Record, stat: &Stat) {
         let entry = &record.entry;
         let is_link = matches!(entry.kind, EntryKind::Symlink(_));
+        // Linux has no mode for a symbolic link.
         if stat.mode != entry.mode && !is_link {
             self.note(
                 &entry.path,
@@ -432,6 +434,7 @@ impl Against<'_> {
         }
         let (uid, gid) = self.names.numbers(&entry.owner);
         let is_owned = self.ordinary_user == Some(stat.uid);
+        // Only root can restore other owners: entries of an ordinary user get one note for all.
         if (stat.uid, stat.gid) != (uid, gid) && is_owned {
             self.owned.fetch_add(1, Relaxed);
         } else if (stat.uid, stat.gid) != (uid, gid) {

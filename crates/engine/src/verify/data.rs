@@ -327,6 +327,7 @@ impl ContentCheck<'_> {
                 .filter(|wanted| !is_out || !wanted.is_saved(hand.frames.plain()))
         };
         let segment = full(archive, segment);
+        // Several backups may refer to a frame, which is reported once.
         if self.bad.frame(&segment, frame, is_out) {
             let files = lost()
                 .map(|wanted| wanted.item().entry.path.clone())

@@ -220,6 +220,7 @@ impl Verify {
         let start = Instant::now();
         until_final(|| {
             let begun = SystemTime::now();
+            // A repeated look counts its entries anew.
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
             let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);

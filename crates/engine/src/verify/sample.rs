@@ -138,6 +138,7 @@ impl SampleVerify {
         let mut parts = all(check, tables);
         let when =
             |part: &StoredPart| covered.when(&check.stock.segments[part.place].id, part.index);
+        // Parts that were checked longest ago come first, so that repeated samples reach all parts.
         parts.sort_by_key(|part| (when(part) != DAMAGED, when(part), part.place, part.index));
         let SampleAmount::Share(share) = self.amount else {
             return parts;
@@ -340,6 +341,7 @@ fn remember(
         let mut archives = check.stock.archives.iter();
         archives.any(|archive| archive.root.id == id)
     };
+    // Pruned segments are removed from the memory, which would otherwise only grow.
     covered.retain(|segment| present.contains(segment), is_listed);
     let forgotten = covered.write(objects).err().map(|error| error.line());
     forgotten

@@ -161,6 +161,7 @@ impl RunningCheck<'_> {
             if !matches!(item.entry.kind, EntryKind::File { .. }) || !item.state.is_stored() {
                 continue;
             }
+            // With `data`, the check of the contents reports such a file.
             if !self.data && !item.more && item.from == 0 && !describe_whole_file(&[&*item]) {
                 self.bad.file(archive, &item);
                 self.report.add((misfit(&item.entry.path), Vec::new()))?;
@@ -195,6 +196,7 @@ impl RunningCheck<'_> {
         bad: &mut BTreeMap<(String, u32, u32, u64), MisplacedFrame>,
     ) {
         let (segment, frame) = (item.segment(&extent.frame), extent.frame);
+        // Many extents name one segment: its name is copied once.
         if !used.contains(segment) {
             used.insert(segment.clone());
         }
@@ -235,6 +237,7 @@ impl RunningCheck<'_> {
                 .map(|live| full(archive, &live.id()))
                 .collect();
             let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id)).collect();
+            // A hash set has another order in each run; the report must not.
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
             for id in unknown {
                 let name = archive.store().name(&ObjectName::Segment(id.clone()));

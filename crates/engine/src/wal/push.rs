@@ -152,6 +152,8 @@ impl PushTarget {
     ) -> Result<(Vec<SegmentName>, u64)> {
         let archive = self.archive(run.system);
         let (stored, object) = run.object(archive.system(), archive.digester())?;
+        // Stored before it is compared: of two hosts that push at the same time, at least one sees
+        // both runs.
         archive.put_run(&stored, &object)?;
         let digests = run.digests();
         let here = |segment| wal.content(segment);
@@ -161,6 +163,7 @@ impl PushTarget {
         if let Some(conflict) = conflict_of(&found, stored.first) {
             return Err(conflict.error(&archive));
         }
+        // The whole segment of this name may still come, and must be pushed then.
         if !stored.is_partial {
             pushed.note(&right);
         }

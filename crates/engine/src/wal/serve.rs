@@ -113,6 +113,7 @@ impl Serving {
         let mut since = Instant::now();
         let mut failed: BTreeSet<SegmentName> = BTreeSet::new();
         while self.wal.exists() && idle.is_none_or(|idle| since.elapsed() < idle) {
+            // First: the server may have removed these files, so that the spool has the only copy.
             if let Some(spool) = self.spool.as_ref().filter(|spool| spool.has_files()) {
                 since = Instant::now();
                 if let Err(error) = self.store_spooled(spool) {
@@ -132,6 +133,7 @@ impl Serving {
             pushed += stored.len() as u64;
             if let Some((segment, error)) = refused {
                 debug(|| error.line());
+                // Not tried again here: the server's own archive command gets the error.
                 failed.insert(segment);
                 thread::sleep(LOOK);
             }

@@ -91,6 +91,7 @@ impl ClusterSpool {
     pub(super) fn add(&self, name: WalFileName, content: &[u8]) -> Result<()> {
         let path = self.dir.join(name.to_string());
         match safe_file::read(&path, content.len() as u64) {
+            // The server repeats a command if it crashed before it noted the success.
             Ok(waiting) if waiting == content => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             _ => {

@@ -55,6 +55,7 @@ pub(crate) fn look(
     if recovery.restore_command.is_some() || recovery.settings.iter().any(is_set) {
         return Ok(None);
     }
+    // The identifier comes from the root, and becomes part of a key of the storage.
     if !check_system_name(&cluster.system_identifier) {
         return Ok(None);
     }
@@ -126,6 +127,7 @@ fn command(restore: &Restore, location: &Location, end: &WayEnd, mode: Mode) -> 
     if location.text().starts_with(PEER) {
         return Err(other_host());
     }
+    // The server runs the command in its data directory, where a relative path is another one.
     let repository = match location.as_local() {
         Some(path) => path
             .canonicalize()

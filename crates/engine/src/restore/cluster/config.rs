@@ -251,6 +251,7 @@ impl ConfigReader<'_> {
             let is_there = match (name.as_str(), included) {
                 ("include" | "include_if_exists" | "include_dir", None) => false,
                 ("include", Some(path)) => self.read_file(&path, depth + 1)?,
+                // PostgreSQL passes over a file that does not exist.
                 ("include_if_exists", Some(path)) => {
                     self.read_file(&path, depth + 1)? || !self.archive.has(&path)?
                 }

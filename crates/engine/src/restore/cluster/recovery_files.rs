@@ -64,6 +64,7 @@ pub(super) fn write_files(plan: &ClusterPlan, parts: &WrittenParts<'_>) -> Resul
     let owner = root.first().map(|item| item.entry.owner.clone());
     let owner = owner.unwrap_or_default();
     let old = match small_file(archive, AUTO_CONF) {
+        // The recovery needs its settings even if those of the cluster are lost.
         Err(error) if error.kind == ErrorKind::Corrupt => {
             report.add((error, vec![AUTO_CONF.to_vec()]))?;
             None

@@ -270,6 +270,7 @@ impl ReceiveSession<'_> {
                 return Err(Error::new(ErrorKind::Unsupported, what)
                     .because(format!("it left timeline {} at {}", at.timeline, end.at)));
             }
+            // Before the first segment of the timeline: recovery finds the way by the history.
             store_history(&mut self.client, &self.archive, end.next)?;
             known.timeline = known.timeline.max(end.next);
             at = next;

@@ -170,6 +170,7 @@ impl DeltaBatch<'_> {
         bytes: Range<u64>,
     ) -> Result<Vec<Range<u64>>> {
         let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
+        // Blocks of a cluster have 8 KiB: one call reads at least 1 MiB of them.
         let step = self
             .block_bytes()
             .max(1 << 20)

@@ -203,6 +203,7 @@ impl<'a> DeltaBatch<'a> {
                 ReadAhead::new(items, files, WindowLimits::COMPARE).try_for_each(&mut units)
             },
         )?;
+        // After all comparisons, so that each frame is fetched once for all pieces in it.
         let wants = wants.opened();
         workers::work(
             self.limit,
@@ -210,6 +211,7 @@ impl<'a> DeltaBatch<'a> {
             |worker, job| self.write_frame(worker, job),
             |send| group_by_frame(wants).into_values().try_for_each(send),
         )?;
+        // After all frames: the pieces of one file are in several of them.
         let ended = std::mem::take(&mut *self.ended.locked());
         workers::work(
             self.limit,
