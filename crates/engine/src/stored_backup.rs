@@ -425,8 +425,8 @@ impl BackupInner {
         if last {
             pad(&mut buf, file.data_len);
         }
-        let what = FrameContent::Piece { file, offset, last };
-        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
+        let content = FrameContent::Piece { file, offset, last };
+        Ok(Frame::new(buf, vec![part(content, 0, len as usize)], last))
     }
 
     /// Appends a part of a large file. Returns the reason if the content is lost.

@@ -143,9 +143,9 @@ impl TreeCopy {
         let (Some(to), Some(name)) = (target, self.from.file_name()) else {
             return error;
         };
-        let below = to.join(name);
+        let named = to.join(name);
         error.detail(format!(
-            "the content of {:?} becomes that of {to:?}, as with a slash after the source in rsync; to write to {below:?}, name it",
+            "the content of {:?} becomes that of {to:?}, as with a slash after the source in rsync; to write to {named:?}, name it",
             self.from
         ))
     }

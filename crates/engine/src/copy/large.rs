@@ -113,12 +113,12 @@ impl LargeTargets {
         let mut content = Vec::new();
         for (number, digests) in expected.chunks(BLOCKS_AT_ONCE).enumerate() {
             let first = number * BLOCKS_AT_ONCE;
-            let before = first * BLOCK;
-            content.resize((len as usize - before).min(BLOCKS_AT_ONCE * BLOCK), 0);
-            let from = offset
-                .checked_add(before as u64)
+            let skipped = first * BLOCK;
+            content.resize((len as usize - skipped).min(BLOCKS_AT_ONCE * BLOCK), 0);
+            let start = offset
+                .checked_add(skipped as u64)
                 .ok_or_else(not_understood)?;
-            let differing = file.differing(from, &mut content, digests);
+            let differing = file.differing(start, &mut content, digests);
             let differing =
                 differing.map_err(|e| Error::io(format!("could not read {}", quoted(path)), e))?;
             let differing = differing.into_iter();

@@ -448,8 +448,8 @@ fn is_vacant(path: &Path) -> Result<bool> {
     };
     match names {
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
-            let what = format!("cannot copy to {path:?}: it is not a directory");
-            Err(Error::new(ErrorKind::Exists, what))
+            let message = format!("cannot copy to {path:?}: it is not a directory");
+            Err(Error::new(ErrorKind::Exists, message))
         }
         names => Ok(names.map_err(failed)?.is_empty()),
     }

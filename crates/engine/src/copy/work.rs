@@ -245,12 +245,12 @@ impl<'a> CopyWork<'a> {
         if is_replaced && entry.is_sparse() {
             return Ok(());
         }
-        let from = file.known.as_ref().map(|known| &known.last().entry.path);
-        let from = from.filter(|from| **from != entry.path);
-        let from = from.map(|from| from.clone().into());
+        let source = file.known.as_ref().map(|known| &known.last().entry.path);
+        let source = source.filter(|source| **source != entry.path);
+        let source = source.map(|source| source.clone().into());
         let answer = self
             .plan
-            .ask(CopyCall::Begin { from }, &headers([entry])?)?;
+            .ask(CopyCall::Begin { from: source }, &headers([entry])?)?;
         let is_open = answer.refused.count() == 0;
         let begun = is_open.then(|| (entry.clone(), answer.has_content));
         let _ = copy.begun.set(begun);

@@ -93,11 +93,11 @@ impl DrillServer {
     }
 
     fn failure(&self, status: ExitStatus) -> Error {
-        let what = "the server ended before it accepted queries";
+        let message = "the server ended before it accepted queries";
         let lines = self.log_lines();
         let is_bad = |line: &&String| line.starts_with("FATAL:") || line.starts_with("PANIC:");
         let bad = lines.iter().find(is_bad);
-        let error = Error::new(ErrorKind::System, what);
+        let error = Error::new(ErrorKind::System, message);
         let error = match bad.and_then(|line| line.split_once(':')) {
             Some((_, why)) => error.because(why.trim().to_owned()),
             None => error.because(status.to_string()),

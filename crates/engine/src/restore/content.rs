@@ -139,14 +139,14 @@ impl RestoreRun<'_> {
         let runs = self.assemble(worker, jobs, start, &mut data)?;
         let mut clock = ThreadClock::now();
         for run in runs.chunk_by(|a, b| a.end == b.start) {
-            let from = run[0].start;
-            let to = run[run.len() - 1].end;
-            let content = &data[(from - start) as usize..(to - start) as usize];
+            let begin = run[0].start;
+            let end = run[run.len() - 1].end;
+            let content = &data[(begin - start) as usize..(end - start) as usize];
             let hash = self
                 .permits
-                .hold(|| shared.hash(&self.archive.root.options, from, content));
+                .hold(|| shared.hash(&self.archive.root.options, begin, content));
             lap(&self.meter.workers, &mut clock);
-            self.write_part(&mut worker.writer, &shared, from, content, hash)?;
+            self.write_part(&mut worker.writer, &shared, begin, content, hash)?;
             lap(&self.meter.sink, &mut clock);
         }
         worker.stretch = data;

@@ -85,12 +85,12 @@ impl SampleVerify {
             place(&self.repository)?;
         }
         if !matches!(location.look(), Found::Repository | Found::Directory) {
-            let what = format!(
+            let message = format!(
                 "cannot check a part of {:?}: it is not a repository",
                 self.repository
             );
             return Err(
-                Error::new(ErrorKind::Usage, what).hint("run it without --sample and --for")
+                Error::new(ErrorKind::Usage, message).hint("run it without --sample and --for")
             );
         }
         let objects = self.storages.objects(&location)?;
@@ -221,11 +221,11 @@ fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
         let most = sealing.stored_bytes(place.bytes);
         let there = sealing.stored_bytes(len);
         let parts = (0..).map(move |index| StoredPart { place: at, index });
-        let within = parts.take_while(move |part| {
-            let from = part.stored_span(&check.stock).0;
-            from < most && from <= there
+        let present = parts.take_while(move |part| {
+            let start = part.stored_span(&check.stock).0;
+            start < most && start <= there
         });
-        within.filter(move |part| {
+        present.filter(move |part| {
             checksum(place, part.index).is_some() || has_frames(part.plain_span(&check.stock))
         })
     });

@@ -157,8 +157,8 @@ fn command(restore: &Restore, location: &Location, end: &WayEnd, mode: Mode) -> 
 
 /// The server runs on another host, which reaches the repository only while this restore lasts.
 fn other_host() -> Error {
-    let what = "cannot write a restore_command for the server on another host";
-    Error::new(ErrorKind::Usage, what)
+    let message = "cannot write a restore_command for the server on another host";
+    Error::new(ErrorKind::Usage, message)
         .because("this host reads the repository, and it is not known how that host reaches it")
         .hint("--restore-command 'fullbore wal get %f %p --from REPO', with REPO as the server reaches it, for example ssh://HOST/PATH")
 }

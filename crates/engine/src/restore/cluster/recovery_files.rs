@@ -108,11 +108,11 @@ fn write_text(writer: &mut TargetWriter, entry: Entry, text: &[u8]) -> Result<()
 }
 
 fn now() -> Time {
-    let since = SystemTime::now()
+    let elapsed = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     Time {
-        seconds: since.as_secs() as i64,
-        nanos: since.subsec_nanos(),
+        seconds: elapsed.as_secs() as i64,
+        nanos: elapsed.subsec_nanos(),
     }
 }
