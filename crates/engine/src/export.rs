@@ -125,6 +125,7 @@ impl ExportOptions {
     /// again.
     fn backup(&self, archive: &Archive, stored: Arc<StoredBackup>) -> Result<Backup> {
         let options = &archive.root.options;
+        // Both sizes come from the root of the backup: they are checked before memory is taken.
         let frame_bytes = u32::try_from(options.frame_bytes)
             .ok()
             .filter(|bytes| is_block_size((*bytes).into()));

@@ -195,6 +195,7 @@ impl Iterator for BackupEntries {
 impl BackupEntries {
     fn entry(&mut self, first: PageItem) -> Result<Scanned> {
         let mut parts = vec![first];
+        // A link to a file that is not selected would have no target: it becomes a file.
         if let EntryKind::HardLink(target) = &parts[0].entry.kind
             && !self.inner.selection.holds(target)
         {
@@ -331,6 +332,7 @@ impl BackupInner {
         let state = match self.append_small(&content, buf, bad)? {
             None => state,
             Some(lost) => {
+                // The header describes content that would not follow it.
                 buf.truncate(start);
                 return Ok(part(FrameContent::Whole(entry, lost), start, 0));
             }
@@ -423,8 +425,8 @@ impl BackupInner {
         if last {
             pad(&mut buf, file.data_len);
         }
-        let what = FrameContent::Piece { file, offset, last };
-        Ok(Frame::new(buf, vec![part(what, 0, len as usize)], last))
+        let content = FrameContent::Piece { file, offset, last };
+        Ok(Frame::new(buf, vec![part(content, 0, len as usize)], last))
     }
 
     /// Appends a part of a large file. Returns the reason if the content is lost.

@@ -105,6 +105,7 @@ impl Division {
             Some(mount) => mount.role = TopRole::Named,
             None => self.tops_on(device).push(top),
         }
+        // A path that is named is entered, also where another PATH leaves it out.
         self.closed.remove(at);
         self.met.push(MountMet {
             at: at.clone(),
@@ -118,7 +119,7 @@ impl Division {
     }
 
     fn tops_on(&mut self, device: u64) -> &mut Vec<Top> {
-        let at = self
+        let position = self
             .devices
             .iter()
             .position(|(known, _)| *known == device)
@@ -126,7 +127,7 @@ impl Division {
                 self.devices.push((device, Vec::new()));
                 self.devices.len() - 1
             });
-        &mut self.devices[at].1
+        &mut self.devices[position].1
     }
 
     /// Returns whether a walk starts at this path.
@@ -168,30 +169,30 @@ impl Division {
         let top = open_top(at.to_vec(), path, true, TopRole::Named)?;
         let whole = source_tree(vec![top], &HashSet::new(), &Closed::new(), rules);
         for mount in platform::mounts_below(path).unwrap_or_default() {
-            let below = path_in_archive(at, path, &mount.path);
-            let Some(around) = self.innermost(&below).cloned() else {
+            let inner = path_in_archive(at, path, &mount.path);
+            let Some(around) = self.innermost(&inner).cloned() else {
                 continue;
             };
             // If one PATH contains another, the outer one has handled this mount already.
-            if around.at == below || platform::is_pseudo(&around.kind) {
+            if around.at == inner || platform::is_pseudo(&around.kind) {
                 continue;
             }
             if platform::is_automount(&around.kind) {
-                self.open_path_to(&around.at, &below);
+                self.open_path_to(&around.at, &inner);
             }
             let mut device = around.device;
             if platform::is_pseudo(&mount.kind) || platform::is_automount(&mount.kind) {
-                self.closed.entry(below.clone()).or_default();
+                self.closed.entry(inner.clone()).or_default();
             } else if split
                 && mount.device != device
-                && let Some(top) = self.top_of_mount(&mount, &below, &whole)
+                && let Some(top) = self.top_of_mount(&mount, &inner, &whole)
             {
                 device = mount.device;
-                self.elsewhere.insert(below.clone());
+                self.elsewhere.insert(inner.clone());
                 self.tops_on(device).push(top);
             }
             self.met.push(MountMet {
-                at: below,
+                at: inner,
                 device,
                 kind: mount.kind,
             });
@@ -238,12 +239,12 @@ impl Division {
 
 /// Returns the path in the archive of a mount below `path`, which is stored as `at`.
 fn path_in_archive(at: &[u8], path: &Path, mount: &Path) -> EntryPath {
-    let below = mount.strip_prefix(path).unwrap_or(mount);
-    let below = below.as_os_str().as_bytes();
+    let rest = mount.strip_prefix(path).unwrap_or(mount);
+    let rest = rest.as_os_str().as_bytes();
     if at.is_empty() {
-        below.to_vec()
+        rest.to_vec()
     } else {
-        [at, b"/", below].concat()
+        [at, b"/", rest].concat()
     }
 }
 
@@ -260,8 +261,8 @@ fn source_tree(
 /// Returns the parent directories of a full path.
 fn parent_tops(at: &[u8], path: &Path) -> Result<Vec<Top>> {
     let depth = at.iter().filter(|c| **c == b'/').count();
-    let above = path.ancestors().skip(1).take(depth);
-    above
+    let parents = path.ancestors().skip(1).take(depth);
+    parents
         .map(|dir| {
             open_top(
                 dir.as_os_str().as_bytes()[1..].to_vec(),

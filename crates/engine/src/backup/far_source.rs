@@ -122,8 +122,8 @@ impl FarSubject {
             .as_ref()
             .is_some_and(|list| list.as_os_str() == "-")
         {
-            let what = "cannot read --files-from on standard input for a source of another host";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot read --files-from on standard input for a source of another host";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(Self {
             channel: Arc::new(WireChannel(wire)),
@@ -218,13 +218,13 @@ fn check_words(words: &ScopeWords, scope: &Scope) -> Result<()> {
 
 /// Refuses a path that is not at or below one of `tops`, also by a link.
 fn check_below(path: &Path, tops: &[PathBuf]) -> Result<()> {
-    let what = || format!("cannot read {path:?} for the other host");
-    let failed = |error| Error::io(what(), error);
+    let message = || format!("cannot read {path:?} for the other host");
+    let failed = |error| Error::io(message(), error);
     let real = path.canonicalize().map_err(failed)?;
     let is_below = |top: &PathBuf| top.canonicalize().is_ok_and(|top| real.starts_with(top));
     match tops.iter().any(is_below) {
         true => Ok(()),
-        false => Err(Error::new(ErrorKind::Permission, what())
+        false => Err(Error::new(ErrorKind::Permission, message())
             .because("it is not below a path that `serve --allow source:PATH` names")),
     }
 }
@@ -252,8 +252,9 @@ fn open_scope(words: ScopeWords) -> Result<OpenedSources> {
         .iter()
         .find(|path| stopped::is_data_directory(path) && stopped::is_running(path))
     {
-        let what = format!("cannot back up the cluster at {path:?}: it is running");
-        return Err(Error::new(ErrorKind::Usage, what)
+        // Without a connection there is no backup mode, and files change while they are copied.
+        let message = format!("cannot back up the cluster at {path:?}: it is running");
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("leave out --run-on, and use --on ssh://HOST with postgres://… as the source"));
     }
     let opened = scope.open(split, walkers(), Own::default())?;

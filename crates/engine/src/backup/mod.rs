@@ -195,6 +195,7 @@ impl Backup {
         match run.store(&mut *destination, &own) {
             Ok((sealed, root)) => {
                 destination.commit(&sealed)?;
+                // Only now: pages of the base are read while the backup runs.
                 damage.extend(run.base.iter().flat_map(|base| base.damage()));
                 Ok(Outcome {
                     root,
@@ -208,6 +209,8 @@ impl Backup {
             }
             Err(error) => {
                 let error = destination.explained(error);
+                // A full storage gets its space back. After other errors, a later backup resumes
+                // from the stored data.
                 destination.abort(error.kind != ErrorKind::Full);
                 Err(error)
             }
@@ -414,11 +417,11 @@ impl Backup {
     /// Refuses to replace a file that is not a fullbore archive.
     fn check_output(&self) -> Result<()> {
         self.to.check(self.no_create)?;
-        let to = match &self.to {
+        let target = match &self.to {
             SinkSpec::Sealed(inner, _) => inner,
-            to => to,
+            target => target,
         };
-        let SinkSpec::File(path) = to else {
+        let SinkSpec::File(path) = target else {
             return Ok(());
         };
         if !path.exists() {
@@ -434,11 +437,11 @@ impl Backup {
             }
             Err(error) if error.kind != ErrorKind::Corrupt => error,
             Ok(None) | Err(_) => {
-                let what = format!(
+                let message = format!(
                     "cannot write to {}: it exists and is not a fullbore archive",
                     self.to.name()
                 );
-                Error::new(ErrorKind::Exists, what)
+                Error::new(ErrorKind::Exists, message)
             }
         };
         Err(refused.hint("choose another --to, or move it out of the way"))
@@ -510,6 +513,7 @@ impl Backup {
             Some(dial) => StageSpec::CompressAuto(dial.clone()),
             None => StageSpec::Compress { codec: self.codec },
         };
+        // `Thin` needs the digests, and leaves less to compress.
         pages
             .into_iter()
             .chain([digest])
@@ -555,6 +559,7 @@ impl BackupRun<'_> {
         let sinks = (1..=self.subject.sources.len() as u32)
             .map(|number| destination.stream(number))
             .collect::<Result<Vec<_>>>()?;
+        // Before the scan begins: a backup must not store its own destination.
         let _ = own.set(destination.places());
         let streams = Streams {
             tuning: &self.backup.tuning,
@@ -692,17 +697,17 @@ fn exported_id(stored: &str, new: &str) -> String {
 
 /// Copies the facts of the capture from the stored backup: end time, boot, cluster, losses.
 fn keep_capture_facts(root: Root, stored: &StoredBackup) -> Root {
-    let of = &stored.archive().root;
-    let finished = of.finished.clone();
-    let boot = of.boot.clone();
-    let postgres = of.postgres.clone();
+    let captured = &stored.archive().root;
+    let finished = captured.finished.clone();
+    let boot = captured.boot.clone();
+    let postgres = captured.postgres.clone();
     let mut root = Root {
         finished,
         boot,
         postgres,
         ..root
     };
-    unnamed_losses::copy_losses(&mut root, of);
+    unnamed_losses::copy_losses(&mut root, captured);
     stored
         .lost_pages()
         .iter()

@@ -136,8 +136,8 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else {
         return Ok(parts.iter().collect());
     };
-    let above: PathBuf = parts[..=last].iter().collect();
-    let mut name = dir::real_path(&above)?;
+    let parent: PathBuf = parts[..=last].iter().collect();
+    let mut name = dir::real_path(&parent)?;
     name.extend(&parts[last + 1..]);
     Ok(name)
 }
@@ -156,9 +156,9 @@ fn follow(path: &Path, name: &Path) -> Result<Metadata> {
             return Error::io(format!("could not read {path:?}"), error);
         }
         let target = name.read_link().unwrap_or_default();
-        let what =
+        let message =
             format!("could not read {path:?}: it is a link to {target:?}, which does not exist");
-        Error::new(ErrorKind::NotFound, what)
+        Error::new(ErrorKind::NotFound, message)
             .hint("check whether the disk of the target is mounted")
     })
 }
@@ -223,21 +223,26 @@ pub(crate) fn name_paths(paths: &[PathBuf], full_paths: bool) -> Result<Vec<Name
         } else {
             place.name.clone()
         };
-        let at = match full_paths {
+        let stored_as = match full_paths {
             true => name.as_os_str().as_bytes()[1..].to_vec(),
             false if is_alone && place.is_dir => EntryPath::new(),
             false => place.last_name()?,
         };
-        named.push(NamedPath { at, name, place });
+        named.push(NamedPath {
+            at: stored_as,
+            name,
+            place,
+        });
     }
     named.sort_by(|a, b| order(&a.at, &b.at));
     named.dedup_by(|b, a| a.at == b.at && a.name == b.name);
+    // In archive order, if any path is within this one, the next path is: neighbours are enough.
     for pair in named.windows(2) {
         if is_within(&pair[1].at, &pair[0].at) && !full_paths {
-            let what = format!("cannot store two paths as {}", quoted(&pair[1].at));
+            let message = format!("cannot store two paths as {}", quoted(&pair[1].at));
             let a = pair[0].name.display();
             let b = pair[1].name.display();
-            return Err(Error::new(ErrorKind::Usage, what)
+            return Err(Error::new(ErrorKind::Usage, message)
                 .detail(format!("\"{a}\" and \"{b}\" have the same last name"))
                 .hint("use --full-paths, which stores each PATH under its full path"));
         }

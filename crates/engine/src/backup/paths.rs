@@ -213,11 +213,11 @@ impl Scope {
         read.map_err(|e| Error::io(format!("could not read the list \"{}\"", list.display()), e))?;
         let end = if self.null { 0 } else { b'\n' };
         if text.iter().all(|c| *c == end) {
-            let what = format!(
+            let message = format!(
                 "cannot back up the names in the list \"{}\": it is empty",
                 list.display()
             );
-            return Err(Error::new(ErrorKind::NotFound, what)
+            return Err(Error::new(ErrorKind::NotFound, message)
                 .hint("check whether the program that writes the list failed; `find` lists at least \".\""));
         }
         let names = text
@@ -229,8 +229,8 @@ impl Scope {
             .iter()
             .find(|name| !fullbore_format::entry::is_safe(name))
         {
-            let what = format!("cannot store {} from the list", quoted(bad));
-            return Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot store {} from the list", quoted(bad));
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("names in the list must be relative to PATH, without \"..\""));
         }
         names.sort_by(|a, b| order(a, b));

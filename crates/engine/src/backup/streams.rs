@@ -75,6 +75,7 @@ impl Streams<'_> {
         let streams = self.stream_runs(sources, sinks, &stream_threads, &depths, &stop)?;
         std::thread::scope(|scope| {
             let (done, over) = mpsc::channel::<()>();
+            // More threads cannot read standard input faster, and a limited rate needs no more.
             if self.tuning.readers.is_none() && !self.is_stdin && self.max_rate.is_none() {
                 start_in(scope, || self.adjust_threads(&leading, over))?;
             }
@@ -86,6 +87,7 @@ impl Streams<'_> {
                     || stop.store(true, Relaxed),
                 )
             });
+            // Ends `adjust_threads`, for which the scope waits.
             drop(done);
             laid
         })
@@ -325,6 +327,7 @@ fn add_threads(
             .line
             .raise(threads.workers.size() + 2 * threads.least + 4);
         if let Err(error) = threads.workers.grow() {
+            // The backup goes on with the threads that it has.
             platform::debug(|| error.line());
         }
     }

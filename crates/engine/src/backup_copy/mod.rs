@@ -177,11 +177,11 @@ impl BackupCopy {
         if !archive.repository.is_empty() {
             return Ok(archive);
         }
-        let what = format!(
+        let message = format!(
             "cannot copy {:?}: it is not a backup in a repository",
             self.from
         );
-        Err(Error::new(ErrorKind::Usage, what)
+        Err(Error::new(ErrorKind::Usage, message)
             .hint("an archive is one file: copy that file, or use `fullbore export`"))
     }
 
@@ -241,6 +241,7 @@ impl CopyRun<'_> {
         for (offset, len, sum) in &task.sums {
             self.read(task, *offset, *len as usize, buf)?;
             lap(&self.meter.source, &mut clock);
+            // Before it is sent: damage of this repository must not reach the other one.
             self.check_piece(task, *offset, buf, sum)?;
             lap(&self.meter.workers, &mut clock);
             upload.append(buf)?;
@@ -254,11 +255,11 @@ impl CopyRun<'_> {
             return Ok(());
         }
         let object = self.incoming.describe(&task.backup, &task.name);
-        let what = format!(
+        let message = format!(
             "{object} has {} bytes, and not {}",
             stored.bytes, task.bytes
         );
-        Err(Error::new(ErrorKind::Bug, what))
+        Err(Error::new(ErrorKind::Bug, message))
     }
 
     /// Returns whether the destination has all needed bytes of an object. An existing object is
@@ -268,6 +269,7 @@ impl CopyRun<'_> {
             return Ok(false);
         };
         let is_enough = match &*task.name {
+            // A repair appends pages to a manifest, so its length may differ: only the pages count.
             MANIFEST if !task.is_opaque => self.has_pages(buf, task),
             _ => len == task.bytes,
         };
@@ -284,11 +286,11 @@ impl CopyRun<'_> {
         if is_more {
             return Ok(false);
         }
-        let what = format!(
+        let message = format!(
             "could not copy to {}",
             self.incoming.describe(&task.backup, &task.name)
         );
-        Err(Error::corrupt(what)
+        Err(Error::corrupt(message)
             .because("it differs from the object in this repository: it is damaged, or one of both was repaired")
             .detail("nothing was committed")
             .hint("run `fullbore repair` on the destination and try again, or copy to a new repository"))
@@ -329,9 +331,9 @@ impl CopyRun<'_> {
             return Ok(());
         }
         let name = self.archive.store().name(&task.object);
-        let to = offset + bytes.len() as u64;
+        let end = offset + bytes.len() as u64;
         Err(
-            Error::corrupt(format!("bytes {offset} to {to} of {name} are damaged"))
+            Error::corrupt(format!("bytes {offset} to {end} of {name} are damaged"))
                 .because(format!("their checksum is {found}, the root says {wanted}"))
                 .detail("nothing was committed")
                 .hint(

@@ -52,8 +52,8 @@ impl CopyWay {
         to: &Arc<dyn Objects>,
     ) -> Result<(Self, Arc<dyn Objects>)> {
         let cannot = |kind, why: &str| {
-            let what = format!("cannot copy {from:?} to {}", to.describe(""));
-            Error::new(kind, what).because(why.to_owned())
+            let message = format!("cannot copy {from:?} to {}", to.describe(""));
+            Error::new(kind, message).because(why.to_owned())
         };
         match (archive.store().sealing(), Sealing::of(&**to)) {
             (Sealing::Clear, Sealing::Clear) => Ok((Self::AsStored, to.clone())),
@@ -207,9 +207,9 @@ impl CopiedSums {
         };
         let name = to.describe(&key);
         let mut root = Root::open(&bytes, &name)?;
-        let before = root.clone();
+        let unchanged = root.clone();
         self.correct(&mut root)?;
-        if root == before {
+        if root == unchanged {
             return Ok(());
         }
         to.put(&key, &seal(&root)?, &PutIf::Always).map(drop)

@@ -171,9 +171,9 @@ fn segment_task(
         return Err(Error::corrupt(format!("segment {name} is damaged")).because(why));
     }
     let part = |(digits, number): (&[u8], u64)| {
-        let from = number * PART_BYTES;
+        let start = number * PART_BYTES;
         let sum = PartSum::Crc64(String::from_utf8_lossy(digits).into_owned());
-        (from, PART_BYTES.min(bytes.saturating_sub(from)), sum)
+        (start, PART_BYTES.min(bytes.saturating_sub(start)), sum)
     };
     task.sums = with_gaps(
         parts.as_bytes().chunks(16).zip(0..).map(part).collect(),

@@ -21,13 +21,9 @@ pub(super) fn copy_wal(
     let Some(needs) = WalNeeds::of(root) else {
         return Ok((copied, Vec::new()));
     };
-    let is_of_cluster = |system: &String| {
-        let identifier = system.split('.').next().unwrap_or_default();
-        identifier == needs.system
-    };
     let systems: Vec<String> = list_systems(&**from)?
         .into_keys()
-        .filter(is_of_cluster)
+        .filter(|system| identifier_of(system) == needs.system)
         .collect();
     if !systems.is_empty() && Sealing::of(&**from) == Sealing::Locked {
         let warning = "the archived WAL of the cluster is not copied: it takes a key that reads this repository (--key FILE)";
@@ -41,4 +37,9 @@ pub(super) fn copy_wal(
         copied.there += one.there;
     }
     Ok((copied, Vec::new()))
+}
+
+/// Returns the identifier of a cluster from the name of its WAL, which may name a copy behind a dot.
+fn identifier_of(system: &str) -> &str {
+    system.split('.').next().unwrap_or_default()
 }

@@ -24,9 +24,9 @@ pub(super) fn check_apart(from: &Path, to: &Path) -> Result<()> {
     if is_apart {
         return Ok(());
     }
-    let what = format!("cannot copy {from:?} to {to:?}");
+    let message = format!("cannot copy {from:?} to {to:?}");
     let why = "they are the same directory, or one contains the other";
-    Err(Error::new(ErrorKind::Usage, what).because(why))
+    Err(Error::new(ErrorKind::Usage, message).because(why))
 }
 
 fn are_apart(one: &Path, other: &Path) -> bool {

@@ -94,8 +94,9 @@ impl DeletionBudget {
 fn refused(planned: PlannedDeletions, why: String) -> Error {
     let PlannedDeletions { extra, there, .. } = planned;
     let (extra, there) = (count(extra), count(there));
-    let what = format!("cannot delete {extra} of the {there} files and directories of the target");
-    let error = Error::new(fullbore_format::error::ErrorKind::Corrupt, what).because(why);
+    let message =
+        format!("cannot delete {extra} of the {there} files and directories of the target");
+    let error = Error::new(fullbore_format::error::ErrorKind::Corrupt, message).because(why);
     error.hint(
         "the other side should have ended the copy before its first change: either it does not \
         keep to the options of this command, or the target has changed meanwhile",

@@ -134,6 +134,7 @@ impl Differences {
         let is_file = entry.is_file() && entry.size() >= LEAST_RENAMED;
         let path = entry.path.clone();
         let is_directory = entry.kind == EntryKind::Directory;
+        // Before the return below: a file may have moved out of a directory that is removed whole.
         if is_file && self.unneeded.len() < MAX_WAITING {
             self.unneeded.insert((entry.size(), entry.mtime), entry);
         }
@@ -153,8 +154,8 @@ impl Differences {
     /// Returns whether an entry that the source does not deliver is kept.
     fn is_kept(&mut self, record: &Record) -> bool {
         let path = &record.entry.path;
-        let around = |level: &&DirectoryLevel| is_within(path, &level.scanned.entry.path);
-        let level = self.levels.iter().rev().find(around);
+        let is_around = |level: &&DirectoryLevel| is_within(path, &level.scanned.entry.path);
+        let level = self.levels.iter().rev().find(is_around);
         let is_unknown = level.is_some_and(|level| self.kept.is_unknown(&level.scanned));
         is_unknown || self.kept.keeps(record)
     }
@@ -162,11 +163,11 @@ impl Differences {
     /// Sends the metadata of the directory of `path` again, because the directory changes.
     fn touch_parent(&mut self, path: &[u8]) {
         let (parent, _) = split(path);
-        let of = |level: &&mut DirectoryLevel| level.scanned.entry.path == parent;
+        let is_parent = |level: &&mut DirectoryLevel| level.scanned.entry.path == parent;
         if path.is_empty() {
             return;
         }
-        if let Some(level) = self.levels.iter_mut().rev().find(of)
+        if let Some(level) = self.levels.iter_mut().rev().find(is_parent)
             && !level.is_sent
         {
             level.is_sent = true;
@@ -180,8 +181,8 @@ impl Differences {
             return self.touch_parent(path);
         }
         let (parent, _) = split(path);
-        let of = |level: &&DirectoryLevel| level.scanned.entry.path == parent;
-        if let Some(level) = self.levels.iter().rev().find(of)
+        let is_parent = |level: &&DirectoryLevel| level.scanned.entry.path == parent;
+        if let Some(level) = self.levels.iter().rev().find(is_parent)
             && !level.is_sent
         {
             self.plan.await_check(&level.scanned.entry);
@@ -339,8 +340,8 @@ impl Differences {
     /// Notes the file of the target that may have become this one.
     fn as_renamed(&mut self, mut scanned: Scanned) -> Scanned {
         let key = (scanned.entry.size(), scanned.entry.mtime);
-        let from = self.unneeded.remove(&key);
-        scanned.known = from.and_then(|from| known(from, Trust::Nothing));
+        let earlier = self.unneeded.remove(&key);
+        scanned.known = earlier.and_then(|earlier| known(earlier, Trust::Nothing));
         scanned
     }
 

@@ -93,6 +93,7 @@ impl TreeCopy {
             return Ok((plan, Box::new(held.into_iter().map(Ok))));
         }
         drop(held);
+        // Too many to hold in memory: the rest is only counted, and the copy finds all again.
         differences.try_for_each(|scanned| scanned.map(drop))?;
         self.check_deletions(&plan)?;
         ends.target.ask(CopyCall::Rewind, b"")?;
@@ -142,9 +143,9 @@ impl TreeCopy {
         let (Some(to), Some(name)) = (target, self.from.file_name()) else {
             return error;
         };
-        let below = to.join(name);
+        let named = to.join(name);
         error.detail(format!(
-            "the content of {:?} becomes that of {to:?}, as with a slash after the source in rsync; to write to {below:?}, name it",
+            "the content of {:?} becomes that of {to:?}, as with a slash after the source in rsync; to write to {named:?}, name it",
             self.from
         ))
     }

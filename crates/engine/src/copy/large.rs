@@ -56,6 +56,7 @@ impl LargeTargets {
         entry: &Entry,
         from: Option<&[u8]>,
     ) -> Result<bool> {
+        // The other end asks: without a limit, it could use up the open files of this process.
         if !entry.is_file() || self.0.locked().len() >= MAX_OPEN {
             return Err(not_understood());
         }
@@ -101,6 +102,7 @@ impl LargeTargets {
     ) -> Result<CopyAnswer> {
         let file = self.get(path)?;
         let (expected, rest) = expected.as_chunks::<DIGEST_BYTES>();
+        // These numbers come from the other end: they are checked before memory is taken.
         let is_valid = len <= MAX_COMPARED
             && rest.is_empty()
             && expected.len() == (len as usize).div_ceil(BLOCK);
@@ -111,12 +113,12 @@ impl LargeTargets {
         let mut content = Vec::new();
         for (number, digests) in expected.chunks(BLOCKS_AT_ONCE).enumerate() {
             let first = number * BLOCKS_AT_ONCE;
-            let before = first * BLOCK;
-            content.resize((len as usize - before).min(BLOCKS_AT_ONCE * BLOCK), 0);
-            let from = offset
-                .checked_add(before as u64)
+            let skipped = first * BLOCK;
+            content.resize((len as usize - skipped).min(BLOCKS_AT_ONCE * BLOCK), 0);
+            let start = offset
+                .checked_add(skipped as u64)
                 .ok_or_else(not_understood)?;
-            let differing = file.differing(from, &mut content, digests);
+            let differing = file.differing(start, &mut content, digests);
             let differing =
                 differing.map_err(|e| Error::io(format!("could not read {}", quoted(path)), e))?;
             let differing = differing.into_iter();
@@ -143,6 +145,7 @@ impl LargeTargets {
         let patch = match file.written(&mut writer) {
             Ok(patch) => patch,
             Err(error) => {
+                // `end` must not finish a file that lacks a piece.
                 file.has_failed.store(true, Relaxed);
                 return refused(path, error);
             }

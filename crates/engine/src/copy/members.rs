@@ -161,6 +161,7 @@ impl<'a> MemberWriter<'a> {
         content: &mut Vec<u8>,
     ) -> Result<bool> {
         let len = entry.data_len();
+        // The other end sends the entry: its length is checked before memory is taken.
         if len > MAX_SMALL || !entry.is_file() {
             return Err(not_understood());
         }

@@ -118,6 +118,8 @@ impl CopyTarget for NearTarget {
             return self.open(wanted);
         }
         let tree = self.tree()?;
+        // Entries that are listed from now on may be those of the copy: they must not raise the
+        // number of permitted deletions.
         if call.brings_entries() {
             tree.close_list();
         }
@@ -446,8 +448,8 @@ fn is_vacant(path: &Path) -> Result<bool> {
     };
     match names {
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
-            let what = format!("cannot copy to {path:?}: it is not a directory");
-            Err(Error::new(ErrorKind::Exists, what))
+            let message = format!("cannot copy to {path:?}: it is not a directory");
+            Err(Error::new(ErrorKind::Exists, message))
         }
         names => Ok(names.map_err(failed)?.is_empty()),
     }

@@ -245,12 +245,12 @@ impl<'a> CopyWork<'a> {
         if is_replaced && entry.is_sparse() {
             return Ok(());
         }
-        let from = file.known.as_ref().map(|known| &known.last().entry.path);
-        let from = from.filter(|from| **from != entry.path);
-        let from = from.map(|from| from.clone().into());
+        let source = file.known.as_ref().map(|known| &known.last().entry.path);
+        let source = source.filter(|source| **source != entry.path);
+        let source = source.map(|source| source.clone().into());
         let answer = self
             .plan
-            .ask(CopyCall::Begin { from }, &headers([entry])?)?;
+            .ask(CopyCall::Begin { from: source }, &headers([entry])?)?;
         let is_open = answer.refused.count() == 0;
         let begun = is_open.then(|| (entry.clone(), answer.has_content));
         let _ = copy.begun.set(begun);
@@ -262,6 +262,7 @@ impl<'a> CopyWork<'a> {
         let Some(copy) = self.large_copy(path) else {
             return Ok(());
         };
+        // Another worker begins the file, perhaps only now.
         let Some((entry, has_content)) = copy.begun.wait() else {
             return Ok(());
         };
@@ -282,6 +283,7 @@ impl<'a> CopyWork<'a> {
         copy.sent_bytes.fetch_add(sent, AcqRel);
         self.plan.counts.sent_bytes.fetch_add(sent, Relaxed);
         self.meter.bytes.fetch_add(piece.len() as u64, Relaxed);
+        // `AcqRel`: the worker of the last piece sees the bytes that all others have sent.
         if copy.pieces_left.fetch_sub(1, AcqRel) == 1 {
             self.end(file, entry, copy.sent_bytes.load(Relaxed))?;
         }

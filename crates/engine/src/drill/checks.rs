@@ -76,6 +76,7 @@ pub(super) fn amcheck(
         .arg("--host")
         .arg(scratch.socket())
         .env("PGOPTIONS", quiet_options(major))
+        // The user of the server may have no right to the current directory.
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(out.try_clone().map_err(failed)?)

@@ -39,8 +39,8 @@ pub(super) fn refuse_live_tablespaces(cluster: &ClusterInfo) -> Result<()> {
 }
 
 fn refusal(name: &str, location: &str) -> Error {
-    let what = format!("cannot drill on this host: recovery could write to {location}");
-    Error::new(ErrorKind::Exists, what)
+    let message = format!("cannot drill on this host: recovery could write to {location}");
+    Error::new(ErrorKind::Exists, message)
         .because(format!(
             "tablespace {name} was made after the backup began, and a server makes it at its original location"
         ))
@@ -84,16 +84,16 @@ mod tests {
     #[test]
     fn a_tablespace_that_recovery_would_make_on_this_host_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let at = |location: &Path| ClusterInfo {
+        let cluster_of = |location: &Path| ClusterInfo {
             tablespaces_meanwhile: vec![Tablespace {
                 location: EntryName(location.as_os_str().as_bytes().to_vec()),
                 ..Tablespace::default()
             }],
             ..ClusterInfo::default()
         };
-        let error = refuse_live_tablespaces(&at(dir.path())).unwrap_err();
+        let error = refuse_live_tablespaces(&cluster_of(dir.path())).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Exists);
-        refuse_live_tablespaces(&at(&dir.path().join("missing"))).unwrap();
+        refuse_live_tablespaces(&cluster_of(&dir.path().join("missing"))).unwrap();
     }
 
     #[test]

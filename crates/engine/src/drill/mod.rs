@@ -96,11 +96,11 @@ impl Drill {
         let archive = open_chosen(&self.restore, false)?;
         let root = archive.root.clone();
         let Some(cluster) = root.postgres.clone() else {
-            let what = format!(
+            let message = format!(
                 "cannot drill {:?}: it is not a backup of a cluster",
                 root.id
             );
-            return Err(Error::new(ErrorKind::Unsupported, what)
+            return Err(Error::new(ErrorKind::Unsupported, message)
                 .hint("`fullbore verify --data` checks backups of files"));
         };
         danger::refuse_live_tablespaces(&cluster)?;
@@ -110,7 +110,7 @@ impl Drill {
         if let Some(user) = &user {
             user.check_reach(&programs.path("postgres"), scratch.top())?;
         }
-        let from = self.restore.from.clone();
+        let source = self.restore.from.clone();
         let mut outcome = self.outcome_of(&root, &cluster);
         let run = DrillRun {
             restore: self.restore_into(&scratch),
@@ -134,7 +134,7 @@ impl Drill {
         outcome.failure = outcome.failure.or_else(|| removed.err());
         outcome.record.time = Timestamp::now().to_string();
         outcome.record.error = outcome.failure.as_ref().map(Error::line);
-        outcome.store(&self.restore.storages, &from);
+        outcome.store(&self.restore.storages, &source);
         Ok(outcome)
     }
 
@@ -301,6 +301,7 @@ impl DrillRun<'_> {
         self.write("hba", "local all all trust\n")?;
         self.write("ident", "")?;
         user.make_dir(&self.scratch.socket())?;
+        // Last, for all files: the server refuses a data directory of another user.
         user.own(&self.scratch.data())?;
         user.own(&self.scratch.tablespaces())
     }

@@ -74,8 +74,8 @@ impl ServerPrograms {
 
 fn not_found(major: u32, named: Option<&Path>) -> Error {
     let place = named.map_or_else(|| "on this host".to_owned(), |dir| format!("in {dir:?}"));
-    let what = format!("cannot find a server of PostgreSQL {major} {place}");
-    Error::new(ErrorKind::NotFound, what)
+    let message = format!("cannot find a server of PostgreSQL {major} {place}");
+    Error::new(ErrorKind::NotFound, message)
         .because("a drill starts a server of the version of the backup")
         .hint("install it, or name the directory of its programs: --bindir DIR")
 }
@@ -120,11 +120,11 @@ fn library_dirs(bin: &Path) -> Vec<PathBuf> {
         .then(|| output_of(Command::new(config).arg("--pkglibdir")))
         .flatten();
     let told = told.map(|line| PathBuf::from(line.trim()));
-    let beside = bin.parent().map(|prefix| prefix.join("lib"));
-    let beside = beside
+    let prefix_dirs = bin.parent().map(|prefix| prefix.join("lib"));
+    let prefix_dirs = prefix_dirs
         .into_iter()
         .flat_map(|lib| [lib.join("postgresql"), lib]);
-    told.into_iter().chain(beside).collect()
+    told.into_iter().chain(prefix_dirs).collect()
 }
 
 fn output_of(command: &mut Command) -> Option<String> {

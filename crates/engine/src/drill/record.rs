@@ -66,8 +66,9 @@ impl DrillRecord {
         let time = self.time.parse::<Timestamp>().unwrap_or_default();
         let name = time.strftime("%Y%m%dT%H%M%S.%3fZ");
         let Some(dir) = drills_of(&self.system_identifier) else {
-            let what = "cannot store the result of the drill: the backup has no system identifier";
-            return Err(Error::corrupt(what));
+            let message =
+                "cannot store the result of the drill: the backup has no system identifier";
+            return Err(Error::corrupt(message));
         };
         let bytes = serde_json::to_vec(self)
             .map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?;

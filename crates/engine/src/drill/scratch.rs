@@ -144,8 +144,8 @@ fn check_socket_name(top: &Path) -> Result<()> {
     if name.as_os_str().len() <= SOCKET_BYTES {
         return Ok(());
     }
-    let what = format!("cannot drill in {top:?}: the name is too long for a socket");
-    Err(Error::new(ErrorKind::Usage, what).hint("choose a directory with a shorter name: --dir"))
+    let message = format!("cannot drill in {top:?}: the name is too long for a socket");
+    Err(Error::new(ErrorKind::Usage, message).hint("choose a directory with a shorter name: --dir"))
 }
 
 /// Removes the directories of drills of this user that have no living owner.
@@ -186,8 +186,10 @@ fn is_left(top: &Path) -> bool {
 fn remove(top: &Path, limit: Duration) -> Result<()> {
     let data = data_in(top);
     if !end_servers(&data, Signal::QUIT, limit) && !end_servers(&data, Signal::KILL, limit) {
-        let what = format!("could not end the server of a drill in {data:?}");
-        return Err(Error::new(ErrorKind::System, what).hint("stop it, and remove the directory"));
+        let message = format!("could not end the server of a drill in {data:?}");
+        return Err(
+            Error::new(ErrorKind::System, message).hint("stop it, and remove the directory")
+        );
     }
     fs::remove_dir_all(top)
         .map_err(|e| Error::io(format!("could not remove the scratch directory {top:?}"), e))

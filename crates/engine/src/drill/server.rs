@@ -47,6 +47,7 @@ impl DrillServer {
         let log = scratch.file("log");
         let program = programs.path("postgres");
         let failed = |e| Error::io(format!("could not start {program:?}"), e);
+        // A file and not a pipe: a full pipe would block the server.
         let out = File::create_new(&log).map_err(failed)?;
         let conf = scratch.file("conf");
         let child = user
@@ -92,11 +93,11 @@ impl DrillServer {
     }
 
     fn failure(&self, status: ExitStatus) -> Error {
-        let what = "the server ended before it accepted queries";
+        let message = "the server ended before it accepted queries";
         let lines = self.log_lines();
         let is_bad = |line: &&String| line.starts_with("FATAL:") || line.starts_with("PANIC:");
         let bad = lines.iter().find(is_bad);
-        let error = Error::new(ErrorKind::System, what);
+        let error = Error::new(ErrorKind::System, message);
         let error = match bad.and_then(|line| line.split_once(':')) {
             Some((_, why)) => error.because(why.trim().to_owned()),
             None => error.because(status.to_string()),

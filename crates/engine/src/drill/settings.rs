@@ -95,6 +95,7 @@ pub(super) fn configuration(
     ] {
         set(name, text_of(&path)?);
     }
+    // Recovery needs a slot for each prepared transaction of the cluster.
     let prepared = cluster
         .prepared
         .as_deref()
@@ -129,8 +130,8 @@ fn text_of(path: &Path) -> Result<String> {
     use fullbore_format::error::{Error, ErrorKind};
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| {
-        let what = format!("cannot drill in {path:?}: the name is not UTF-8");
-        Error::new(ErrorKind::Usage, what).hint("choose another directory: --dir")
+        let message = format!("cannot drill in {path:?}: the name is not UTF-8");
+        Error::new(ErrorKind::Usage, message).hint("choose another directory: --dir")
     })
 }
 

@@ -64,16 +64,14 @@ impl ServerUser {
     pub(super) fn check_reach(&self, program: &Path, top: &Path) -> Result<()> {
         let mut command = self.command(program);
         let run = command.arg("--version").current_dir(top).output();
-        let what = format!("user {:?} cannot run {program:?} in {top:?}", self.name);
+        let message = format!("user {:?} cannot run {program:?} in {top:?}", self.name);
         match run {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
-                Err(Error::new(ErrorKind::System, what).because(output.status.to_string()))
+                Err(Error::new(ErrorKind::System, message).because(output.status.to_string()))
             }
-            Err(error) => {
-                Err(Error::io(what, error)
-                    .hint("choose a directory that this user can reach: --dir"))
-            }
+            Err(error) => Err(Error::io(message, error)
+                .hint("choose a directory that this user can reach: --dir")),
         }
     }
 
@@ -146,7 +144,7 @@ fn owner_of(data: &Path) -> Result<(u32, u32)> {
     if uid != 0 {
         return Ok((uid, gid));
     }
-    let what = "cannot run a server as root, and this host has no user postgres";
-    Err(Error::new(ErrorKind::Permission, what)
+    let message = "cannot run a server as root, and this host has no user postgres";
+    Err(Error::new(ErrorKind::Permission, message)
         .hint("run the drill as another user, or make a user postgres"))
 }

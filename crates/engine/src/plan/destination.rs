@@ -43,14 +43,15 @@ pub enum SinkSpec {
 #[derive(Debug, Clone)]
 pub struct Recipients(pub Arc<[UserRecipient]>);
 
+impl Recipients {
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(UserRecipient::to_string).collect()
+    }
+}
+
 impl PartialEq for Recipients {
     fn eq(&self, other: &Self) -> bool {
-        let names = |of: &Self| {
-            of.0.iter()
-                .map(UserRecipient::to_string)
-                .collect::<Vec<_>>()
-        };
-        names(self) == names(other)
+        self.names() == other.names()
     }
 }
 
@@ -109,7 +110,7 @@ impl SinkSpec {
         compress: Option<Codec>,
     ) -> Result<(Self, Option<Codec>)> {
         let location = Location::parse(to.as_ref())?;
-        let to = match &location {
+        let target = match &location {
             Location::Standard => return Ok((Self::Stdout, compress.map(Codec::for_pipe))),
             Location::Null => return Ok((Self::Null, compress)),
             Location::Local(path) => path.as_path(),
@@ -118,16 +119,16 @@ impl SinkSpec {
                 return repository_codec(storages, &location, compress);
             }
         };
-        let bytes = to.as_os_str().as_bytes();
-        if let Some(lost) = dangling_symlink_target(to) {
-            let what =
-                format!("cannot write to {to:?}: it is a link to {lost:?}, which is not there");
-            return Err(Error::new(ErrorKind::NotFound, what));
+        let bytes = target.as_os_str().as_bytes();
+        if let Some(lost) = dangling_symlink_target(target) {
+            let message =
+                format!("cannot write to {target:?}: it is a link to {lost:?}, which is not there");
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
-        if to.is_dir() {
+        if target.is_dir() {
             return repository_codec(storages, &location, compress);
         }
-        check_destination_path(to)?;
+        check_destination_path(target)?;
         let content = bytes
             .strip_suffix(SEALED_ENDING.as_bytes())
             .unwrap_or(bytes);
@@ -136,16 +137,18 @@ impl SinkSpec {
             .find(|(ending, _)| content.ends_with(ending.as_bytes()));
         if let Some((ending, asked)) = ending {
             let codec = codec_for_ending(ending, *asked, compress)?;
-            let file = symlink_target(to).unwrap_or_else(|| to.into());
+            // The commit renames a file over this name, which would replace the link itself.
+            let file = symlink_target(target).unwrap_or_else(|| target.into());
             return Ok((Self::File(file), Some(codec)));
         }
+        // Such a name is meant for an archive, and would become a directory.
         let lower = content.to_ascii_lowercase();
         if FOREIGN
             .iter()
             .any(|ending| lower.ends_with(ending.as_bytes()))
         {
-            let what = format!("cannot write to {to:?}: archives have other endings");
-            return Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT));
+            let message = format!("cannot write to {target:?}: archives have other endings");
+            return Err(Error::new(ErrorKind::Usage, message).hint(ENDINGS_HINT));
         }
         repository_codec(storages, &location, compress)
     }
@@ -270,8 +273,8 @@ fn refuse_remote_archive(location: &Location, to: &OsStr) -> Result<()> {
     {
         return Ok(());
     }
-    let what = format!("cannot write to {location}: archives are files of this machine");
-    Err(Error::new(ErrorKind::Usage, what).hint(
+    let message = format!("cannot write to {location}: archives are files of this machine");
+    Err(Error::new(ErrorKind::Usage, message).hint(
         "a repository has another name; `--to -` writes an archive to the program that uploads it",
     ))
 }
@@ -283,8 +286,8 @@ fn repository_codec(
     compress: Option<Codec>,
 ) -> Result<(SinkSpec, Option<Codec>)> {
     if let Some(codec) = compress.filter(|codec| codec.is_plain_stream()) {
-        let what = format!("cannot write {} into a repository", codec.name());
-        return Err(Error::new(ErrorKind::Usage, what).hint(
+        let message = format!("cannot write {} into a repository", codec.name());
+        return Err(Error::new(ErrorKind::Usage, message).hint(
             "use --compress zstd, lz4 or none; for other programs write a file whose name ends in .tar.gz",
         ));
     }
@@ -295,8 +298,9 @@ fn repository_codec(
 /// Refuses a path that can be neither a file nor a repository.
 fn check_destination_path(to: &Path) -> Result<()> {
     if is_special_file(to) {
-        let what = format!("cannot write to {to:?}: it is neither a directory nor a regular file");
-        return Err(Error::new(ErrorKind::Usage, what)
+        let message =
+            format!("cannot write to {to:?}: it is neither a directory nor a regular file");
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("use \"-\" for standard output, and \"null:\" to discard the output"));
     }
     refuse_foreign("write to", to)
@@ -312,11 +316,11 @@ fn codec_for_ending(ending: &str, asked: Codec, compress: Option<Codec>) -> Resu
     if codec.suffix() == asked.suffix() {
         return Ok(codec);
     }
-    let what = format!(
+    let message = format!(
         "cannot write {} into a file whose name ends in {ending:?}",
         codec.name()
     );
-    Err(Error::new(ErrorKind::Usage, what).hint(ENDINGS_HINT))
+    Err(Error::new(ErrorKind::Usage, message).hint(ENDINGS_HINT))
 }
 
 /// Returns whether the path is a device, a pipe or a socket.

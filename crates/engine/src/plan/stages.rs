@@ -85,7 +85,11 @@ pub fn chain(stages: &[StageSpec], pool: &Arc<Pool>) -> Result<Chain> {
 
 /// Returns the same stages with the codec at its fastest level that still compresses.
 pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
-    let fast = |stage: &StageSpec| match *stage {
+    stages.iter().map(fast_stage).collect()
+}
+
+fn fast_stage(stage: &StageSpec) -> StageSpec {
+    match *stage {
         StageSpec::Compress { codec } => StageSpec::Compress {
             codec: codec.at_fast_level(),
         },
@@ -93,6 +97,5 @@ pub fn at_fast_level(stages: &[StageSpec]) -> Vec<StageSpec> {
             codec: Codec::Auto.at_fast_level(),
         },
         ref other => other.clone(),
-    };
-    stages.iter().map(fast).collect()
+    }
 }

@@ -85,8 +85,8 @@ impl Tuning {
     fn too_little_memory(&self, streams: usize) -> Error {
         let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
         let memory = binary_bytes(self.memory_bytes);
-        let what = format!("cannot run with {memory} of memory");
-        Error::new(ErrorKind::Usage, what).hint(format!(
+        let message = format!("cannot run with {memory} of memory");
+        Error::new(ErrorKind::Usage, message).hint(format!(
             "use --memory of at least {} MiB, or a smaller --frame-size",
             (least >> 20) + 1
         ))

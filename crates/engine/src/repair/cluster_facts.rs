@@ -46,6 +46,7 @@ fn cluster_of(archive: &Archive, control: &Control) -> ClusterInfo {
     let version = text_of(archive, b"PG_VERSION").unwrap_or_default();
     let label = text_of(archive, BACKUP_LABEL);
     let wal = wal_segments(archive);
+    // A stopped cluster has no label: its control file says where its WAL ends.
     let stop_lsn = if label.is_some() {
         text_of(archive, b"backup_manifest")
             .as_deref()
@@ -111,11 +112,14 @@ fn unlisted(archive: &Archive) -> Vec<EntryName> {
 }
 
 fn wal_segments(archive: &Archive) -> Vec<String> {
-    let below = Selection::new(&[b"pg_wal"]).unwrap_or_default();
-    let names = archive.records(&below, false).flatten().filter_map(|item| {
-        let name = item.entry.path.strip_prefix(b"pg_wal/")?.to_vec();
-        String::from_utf8(name).ok()
-    });
+    let wal_dir = Selection::new(&[b"pg_wal"]).unwrap_or_default();
+    let names = archive
+        .records(&wal_dir, false)
+        .flatten()
+        .filter_map(|item| {
+            let name = item.entry.path.strip_prefix(b"pg_wal/")?.to_vec();
+            String::from_utf8(name).ok()
+        });
     let mut names: Vec<_> = names
         .filter(|name| name.len() == 24 && name.bytes().all(|c| c.is_ascii_hexdigit()))
         .collect();
@@ -127,23 +131,26 @@ fn wal_segments(archive: &Archive) -> Vec<String> {
 /// line feeds.
 fn tablespaces(map: &[u8]) -> Vec<Tablespace> {
     let lines = map.split(|c| *c == b'\n').filter_map(|line| {
-        let at = line.iter().position(|c| *c == b' ')?;
-        let oid = std::str::from_utf8(&line[..at]).ok()?.parse().ok()?;
+        let space = line.iter().position(|c| *c == b' ')?;
+        let oid = std::str::from_utf8(&line[..space]).ok()?.parse().ok()?;
         Some(Tablespace {
             oid,
             name: EntryName::default(),
-            location: EntryName(line[at + 1..].to_vec()),
+            location: EntryName(line[space + 1..].to_vec()),
         })
     });
     lines.collect()
 }
 
 fn databases(archive: &Archive) -> Vec<DatabaseInfo> {
-    let below = Selection::new(&[b"base"]).unwrap_or_default();
-    let oids = archive.records(&below, false).flatten().filter_map(|item| {
-        let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
-        String::from_utf8(name).ok()?.parse().ok()
-    });
+    let databases_dir = Selection::new(&[b"base"]).unwrap_or_default();
+    let oids = archive
+        .records(&databases_dir, false)
+        .flatten()
+        .filter_map(|item| {
+            let name = item.entry.path.strip_prefix(b"base/")?.to_vec();
+            String::from_utf8(name).ok()?.parse().ok()
+        });
     oids.map(|oid| DatabaseInfo {
         oid,
         ..DatabaseInfo::default()

@@ -68,19 +68,20 @@ fn walk(
     len: u64,
 ) -> Result<Vec<FrameSpan>> {
     let mut frames = Vec::new();
-    let mut at = 0;
-    while at < len {
-        let Some((stored, plain)) = frame(store, codec, object, at, len)? else {
+    let mut offset = 0;
+    while offset < len {
+        // The size of a frame leads to the next one: without it, those behind cannot be found.
+        let Some((stored, plain)) = frame(store, codec, object, offset, len)? else {
             break;
         };
         let (Ok(stored), Ok(plain)) = (u32::try_from(stored), u32::try_from(plain)) else {
             break;
         };
-        if stored == 0 || at + u64::from(stored) > len {
+        if stored == 0 || offset + u64::from(stored) > len {
             break;
         }
-        frames.push((at, stored, plain));
-        at += u64::from(stored);
+        frames.push((offset, stored, plain));
+        offset += u64::from(stored);
     }
     if frames.is_empty() {
         let name = store.name(object);

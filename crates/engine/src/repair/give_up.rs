@@ -62,6 +62,7 @@ pub(crate) fn forgo(
         reused: Vec::new(),
         end: end(archive),
     };
+    // A hash set has another order in each run.
     rest.lost.sort();
     rest.root.pages.clear();
     for at in &archive.root.pages {

@@ -249,13 +249,13 @@ fn damaged_notes(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
         let why = Annotations::read(&**objects, &id)
             .err()
             .filter(|error| error.kind.is_loss())?;
-        let what = format!(
+        let action = format!(
             "pin backup {id:?}, because it may have been pinned; `fullbore unpin` undoes that"
         );
         let detail = vec![why.line(), "tags that were added later are lost".to_owned()];
         Some(RepairStep::new(
             objects,
-            what,
+            action,
             detail,
             RepairAction::Pin(id),
         ))
@@ -376,6 +376,7 @@ fn locked(
         is_made,
         lease,
     };
+    // Only under the lease: a prune may have removed the backup before.
     if roots::files_of(objects, id)?.is_empty() {
         return Ok(None);
     }
@@ -435,16 +436,16 @@ fn write_manifest(objects: &dyn Objects, id: &str, pages: &[(u64, Vec<u8>)]) -> 
     let ends = pages.iter().map(|(at, page)| at + page.len() as u64);
     let end = ends.fold(there, u64::max);
     let mut upload = objects.create(&key)?;
-    let mut at = 0;
-    while at < end {
-        let piece_end = end.min(at + MANY_BYTES);
-        let mut piece = readable(objects, &key, at, piece_end.min(there))?;
-        piece.resize((piece_end - at) as usize, 0);
+    let mut start = 0;
+    while start < end {
+        let piece_end = end.min(start + MANY_BYTES);
+        let mut piece = readable(objects, &key, start, piece_end.min(there))?;
+        piece.resize((piece_end - start) as usize, 0);
         pages
             .iter()
-            .for_each(|(offset, page)| overlay(&mut piece, at, page, *offset));
+            .for_each(|(offset, page)| overlay(&mut piece, start, page, *offset));
         upload.append(&piece)?;
-        at = piece_end;
+        start = piece_end;
     }
     upload.finish().map(drop)
 }
@@ -476,11 +477,11 @@ fn readable(objects: &dyn Objects, key: &str, from: u64, to: u64) -> Result<Vec<
 /// Copies the part of a page that overlaps a piece into the piece; both have offsets in the same
 /// object.
 fn overlay(piece: &mut [u8], piece_at: u64, page: &[u8], page_at: u64) {
-    let from = page_at.max(piece_at);
-    let to = (page_at + page.len() as u64).min(piece_at + piece.len() as u64);
-    if from < to {
-        let source = &page[(from - page_at) as usize..(to - page_at) as usize];
-        piece[(from - piece_at) as usize..(to - piece_at) as usize].copy_from_slice(source);
+    let start = page_at.max(piece_at);
+    let end = (page_at + page.len() as u64).min(piece_at + piece.len() as u64);
+    if start < end {
+        let source = &page[(start - page_at) as usize..(end - page_at) as usize];
+        piece[(start - piece_at) as usize..(end - piece_at) as usize].copy_from_slice(source);
     }
 }
 
@@ -516,10 +517,10 @@ fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: RebuiltRo
     let RebuiltRoot { root, pages, notes } = rebuilt;
     let entries = counted(root.totals.entries, "entry");
     let detail = std::iter::once(why.to_owned()).chain(notes).collect();
-    let what = format!("rebuild the root of backup {id:?}, with {entries}");
+    let action = format!("rebuild the root of backup {id:?}, with {entries}");
     RepairStep::new(
         objects,
-        what,
+        action,
         detail,
         RepairAction::Root(pages, Box::new(root)),
     )
@@ -527,7 +528,7 @@ fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: RebuiltRo
 
 /// Returns the steps for manifests with a damaged page whose copy in a segment is intact.
 fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
-    let mut of: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+    let mut by_backup: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
     for sheet in &stock.sheets {
         let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
         let Some(offset) = at.manifest_offset else {
@@ -550,18 +551,26 @@ fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
                 } else {
                     &at.backup
                 };
-                of.entry(id.clone()).or_default().push((offset, stored));
+                by_backup
+                    .entry(id.clone())
+                    .or_default()
+                    .push((offset, stored));
             }
         }
     }
     let step = |(id, pages): (String, Vec<_>)| {
-        let what = format!(
+        let action = format!(
             "write {} of the manifest of backup {id:?} again, from their copies",
             counted(pages.len() as u64, "page")
         );
-        RepairStep::new(objects, what, Vec::new(), RepairAction::Manifest(id, pages))
+        RepairStep::new(
+            objects,
+            action,
+            Vec::new(),
+            RepairAction::Manifest(id, pages),
+        )
     };
-    of.into_iter().map(step).collect()
+    by_backup.into_iter().map(step).collect()
 }
 
 /// Returns the segments that a backup refers to and that are missing.
@@ -593,7 +602,7 @@ fn forgo_step(
     };
     let files = rest.lost.iter().map(with_place);
     let lost: Vec<String> = rest.unnamed.iter().cloned().chain(files).collect();
-    let what = forgo_words(id, &rest, &lost, &reused);
+    let action = forgo_words(id, &rest, &lost, &reused);
     let hint = (!rest.unnamed.is_empty()).then(last_resort);
     let detail = reused.lines.into_iter().chain(hint).chain(lost).collect();
     let new = RewrittenRoot {
@@ -603,7 +612,12 @@ fn forgo_step(
         bases: reused.bases.into_iter().collect(),
         reused: rest.reused,
     };
-    RepairStep::new(objects, what, detail, RepairAction::Rewrite(Box::new(new)))
+    RepairStep::new(
+        objects,
+        action,
+        detail,
+        RepairAction::Rewrite(Box::new(new)),
+    )
 }
 
 /// Returns in words how a backup changes.

@@ -46,6 +46,7 @@ impl IntentLease<'_> {
         let Some(lease) = &mut self.lease else {
             return Ok(Some("the storage does not tell whether the backup is used"));
         };
+        // Before the look at the bases: a prune that begins later reads the intent and keeps them.
         lease.update(&sealed_intent(self.objects, &root.id, bases)?)?;
         let referred = protocol::refer(self.objects, bases)?;
         let ids: HashSet<SegmentId> = reused.iter().map(Live::id).collect();
@@ -63,6 +64,7 @@ impl IntentLease<'_> {
             ..Root::default()
         };
         protocol::check(self.objects, &needed, &HashMap::new())?;
+        // After the checks: what they found holds only while the lease is held.
         let is_ours = lease.is_ours();
         Ok((!is_ours).then_some("another process took the lease on the backup"))
     }

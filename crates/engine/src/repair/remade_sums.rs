@@ -71,21 +71,22 @@ impl RemadeSums {
 
 /// Returns the backup's own segments with a copy of a page of which every copy is damaged.
 fn segments_with_lost_pages(archive: &Archive) -> BTreeSet<SegmentId> {
-    let is_lost = |page: &&PageAt| {
-        let copies = archive.copies(page);
-        !copies
-            .iter()
-            .any(|copy| archive.read_copy(page, copy).is_ok())
-    };
     let own = archive.root.pages.iter();
     let own = own.filter(|page| page.backup.is_empty() && page.segment > 0);
-    own.filter(is_lost)
+    own.filter(|page| !has_intact_copy(archive, page))
         .map(|page| SegmentId {
             backup: String::new(),
             stream: page.stream,
             number: page.segment,
         })
         .collect()
+}
+
+fn has_intact_copy(archive: &Archive, page: &PageAt) -> bool {
+    let copies = archive.copies(page);
+    copies
+        .iter()
+        .any(|copy| archive.read_copy(page, copy).is_ok())
 }
 
 /// Returns whether every frame with data decodes.

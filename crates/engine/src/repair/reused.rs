@@ -131,10 +131,11 @@ impl<'a> ReusedContent<'a> {
 
 /// Returns whether both describe the same bytes in each record.
 fn are_cut_alike(parts: &[PageItem], others: &[ContentPart]) -> bool {
-    let is_like = |(item, other): (&PageItem, &ContentPart)| {
-        (item.from, item.described_bytes(), !item.more) == (other.from, other.bytes, other.is_last)
-    };
     parts.len() == others.len() && parts.iter().zip(others).all(is_like)
+}
+
+fn is_like((item, other): (&PageItem, &ContentPart)) -> bool {
+    (item.from, item.described_bytes(), !item.more) == (other.from, other.bytes, other.is_last)
 }
 
 /// Has a record refer to the extents of a part.
@@ -149,12 +150,12 @@ fn refer(
     for (id, extent) in &part.extents {
         let named = relative(archive, id);
         let known = segments.iter().rposition(|segment| *segment == named);
-        let at = known.unwrap_or(segments.len());
+        let index = known.unwrap_or(segments.len());
         if known.is_none() {
             segments.push(named.clone());
         }
         let mut extent = *extent;
-        extent.frame.segment = at as u32;
+        extent.frame.segment = index as u32;
         record.extents.push(extent);
     }
     for (extent, (id, _)) in record.extents.iter().zip(&part.extents) {

@@ -183,6 +183,7 @@ pub(crate) fn rebuild(
     let mut gathered = GatheredFacts::read(&store, id, codec, &numbers);
     let (in_manifest, is_whole) = manifest(&store);
     let known = known(id, others, in_manifest, &mut gathered.found);
+    // After `known`: the manifest may have pages that are lost in the segments.
     gathered.drop_found_pages();
     if gathered.found.is_empty() {
         return Err(nothing(id).detail(gathered.notes.join("; ")));
@@ -258,19 +259,23 @@ fn time_of(id: &str) -> String {
 /// Returns stream, number and codec of every segment of a backup, in order. The codec zstd includes
 /// frames of raw blocks: the label tells them apart.
 fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
-    let parsed = |name: &String| {
-        let (stream, number) = layout::segment_numbers(name)?;
-        let codecs = ["zstd", "lz4"].map(Codec::named);
-        let codec = codecs
-            .into_iter()
-            .flatten()
-            .find(|codec| name.ends_with(codec.suffix()))?;
-        Some((stream, number, codec))
-    };
     let files = files_of(objects, id)?;
-    let mut found: Vec<_> = files.names().filter_map(parsed).collect();
+    let mut found: Vec<_> = files
+        .names()
+        .filter_map(|name| parse_segment(name))
+        .collect();
     found.sort_by_key(|(stream, number, _)| (*stream, *number));
     Ok(found)
+}
+
+fn parse_segment(name: &str) -> Option<(u32, u32, Codec)> {
+    let (stream, number) = layout::segment_numbers(name)?;
+    let codecs = ["zstd", "lz4"].map(Codec::named);
+    let codec = codecs
+        .into_iter()
+        .flatten()
+        .find(|codec| name.ends_with(codec.suffix()))?;
+    Some((stream, number, codec))
 }
 
 /// Returns the facts of a segment; adds its pages and the sizes of its frames to `gathered`.
@@ -429,13 +434,13 @@ fn add(
         .first()
         .filter(|segment| segment.backup.is_empty())
         .map(|segment| {
-            let before = behind
+            let previous = behind
                 .get(&segment.stream)
                 .filter(|(number, _)| *number == segment.number);
             (
                 segment.stream,
                 segment.number,
-                before.map_or(0, |(_, order)| *order),
+                previous.map_or(0, |(_, order)| *order),
                 0,
             )
         });

@@ -96,8 +96,8 @@ impl SameContent {
         let archive = &archives[at];
         let places = self.places.entry(key).or_default();
         let serves_same = |place: &ContentPlace| {
-            let of = &archives[place.archive].root;
-            of.source == archive.root.source && of.options.codec == archive.root.options.codec
+            let root = &archives[place.archive].root;
+            root.source == archive.root.source && root.options.codec == archive.root.options.codec
         };
         if places.iter().any(serves_same) {
             return false;
@@ -142,10 +142,10 @@ impl SameContent {
 impl ContentPlace {
     /// Returns whether the other backup may refer to this content: its source is the same and is known, and so is the codec.
     pub(super) fn serves(&self, root: &Root, archives: &[Archive]) -> bool {
-        let of = &archives[self.archive].root;
+        let own = &archives[self.archive].root;
         !root.source.is_unknown()
-            && of.source == root.source
-            && of.options.codec == root.options.codec
+            && own.source == root.source
+            && own.options.codec == root.options.codec
     }
 
     /// Returns in words where the content is.
@@ -163,8 +163,8 @@ struct Losses<'a>(HashMap<&'a str, HashSet<&'a EntryPath>>);
 
 impl<'a> Losses<'a> {
     fn new(losses: &'a [EntryLoss]) -> Self {
-        let of = |loss: &'a EntryLoss| (&*loss.backup, loss.files.iter().collect());
-        Self(losses.iter().map(of).collect())
+        let files_of = |loss: &'a EntryLoss| (&*loss.backup, loss.files.iter().collect());
+        Self(losses.iter().map(files_of).collect())
     }
 
     /// Calls `take` for each file with a digest, of those that are lost or of all others.

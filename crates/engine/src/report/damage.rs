@@ -205,7 +205,7 @@ pub fn frame_damage(
     } else {
         &segment.backup
     };
-    let what = format!(
+    let message = format!(
         "{FRAME_AT} {} of {name}, backup {id:?}, is damaged",
         frame.offset
     );
@@ -214,13 +214,13 @@ pub fn frame_damage(
         .source
         .as_ref()
         .map_or_else(|| error.what.clone(), |why| why.to_string());
-    let of = counted(archive.root.totals.files, "file");
+    let all = counted(archive.root.totals.files, "file");
     let held = match files.len() {
         0 => "no file is lost with it".to_owned(),
-        n => format!("it holds part of {n} of {of}: {}", names(&files)),
+        n => format!("it holds part of {n} of {all}: {}", names(&files)),
     };
     (
-        Error::new(error.kind, what).because(why).detail(held),
+        Error::new(error.kind, message).because(why).detail(held),
         files,
     )
 }

@@ -40,10 +40,10 @@ impl SkippedEntries {
         if !left.paths.insert(path.to_vec()) {
             return;
         }
-        let at = left
+        let position = left
             .errors
             .partition_point(|(before, _)| entry::order(before, path).is_le());
-        left.errors.insert(at, (path.to_vec(), error));
+        left.errors.insert(position, (path.to_vec(), error));
         if left.errors.len() > MAX_LISTED {
             left.errors.truncate(MAX_LISTED);
             left.others += 1;
@@ -132,11 +132,11 @@ pub(crate) fn concerns_one_object(error: &Error) -> bool {
 
 /// Returns the error for a name or a hard link target that leads out of the archive.
 pub(crate) fn name_leads_out(name: &[u8]) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot restore {}: its name or its hard link target leads out of the archive",
         quoted(name)
     );
-    Error::new(ErrorKind::Unsupported, what)
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Returns the error for a hard link whose file was not requested, or does not come before it.
@@ -155,21 +155,21 @@ pub(crate) fn link_to_skipped_file(path: &[u8], target: &[u8]) -> Error {
 }
 
 fn no_link(path: &[u8], target: &[u8], why: &'static str) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot restore {}, a hard link to {}",
         quoted(path),
         quoted(target)
     );
-    Error::new(ErrorKind::NotFound, what).because(why)
+    Error::new(ErrorKind::NotFound, message).because(why)
 }
 
 /// Returns the error for a piece of a file, which a segment of an incremental backup holds.
 pub(crate) fn piece_of_file(path: &[u8]) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot restore {}: it is a piece of a file from an incremental backup",
         quoted(path)
     );
-    Error::new(ErrorKind::Unsupported, what)
+    Error::new(ErrorKind::Unsupported, message)
         .hint("restore the backup from its repository: it needs data of other backups, which is not in this tar")
 }
 
@@ -182,11 +182,11 @@ pub(crate) fn unknown_type(name: &[u8], typeflag: u8) -> Option<(Error, &'static
         _ => "its type is unknown",
     };
     let kind = char::from(typeflag);
-    let what = format!(
+    let message = format!(
         "cannot restore {}, a member of type {kind:?}: {why}",
         quoted(name)
     );
-    Some((Error::new(ErrorKind::Unsupported, what), why))
+    Some((Error::new(ErrorKind::Unsupported, message), why))
 }
 
 #[cfg(test)]

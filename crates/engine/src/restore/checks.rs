@@ -74,11 +74,11 @@ pub(super) fn refuse_target_in_source(
     match { targets }.find(|target| is_in(target, &places)) {
         None => Ok(()),
         Some(target) => {
-            let what = format!(
+            let message = format!(
                 "cannot restore to {target:?}: it is inside {:?}, which is read",
                 restore.from
             );
-            Err(Error::new(ErrorKind::Usage, what).hint("choose another --to"))
+            Err(Error::new(ErrorKind::Usage, message).hint("choose another --to"))
         }
     }
 }
@@ -118,8 +118,8 @@ pub(super) fn refuse_replacing_source(
     {
         None => Ok(()),
         Some(item) => {
-            let what = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
-            Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot restore {} to {target:?}", quoted(&item.entry.path));
+            Err(Error::new(ErrorKind::Usage, message)
                 .because(format!("it would replace {read:?}, which is read"))
                 .hint("choose another --to, or name only the paths that you need"))
         }
@@ -133,12 +133,12 @@ fn check_captured(archive: &Archive, item: &PageItem) -> Result<()> {
         EntryState::Noted => "sockets are not stored",
         _ => return Ok(()),
     };
-    let what = format!(
+    let message = format!(
         "cannot restore {} from backup {:?}",
         quoted(&item.entry.path),
         archive.root.id
     );
-    Err(Error::new(ErrorKind::NotFound, what)
+    Err(Error::new(ErrorKind::NotFound, message)
         .because(format!("it was not captured: {why}"))
         .hint("`fullbore find` shows which backups of a repository have it"))
 }

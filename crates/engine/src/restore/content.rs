@@ -139,14 +139,14 @@ impl RestoreRun<'_> {
         let runs = self.assemble(worker, jobs, start, &mut data)?;
         let mut clock = ThreadClock::now();
         for run in runs.chunk_by(|a, b| a.end == b.start) {
-            let from = run[0].start;
-            let to = run[run.len() - 1].end;
-            let content = &data[(from - start) as usize..(to - start) as usize];
+            let begin = run[0].start;
+            let end = run[run.len() - 1].end;
+            let content = &data[(begin - start) as usize..(end - start) as usize];
             let hash = self
                 .permits
-                .hold(|| shared.hash(&self.archive.root.options, from, content));
+                .hold(|| shared.hash(&self.archive.root.options, begin, content));
             lap(&self.meter.workers, &mut clock);
-            self.write_part(&mut worker.writer, &shared, from, content, hash)?;
+            self.write_part(&mut worker.writer, &shared, begin, content, hash)?;
             lap(&self.meter.sink, &mut clock);
         }
         worker.stretch = data;
@@ -372,6 +372,7 @@ impl RestoreRun<'_> {
         for piece in &pieces {
             if let RunOwner::Part(shared, offset) = &piece.of {
                 shared.spoil();
+                // A lost piece counts as done, so that the last piece of the file still ends it.
                 self.end_large_file(
                     &mut worker.writer,
                     shared,

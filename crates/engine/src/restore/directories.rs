@@ -111,24 +111,24 @@ impl RestoreRun<'_> {
             return Ok(());
         }
         names.sort_by(|a, b| order(a, b));
-        let what = format!(
+        let message = format!(
             "{} lost because their files are damaged",
             counted(names.len() as u64, "hard link")
         );
-        self.report.add((Error::corrupt(what), names))
+        self.report.add((Error::corrupt(message), names))
     }
 
     /// Returns the directories that this entry changes or passes through: they must not get their
     /// metadata earlier.
     fn waiting_dirs_of(&self, entry: &Entry) -> Vec<EntryPath> {
-        let above = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
+        let parent = |path: &[u8]| (!path.is_empty()).then(|| split(path).0.to_vec());
         let target = match &entry.kind {
             EntryKind::HardLink(target) => {
-                above(&self.stand_in_of(target).unwrap_or_else(|| target.clone()))
+                parent(&self.stand_in_of(target).unwrap_or_else(|| target.clone()))
             }
             _ => None,
         };
-        above(&entry.path).into_iter().chain(target).collect()
+        parent(&entry.path).into_iter().chain(target).collect()
     }
 
     fn stand_in_of(&self, target: &EntryPath) -> Option<EntryPath> {

@@ -22,8 +22,8 @@ impl EntryPatterns {
         if self.include.is_empty() && self.exclude.is_empty() {
             return Ok(());
         }
-        let what = "cannot use --include or --exclude: this is no backup of fullbore in a file or repository";
-        Err(Error::new(ErrorKind::Usage, what).hint("name the PATHs to restore"))
+        let message = "cannot use --include or --exclude: this is no backup of fullbore in a file or repository";
+        Err(Error::new(ErrorKind::Usage, message).hint("name the PATHs to restore"))
     }
 }
 
@@ -52,8 +52,8 @@ impl Restore {
         if include.is_empty() || selection.paths().iter().any(has_some) {
             return Ok(rest);
         }
-        let what = "cannot restore what --include matches: --exclude leaves out all of it";
-        Err(Error::new(ErrorKind::Usage, what).hint(
+        let message = "cannot restore what --include matches: --exclude leaves out all of it";
+        Err(Error::new(ErrorKind::Usage, message).hint(
             "--exclude decides last, also for everything below a directory; leave out other names in it, as in --exclude '/dir/other'",
         ))
     }
@@ -81,11 +81,11 @@ pub(crate) fn left_out_by_backup(archive: &Archive) -> Result<Patterns> {
     let options = &archive.root.left_out;
     let is_known = |option: &&String| option.starts_with(PATTERN) || **option == ONE_FILE_SYSTEM;
     if let Some(option) = options.iter().find(|option| !is_known(option)) {
-        let what = format!(
+        let message = format!(
             "cannot delete files that are not in backup {:?}",
             archive.root.id
         );
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .because(format!("it has only a part of its source: it was made with {option:?}"))
             .hint("--delta without --delete keeps what the backup left out; --delete-excluded deletes it too"));
     }
@@ -132,11 +132,11 @@ fn included(archive: &Archive, paths: &Selection, patterns: &Patterns) -> Result
         }
     }
     if found.is_empty() {
-        let what = format!(
+        let message = format!(
             "could not find an entry that --include matches in backup {:?}",
             archive.root.id
         );
-        return Err(Error::new(ErrorKind::NotFound, what)
+        return Err(Error::new(ErrorKind::NotFound, message)
             .hint("patterns are as in .gitignore: '*.conf' anywhere, '/etc/*.conf' from the root of the backup"));
     }
     Ok(found)

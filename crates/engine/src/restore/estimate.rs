@@ -119,19 +119,13 @@ impl RestoreEstimate {
 
     /// Returns the seconds of reading, decoding and writing, each alone.
     pub fn seconds(&self) -> [(&'static str, f64); 3] {
-        let time = |bytes: u64, rate: f64| {
-            if bytes == 0 {
-                0.0
-            } else {
-                bytes as f64 / rate.max(1.0)
-            }
-        };
         [
-            ("read", time(self.fetched_bytes, self.read_rate)),
-            ("decode", time(self.decoded_bytes, self.decode_rate)),
+            ("read", seconds_at(self.fetched_bytes, self.read_rate)),
+            ("decode", seconds_at(self.decoded_bytes, self.decode_rate)),
             (
                 "write",
-                self.write_rate.map_or(0.0, |rate| time(self.bytes, rate)),
+                self.write_rate
+                    .map_or(0.0, |rate| seconds_at(self.bytes, rate)),
             ),
         ]
     }
@@ -144,6 +138,15 @@ impl RestoreEstimate {
     }
 }
 
+/// Returns the seconds for these bytes at a rate in bytes per second.
+fn seconds_at(bytes: u64, rate: f64) -> f64 {
+    if bytes == 0 {
+        0.0
+    } else {
+        bytes as f64 / rate.max(1.0)
+    }
+}
+
 impl EstimateRequest {
     /// Counts frames and bytes, and measures the speeds.
     ///
@@ -152,8 +155,8 @@ impl EstimateRequest {
     /// backup does not have.
     pub fn run(&self) -> Result<RestoreEstimate> {
         if self.restore.from == "-" {
-            let what = "cannot estimate a restore from standard input: the estimate would have to read all of it";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot estimate a restore from standard input: the estimate would have to read all of it";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let archive = choose_backup::open_chosen(&self.restore, self.restore.into.overwrites())?;
         let selection = self.restore.selection(&archive)?;
@@ -360,6 +363,7 @@ fn measure_rates(
         |frames, run: Vec<Frame>| measured.decode(frames, &run),
         |send| runs.into_iter().try_for_each(send),
     )?;
+    // Busy times add up over threads that run side by side.
     let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
         bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
     };
@@ -420,14 +424,14 @@ fn write_rate(target: &Path, bytes: u64) -> Option<f64> {
     let mut block = vec![0; 1 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut block);
     let start = Instant::now();
-    let mut at = 0;
-    while at < bytes.min(WRITE_BYTES) && start.elapsed().as_secs_f64() < SECONDS {
-        let len = (bytes.min(WRITE_BYTES) - at).min(block.len() as u64);
-        pwrite_all(&file, &block[..len as usize], at).ok()?;
-        at += len;
+    let mut written = 0;
+    while written < bytes.min(WRITE_BYTES) && start.elapsed().as_secs_f64() < SECONDS {
+        let len = (bytes.min(WRITE_BYTES) - written).min(block.len() as u64);
+        pwrite_all(&file, &block[..len as usize], written).ok()?;
+        written += len;
     }
     fsync(&file).ok()?;
-    (at > 0).then(|| at as f64 / start.elapsed().as_secs_f64())
+    (written > 0).then(|| written as f64 / start.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

@@ -113,11 +113,11 @@ impl Restore {
         }
         let Some(first) = first else { return Ok(()) };
         let files = counted(number, "file");
-        let what = format!("cannot restore to {:?}: {first} is there", self.to);
+        let message = format!("cannot restore to {:?}: {first} is there", self.to);
         let hint = format!(
             "choose another --to; --overwrite with the same PATHs replaces {files}, but no newer ones"
         );
-        Err(Error::new(ErrorKind::Exists, what).hint(hint))
+        Err(Error::new(ErrorKind::Exists, message).hint(hint))
     }
 }
 

@@ -193,12 +193,12 @@ impl ExtraWalk<'_> {
 
     /// Returns the reason why unexpected names in this directory are kept, if there is one.
     fn reason_to_keep(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
-        let around = self.levels.last();
+        let parent = self.levels.last();
         let is_place = self.places.iter().any(|(at, _)| at == path);
-        if self.own.contains(&(stat.dev, stat.inode)) || around?.stays == Some(READ_FROM) {
+        if self.own.contains(&(stat.dev, stat.inode)) || parent?.stays == Some(READ_FROM) {
             return Some(READ_FROM);
         }
-        (!is_place && stat.is_mount_boundary(around?.device)).then_some(MOUNTED)
+        (!is_place && stat.is_mount_boundary(parent?.device)).then_some(MOUNTED)
     }
 
     fn is_directory(&self, path: &[u8]) -> bool {
@@ -208,12 +208,12 @@ impl ExtraWalk<'_> {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
-        let within = |(at, _): &&(EntryPath, OwnedFd)| entry::is_within(path, at);
+        let is_within = |(at, _): &&(EntryPath, OwnedFd)| entry::is_within(path, at);
         let (at, dir) = self
             .places
             .iter()
             .rev()
-            .find(within)
+            .find(is_within)
             .ok_or(io::ErrorKind::NotFound)?;
         let rest = &path[at.len()..];
         open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest))
@@ -250,11 +250,11 @@ impl ExtraWalk<'_> {
         if self.collect_removable(&dir, device, path)? {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "cannot restore {}: a directory is in the way and cannot be removed",
             quoted(path)
         );
-        let error = Error::new(ErrorKind::Exists, what);
+        let error = Error::new(ErrorKind::Exists, message);
         Err(self
             .found
             .kept
@@ -329,8 +329,9 @@ impl Visit for ExtraSweep<'_, '_> {
 
     fn meet(&mut self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8], stat: &Stat) -> Result<bool> {
         if self.walk.is_left_out(path) || dir::is_lost_and_found(dir, name) {
-            let around = self.levels.last_mut();
-            around.into_iter().for_each(|around| around.whole = false);
+            // An entry that stays keeps its directory.
+            let parent = self.levels.last_mut();
+            parent.into_iter().for_each(|parent| parent.whole = false);
             return Ok(false);
         }
         let is_own = self.walk.own.contains(&(stat.dev, stat.inode));

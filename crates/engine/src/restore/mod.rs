@@ -116,6 +116,7 @@ impl Restore {
         let archive = archive.warn_with(move |damage| noted.warn(damage));
         let plan = RestorePlan::new(self, archive)?;
         plan.check_source(self)?;
+        // Before the target is opened: whatever refuses the restore leaves the target unchanged.
         let extra = self.list_deletions(&plan)?;
         refuse_leftovers(&plan)?;
         let run = self.begin(plan, report, meter)?;

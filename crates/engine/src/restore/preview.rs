@@ -55,6 +55,7 @@ impl Restore {
         let look = TargetLook::new(&self.to, self.numeric_owner);
         for item in archive.records(&selection, false) {
             let item = item?;
+            // The last record of a file has its final metadata.
             if item.more || !item.state.is_stored() && item.entry.is_file() {
                 continue;
             }

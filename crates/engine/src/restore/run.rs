@@ -65,9 +65,9 @@ impl RestoreRun<'_> {
             _ => return Ok(()),
         };
         self.meter.entries.fetch_add(1, Relaxed);
-        if let Some(what) = self.rules.misplaced(&item.entry.path) {
+        if let Some(message) = self.rules.misplaced(&item.entry.path) {
             let path = item.entry.path.clone();
-            return self.report.add((Error::corrupt(what), vec![path]));
+            return self.report.add((Error::corrupt(message), vec![path]));
         }
         match &item.entry.kind {
             // A directory that could not be listed still holds entries of other streams.

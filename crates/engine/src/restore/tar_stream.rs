@@ -224,6 +224,7 @@ impl TarRestore<'_> {
             }
         }
         let trailed = self.members.end();
+        // Also if the end of the stream is damaged: files with a wrong digest must not stay.
         self.remove_refuted()?;
         self.trailed = trailed?;
         Ok(())
@@ -262,16 +263,8 @@ impl TarRestore<'_> {
 
     /// Returns whether the member is a piece of a file that was not requested by name.
     fn is_piece(&self, path: &[u8]) -> bool {
-        let is_named_so = |path: &[u8]| {
-            let (_, name) = entry::split(path);
-            let parts: Vec<&[u8]> = name.split(|c| *c == b'-').collect();
-            parts.len() == 2
-                && parts
-                    .iter()
-                    .all(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
-        };
         path.starts_with(PARTS)
-            && is_named_so(path)
+            && is_named_as_piece(path)
             && self.selection.paths().is_empty()
             && self.members.self_check.may_have_pieces()
     }
@@ -282,15 +275,15 @@ impl TarRestore<'_> {
             typeflag,
             stored_len,
         } = unknown;
-        let what = format!("member of type {:?}", char::from(*typeflag));
+        let message = format!("member of type {:?}", char::from(*typeflag));
         match skipped::unknown_type(name, *typeflag) {
             Some((error, why)) if self.selection.paths().is_empty() => {
-                self.leave_out(&what, why, name, error)
+                self.leave_out(&message, why, name, error)
             }
             _ => self
                 .tree()
                 .notes
-                .add(&what, "its meaning is not known", name),
+                .add(&message, "its meaning is not known", name),
         }
         self.members.skip(*stored_len)
     }
@@ -430,14 +423,15 @@ impl TarRestore<'_> {
         mut data: Vec<u8>,
     ) -> Result<bool> {
         let large = ParallelFile::default();
-        let mut at = 0;
+        let mut offset = 0;
         let mut made = true;
         while !data.is_empty() {
             made = made
-                && self
-                    .make_replacing(&entry.path, |writer| large.write(writer, entry, at, &data))?;
-            at += data.len() as u64;
-            self.members.piece(stored_len - at, &mut data)?;
+                && self.make_replacing(&entry.path, |writer| {
+                    large.write(writer, entry, offset, &data)
+                })?;
+            offset += data.len() as u64;
+            self.members.piece(stored_len - offset, &mut data)?;
         }
         if made {
             let finished = large.finish(&mut self.writer, entry);
@@ -510,4 +504,14 @@ impl TarRestore<'_> {
             .into_error("tar", &self.writer.tree)
             .map_or(Ok(()), Err)
     }
+}
+
+/// Returns whether the last name is two numbers with a hyphen between them.
+fn is_named_as_piece(path: &[u8]) -> bool {
+    let (_, name) = entry::split(path);
+    let parts: Vec<&[u8]> = name.split(|c| *c == b'-').collect();
+    parts.len() == 2
+        && parts
+            .iter()
+            .all(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
 }

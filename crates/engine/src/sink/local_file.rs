@@ -140,8 +140,8 @@ impl OneFile {
         check_parent_exists(path)?;
         check_name(path)?;
         if is_append_only(dir_of(path)) {
-            let what = format!("cannot create {}", quoted_path(path));
-            return Err(Error::new(ErrorKind::Permission, what)
+            let message = format!("cannot create {}", quoted_path(path));
+            return Err(Error::new(ErrorKind::Permission, message)
                 .because(
                     "its directory is append-only, so the file cannot be renamed to its final name",
                 )
@@ -172,8 +172,8 @@ fn check_name(path: &Path) -> Result<()> {
         .err()
         .filter(|error| error.kind() == io::ErrorKind::InvalidFilename);
     too_long.map_or(Ok(()), |error| {
-        let what = format!("cannot create {}", quoted_path(path));
-        Err(Error::io(what, error).hint("choose a shorter name"))
+        let message = format!("cannot create {}", quoted_path(path));
+        Err(Error::io(message, error).hint("choose a shorter name"))
     })
 }
 
@@ -208,15 +208,8 @@ fn hidden(path: &Path, id: &str) -> PathBuf {
 /// Removes partial files of this archive that are not locked, so their writer is gone.
 fn remove_leftovers(path: &Path) {
     let start = hidden_start(path);
-    let is_ours = |name: &OsStr| {
-        let middle = name
-            .as_bytes()
-            .strip_prefix(&start[..])
-            .and_then(|rest| rest.strip_suffix(b".partial"));
-        middle.is_some_and(|id| std::str::from_utf8(id).is_ok_and(is_backup_id))
-    };
     let entries = fs::read_dir(dir_of(path)).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| is_ours(&entry.file_name())) {
+    for entry in entries.filter(|entry| is_partial(&entry.file_name(), &start)) {
         let lock = safe_file::open(&entry.path())
             .and_then(|file| Ok((write::lock_exclusive(&file)?, file)));
         if let Ok((true, _held)) = lock
@@ -227,6 +220,15 @@ fn remove_leftovers(path: &Path) {
             });
         }
     }
+}
+
+/// Returns whether this is the name of a partial file that begins so.
+fn is_partial(name: &OsStr, start: &[u8]) -> bool {
+    let id = name
+        .as_bytes()
+        .strip_prefix(start)
+        .and_then(|rest| rest.strip_suffix(b".partial"));
+    id.is_some_and(|id| std::str::from_utf8(id).is_ok_and(is_backup_id))
 }
 
 impl Destination for OneFile {

@@ -82,8 +82,8 @@ impl SealedSink {
 impl Sink for SealedSink {
     fn put(&mut self, placed: Placed) -> Result<()> {
         if placed.role == Role::Amend {
-            let what = "cannot amend a stream that is encrypted";
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = "cannot amend a stream that is encrypted";
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         self.writer.write_all(&placed.data).map_err(failed)?;
         let sealed = mem::take(self.writer.get_mut());

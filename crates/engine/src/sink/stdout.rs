@@ -24,8 +24,8 @@ impl Stdout {
     /// [`ErrorKind::Usage`] if it is closed or a terminal; the system's error.
     pub fn begin() -> Result<Self> {
         if is_stdout_closed() {
-            let what = "cannot write a backup to standard output: it is closed, or /dev/null";
-            return Err(Error::new(ErrorKind::Usage, what)
+            let message = "cannot write a backup to standard output: it is closed, or /dev/null";
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("--to null: measures a backup without storing it"));
         }
         let out = std::io::stdout();

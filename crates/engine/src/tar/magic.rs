@@ -43,19 +43,17 @@ pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
     if pax::begins(start) {
         return Ok(());
     }
-    let is = |what: &str| {
-        Error::new(
-            ErrorKind::Unsupported,
-            "cannot restore the input: it is not a tar",
-        )
-        .because(what.to_owned())
-    };
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
         None if start.len() < pax::BLOCK => Ok(()), // too short to tell: it is cut off
-        None => Err(is("its first bytes are not those of a tar")),
-        Some((_, name, None)) => Err(is(&format!("it is {name}"))),
-        Some((_, name, Some(decode))) => Err(is(&format!("it is {name}")).hint(format!(
+        None => Err(not_a_tar("its first bytes are not those of a tar")),
+        Some((_, name, None)) => Err(not_a_tar(&format!("it is {name}"))),
+        Some((_, name, Some(decode))) => Err(not_a_tar(&format!("it is {name}")).hint(format!(
             "if it contains a tar, restore that with `{decode} FILE | fullbore restore -`"
         ))),
     }
+}
+
+fn not_a_tar(why: &str) -> Error {
+    let message = "cannot restore the input: it is not a tar";
+    Error::new(ErrorKind::Unsupported, message).because(why.to_owned())
 }

@@ -156,15 +156,9 @@ impl SelfCheck {
             .as_ref()
             .filter(|before| !before.repository.is_empty() && !follows(before, &label))
         {
-            let name = |label: &Label| {
-                format!(
-                    "segment {} of stream {} of backup {:?}",
-                    label.number, label.stream, label.backup
-                )
-            };
-            let what = format!("{} follows {}", name(&label), name(before));
+            let message = format!("{} follows {}", segment_text(&label), segment_text(before));
             self.flaws.push(Mismatch::new(
-                Error::corrupt(what).because("segments are missing or out of order".to_owned()),
+                Error::corrupt(message).because("segments are missing or out of order".to_owned()),
             ));
         }
         self.end();
@@ -201,17 +195,11 @@ impl SelfCheck {
 
     fn check_page(&mut self, page: ManifestPage) {
         let Some(selection) = self.selection.take() else {
-            let of = |record: Record| Record {
-                entry: record.entry,
-                state: record.state,
-                digest: record.digest,
-                ..Record::default()
-            };
             self.records.extend(
                 page.records
                     .into_iter()
                     .filter(|record| !record.more)
-                    .map(of),
+                    .map(without_places),
             );
             return;
         };
@@ -260,6 +248,23 @@ impl SelfCheck {
             .as_ref()
             .is_some_and(|label| label.repository.is_empty())
     }
+}
+
+/// Returns a record without the places of its content.
+fn without_places(record: Record) -> Record {
+    Record {
+        entry: record.entry,
+        state: record.state,
+        digest: record.digest,
+        ..Record::default()
+    }
+}
+
+fn segment_text(label: &Label) -> String {
+    format!(
+        "segment {} of stream {} of backup {:?}",
+        label.number, label.stream, label.backup
+    )
 }
 /// Returns whether `label` is the segment after `before`, or the first of another stream or backup.
 fn follows(before: &Label, label: &Label) -> bool {

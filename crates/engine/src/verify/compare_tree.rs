@@ -103,6 +103,7 @@ pub(crate) fn compare(
     )?;
     tree.note_owned();
     let mut found = tree.found.opened();
+    // Workers find differences in any order.
     found.sort_by(|a, b| entry::order(&a.path, &b.path).then_with(|| a.what.cmp(&b.what)));
     Ok(found)
 }
@@ -354,14 +355,14 @@ impl Against<'_> {
         let (parent, name) = entry::split(beneath);
         let name = if beneath.is_empty() { b"." } else { name };
         // A root is examined through its own descriptor, as ".".
-        let at = if beneath.is_empty() {
+        let directory = if beneath.is_empty() {
             path
         } else {
             entry::split(path).0
         };
-        let opened = match hand.parent.take().filter(|(last, _)| last == at) {
+        let opened = match hand.parent.take().filter(|(last, _)| last == directory) {
             Some(last) => last,
-            None => (at.to_vec(), open_dir(root, parent)?),
+            None => (directory.to_vec(), open_dir(root, parent)?),
         };
         let dir = &hand.parent.insert(opened).1;
         let stat = dir::stat(dir, name)?;
@@ -403,7 +404,7 @@ impl Against<'_> {
         let same = kind_of(&entry.kind) == stat.kind;
         differs
             .into_iter()
-            .for_each(|what| self.note(&entry.path, what));
+            .for_each(|difference| self.note(&entry.path, difference));
         same
     }
 
@@ -424,6 +425,7 @@ impl Against<'_> {
     fn properties(&self, record: &Record, stat: &Stat) {
         let entry = &record.entry;
         let is_link = matches!(entry.kind, EntryKind::Symlink(_));
+        // Linux has no mode for a symbolic link.
         if stat.mode != entry.mode && !is_link {
             self.note(
                 &entry.path,
@@ -432,6 +434,7 @@ impl Against<'_> {
         }
         let (uid, gid) = self.names.numbers(&entry.owner);
         let is_owned = self.ordinary_user == Some(stat.uid);
+        // Only root can restore other owners: entries of an ordinary user get one note for all.
         if (stat.uid, stat.gid) != (uid, gid) && is_owned {
             self.owned.fetch_add(1, Relaxed);
         } else if (stat.uid, stat.gid) != (uid, gid) {
@@ -469,13 +472,10 @@ impl Against<'_> {
     /// Lists of permissions are compared by the names of their users and groups.
     fn is_same_xattrs(&self, mut there: Vec<entry::Xattr>, wanted: &[entry::Xattr]) -> bool {
         acl::name_lists(&mut there, &self.names);
-        let is_same = |a: &entry::Xattr| {
-            let is_same_list =
-                |b: &entry::Xattr| acl::is_list(&a.0) && acl::is_same_list(&a.1, &b.1, false);
-            let is_same = |b: &&entry::Xattr| a.0 == b.0 && (a.1 == b.1 || is_same_list(b));
-            wanted.iter().any(|b| is_same(&b))
-        };
-        there.len() == wanted.len() && there.iter().all(is_same)
+        there.len() == wanted.len()
+            && there
+                .iter()
+                .all(|a| wanted.iter().any(|b| is_same_xattr(a, b)))
     }
 
     /// Compares the content of a file of the right size.
@@ -509,6 +509,11 @@ impl Against<'_> {
         Ok(has_holes(&file, item, buffer).map_err(failed)?
             && stored.is_in(self.archive, item, &file, buffer)?)
     }
+}
+
+fn is_same_xattr(a: &entry::Xattr, b: &entry::Xattr) -> bool {
+    let is_same_list = || acl::is_list(&a.0) && acl::is_same_list(&a.1, &b.1, false);
+    a.0 == b.0 && (a.1 == b.1 || is_same_list())
 }
 
 /// Returns whether a file has the content of its record, by digest. Holes in the backup must read

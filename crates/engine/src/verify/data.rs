@@ -63,8 +63,8 @@ impl StoredPart {
     pub(crate) fn stored_span(&self, stock: &Inventory) -> (u64, u64) {
         let place = &stock.segments[self.place];
         let bytes = self.sealing(stock).stored_bytes(place.bytes);
-        let from = self.index.saturating_mul(PART_BYTES).min(bytes);
-        (from, bytes.min(from.saturating_add(PART_BYTES)))
+        let start = self.index.saturating_mul(PART_BYTES).min(bytes);
+        (start, bytes.min(start.saturating_add(PART_BYTES)))
     }
 
     /// The bytes of the segment that depend on them.
@@ -118,18 +118,11 @@ impl ContentCheck<'_> {
     /// # Errors
     /// Errors that make it impossible to continue; damage is reported.
     pub(crate) fn check(&self, workers: NonZeroUsize) -> Result<()> {
-        let new = |archive: &Archive| {
-            archive
-                .root
-                .totals
-                .bytes
-                .saturating_sub(archive.root.totals.kept_bytes)
-        };
         let all = self
             .stock
             .archives
             .iter()
-            .map(new)
+            .map(new_bytes)
             .fold(0, u64::saturating_add);
         self.meter.total_bytes.store(all, Relaxed);
         let hands = WorkerLimit::climbing(workers, self.workers_that_fit(), self.meter);
@@ -196,12 +189,12 @@ impl ContentCheck<'_> {
         };
         let all = Selection::default();
         let mut planner = JobPlanner::new(&mut hand_out);
-        let mut before = self
+        let mut previous = self
             .stock
             .before(at)
-            .map(|before| (before, files(before.records(&all, false)).peekable()));
+            .map(|previous| (previous, files(previous.records(&all, false)).peekable()));
         for parts in files(archive.records(&all, false)) {
-            if let Some((earlier, records)) = &mut before
+            if let Some((earlier, records)) = &mut previous
                 && was_looked_at((archive, &parts), earlier, records)
             {
                 continue;
@@ -264,14 +257,14 @@ impl ContentCheck<'_> {
         let there = store.sealing().stored_bytes(place.bytes);
         let first = from.saturating_sub(MAX_AROUND_BYTES);
         let last = there.min(to.saturating_add(MAX_AROUND_BYTES)).max(to);
-        let mut around = if frames.is_empty() {
+        let mut range = if frames.is_empty() {
             from..to
         } else {
             frames.start.clamp(first, from)..frames.end.clamp(to, last)
         };
         // More than a part, or a store takes it for one of a series of reads, and reads ahead what other workers ask for.
-        if around.end - around.start == PART_BYTES {
-            around.end = last.min(around.end + 1);
+        if range.end - range.start == PART_BYTES {
+            range.end = last.min(range.end + 1);
         }
         held.clear();
         let mut read = |at: &Range<u64>| {
@@ -279,12 +272,12 @@ impl ContentCheck<'_> {
             store.read_stored_at(&object, at.start, len, &mut held.bytes)
         };
         // A segment that is too short is damaged only where it ends.
-        if around == (from..to) || read(&around).is_err() {
-            around = from..to;
-            read(&around)?;
+        if range == (from..to) || read(&range).is_err() {
+            range = from..to;
+            read(&range)?;
         }
-        (held.segment, held.from) = (Some(place.id.clone()), around.start);
-        let part = (from - around.start) as usize..(to - around.start) as usize;
+        (held.segment, held.from) = (Some(place.id.clone()), range.start);
+        let part = (from - range.start) as usize..(to - range.start) as usize;
         Ok(crc64(&held.bytes[part]))
     }
 
@@ -299,12 +292,12 @@ impl ContentCheck<'_> {
             |error| error.line(),
         );
         let bytes = format!("bytes {from} to {to} of {name}");
-        let what = format!("{bytes}, part {}, are damaged", part.index + 1);
+        let message = format!("{bytes}, part {}, are damaged", part.index + 1);
         let span = part.plain_span(self.stock);
         self.bad.part(&place.id, span, bytes);
         self.report.mark_damaged_backup(&place.id.backup);
         self.report
-            .add((Error::corrupt(what).because(why), Vec::new()))
+            .add((Error::corrupt(message).because(why), Vec::new()))
     }
 
     fn frame(&self, hand: &mut DataWorker, archive: &Archive, job: &Job) -> Result<()> {
@@ -327,6 +320,7 @@ impl ContentCheck<'_> {
                 .filter(|wanted| !is_out || !wanted.is_saved(hand.frames.plain()))
         };
         let segment = full(archive, segment);
+        // Several backups may refer to a frame, which is reported once.
         if self.bad.frame(&segment, frame, is_out) {
             let files = lost()
                 .map(|wanted| wanted.item().entry.path.clone())
@@ -373,6 +367,11 @@ impl ContentCheck<'_> {
                 ContentEnd::NotYet | ContentEnd::Right | ContentEnd::Unknown(_) => Ok(()),
             })
     }
+}
+
+fn new_bytes(archive: &Archive) -> u64 {
+    let totals = &archive.root.totals;
+    totals.bytes.saturating_sub(totals.kept_bytes)
 }
 
 fn is_content(item: &PageItem) -> bool {
@@ -433,6 +432,6 @@ pub(crate) fn part_count(place: &SegmentPlace) -> u64 {
 
 /// Returns the checksum of a part; `None` if there is no such part, or its checksum is unknown.
 pub(crate) fn checksum(place: &SegmentPlace, index: u64) -> Option<&str> {
-    let at = usize::try_from(index).ok()?.checked_mul(16)?;
-    place.parts.get(at..at + 16)
+    let start = usize::try_from(index).ok()?.checked_mul(16)?;
+    place.parts.get(start..start + 16)
 }

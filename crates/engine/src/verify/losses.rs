@@ -67,8 +67,8 @@ impl FoundDamage {
         let mut ranges: HashMap<SegmentId, Vec<(u64, u64)>> = HashMap::new();
         let frames = self.frames.keys().chain(&self.frames_of_files);
         for (segment, offset) in frames {
-            let of = ranges.entry(segment.clone()).or_default();
-            of.push((*offset, offset.saturating_add(1)));
+            let damaged = ranges.entry(segment.clone()).or_default();
+            damaged.push((*offset, offset.saturating_add(1)));
         }
         for (segment, from, to, _) in &self.parts {
             ranges
@@ -202,7 +202,7 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
         }
     }
     for ((place, archive), (count, first)) in touched {
-        let of = if stock.archives.len() > 1 {
+        let backup = if stock.archives.len() > 1 {
             format!(" of backup {}", stock.names(&[archive]))
         } else {
             String::new()
@@ -216,7 +216,7 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
         report.detail(
             &places[place].3,
             &format!(
-                "with the frames of {}{of}: {}{more}",
+                "with the frames of {}{backup}: {}{more}",
                 counted(count, "file"),
                 names(&first)
             ),
@@ -327,7 +327,7 @@ fn touches(archive: &Archive, item: &PageItem, (segment, from, to, _): &DamagedR
         .iter()
         .map(|extent| &extent.frame)
         .any(|frame| {
-            let within = frame.offset < *to && frame.offset + u64::from(frame.stored_len) > *from;
-            within && full(archive, item.segment(frame)) == *segment
+            let overlaps = frame.offset < *to && frame.offset + u64::from(frame.stored_len) > *from;
+            overlaps && full(archive, item.segment(frame)) == *segment
         })
 }

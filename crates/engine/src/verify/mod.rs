@@ -136,12 +136,12 @@ impl VerifyVerdict {
         for loss in &self.lost {
             let all = loss.all.then(|| "everything".to_owned());
             let files = loss.files.iter().map(|path| quoted(path));
-            let what = all
+            let lost = all
                 .into_iter()
                 .chain(loss.unnamed.iter().cloned())
                 .chain(files);
-            what.into_iter()
-                .try_for_each(|what| line(&format!("lost: {}: {what}", loss.backup)))?;
+            lost.into_iter()
+                .try_for_each(|name| line(&format!("lost: {}: {name}", loss.backup)))?;
         }
         damage_lines(&self.damage, is_verbose)
             .iter()
@@ -220,6 +220,7 @@ impl Verify {
         let start = Instant::now();
         until_final(|| {
             let begun = SystemTime::now();
+            // A repeated look counts its entries anew.
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
             let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);

@@ -85,11 +85,11 @@ impl<'a> SegmentRuns<'a> {
         let (from, end) = sealing.stored_range(plain);
         let middle = from + (end - from) / 2;
         let open = self.open_at((place, middle / PART_BYTES), send)?;
-        let at = &mut open.run.frames_at;
-        *at = if open.run.frames.is_empty() {
+        let range = &mut open.run.frames_at;
+        *range = if open.run.frames.is_empty() {
             from..end
         } else {
-            at.start.min(from)..at.end.max(end)
+            range.start.min(from)..range.end.max(end)
         };
         open.plain_bytes += u64::from(frame.plain_len);
         open.run.frames.push(job);

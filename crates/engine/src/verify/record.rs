@@ -14,8 +14,8 @@ impl RunningCheck<'_> {
         let parts = self.damaged_parts.locked();
         let ids = self.stock.archives.iter().map(|archive| &archive.root.id);
         let loss_of = |id: &String| {
-            let of = lost.iter().find(|loss| loss.backup == *id);
-            of.map(|loss| loss.files.len() as u64)
+            let found = lost.iter().find(|loss| loss.backup == *id);
+            found.map(|loss| loss.files.len() as u64)
         };
         VerifyRecord {
             time: time.as_secs(),

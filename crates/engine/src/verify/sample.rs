@@ -85,12 +85,12 @@ impl SampleVerify {
             place(&self.repository)?;
         }
         if !matches!(location.look(), Found::Repository | Found::Directory) {
-            let what = format!(
+            let message = format!(
                 "cannot check a part of {:?}: it is not a repository",
                 self.repository
             );
             return Err(
-                Error::new(ErrorKind::Usage, what).hint("run it without --sample and --for")
+                Error::new(ErrorKind::Usage, message).hint("run it without --sample and --for")
             );
         }
         let objects = self.storages.objects(&location)?;
@@ -138,6 +138,7 @@ impl SampleVerify {
         let mut parts = all(check, tables);
         let when =
             |part: &StoredPart| covered.when(&check.stock.segments[part.place].id, part.index);
+        // Parts that were checked longest ago come first, so that repeated samples reach all parts.
         parts.sort_by_key(|part| (when(part) != DAMAGED, when(part), part.place, part.index));
         let SampleAmount::Share(share) = self.amount else {
             return parts;
@@ -220,11 +221,11 @@ fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
         let most = sealing.stored_bytes(place.bytes);
         let there = sealing.stored_bytes(len);
         let parts = (0..).map(move |index| StoredPart { place: at, index });
-        let within = parts.take_while(move |part| {
-            let from = part.stored_span(&check.stock).0;
-            from < most && from <= there
+        let present = parts.take_while(move |part| {
+            let start = part.stored_span(&check.stock).0;
+            start < most && start <= there
         });
-        within.filter(move |part| {
+        present.filter(move |part| {
             checksum(place, part.index).is_some() || has_frames(part.plain_span(&check.stock))
         })
     });
@@ -340,6 +341,7 @@ fn remember(
         let mut archives = check.stock.archives.iter();
         archives.any(|archive| archive.root.id == id)
     };
+    // Pruned segments are removed from the memory, which would otherwise only grow.
     covered.retain(|segment| present.contains(segment), is_listed);
     let forgotten = covered.write(objects).err().map(|error| error.line());
     forgotten

@@ -31,8 +31,8 @@ impl SegmentFrames {
         let Self::FrameTable(frames) = self else {
             return &[];
         };
-        let at = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
-        &frames[at(from)..at(to)]
+        let index = |place: u64| frames.partition_point(|(offset, ..)| *offset < place);
+        &frames[index(from)..index(to)]
     }
 
     /// Checks that such a frame exists.

@@ -57,18 +57,18 @@ impl StoredContent {
                 e,
             )
         };
-        let mut at = 0;
+        let mut offset = 0;
         for part in parts(archive, item)? {
             for extent in &part.extents {
                 let content = self.content(archive, &part, extent)?;
                 let len = content.len() as u64;
-                if !holds(file, item.entry.runs(at, len), content, buffer).map_err(failed)? {
+                if !holds(file, item.entry.runs(offset, len), content, buffer).map_err(failed)? {
                     return Ok(false);
                 }
-                at += len;
+                offset += len;
             }
         }
-        if at == item.entry.data_len() {
+        if offset == item.entry.data_len() {
             return Ok(true);
         }
         Err(misfit(&item.entry.path))

@@ -130,14 +130,12 @@ pub fn root(input: impl Read + Send + 'static) -> Result<Root> {
         .take_mismatches()
         .into_iter()
         .try_for_each(|flaw| Err(flaw.error))?;
-    let none = || {
-        Error::new(
-            ErrorKind::Unsupported,
-            "cannot show this: it is a tar without metadata of fullbore",
-        )
-        .hint("`fullbore list` shows its entries")
-    };
-    members.self_check.root().cloned().ok_or_else(none)
+    members.self_check.root().cloned().ok_or_else(no_metadata)
+}
+
+fn no_metadata() -> Error {
+    let message = "cannot show this: it is a tar without metadata of fullbore";
+    Error::new(ErrorKind::Unsupported, message).hint("`fullbore list` shows its entries")
 }
 
 /// Reads a whole stream, and compares its members with its own records.

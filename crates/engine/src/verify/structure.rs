@@ -97,8 +97,8 @@ impl RunningCheck<'_> {
             match archive.read_copy(at, &copy) {
                 Ok(page) if page.records.len() as u64 == at.entries => whole = whole.or(Some(page)),
                 Ok(_) => {
-                    let what = "a manifest page and the root differ in the number of entries";
-                    errors.push((copy.0, Error::corrupt(what)));
+                    let message = "a manifest page and the root differ in the number of entries";
+                    errors.push((copy.0, Error::corrupt(message)));
                 }
                 Err(error) if error.kind == ErrorKind::Gone => return Err(error),
                 Err(error) => errors.push((copy.0, error)),
@@ -123,23 +123,25 @@ impl RunningCheck<'_> {
         if error.kind != ErrorKind::Corrupt {
             return Err(error);
         }
-        let at = self.stock.page_at(sheet);
-        let what = format!(
+        let page = self.stock.page_at(sheet);
+        let message = format!(
             "{} from {} on",
-            counted(at.entries, "entry"),
-            quoted(&at.first.0)
+            counted(page.entries, "entry"),
+            quoted(&page.first.0)
         );
         sheet
             .of
             .iter()
-            .for_each(|archive| self.bad.page(*archive, &what));
-        let of = if self.stock.archives.len() > 1 {
+            .for_each(|archive| self.bad.page(*archive, &message));
+        let backups = if self.stock.archives.len() > 1 {
             format!(" of {}", self.stock.names(&sheet.of))
         } else {
             String::new()
         };
         self.report.add((
-            error.detail(format!("it describes {what}{of}; there is no intact copy")),
+            error.detail(format!(
+                "it describes {message}{backups}; there is no intact copy"
+            )),
             Vec::new(),
         ))
     }
@@ -161,6 +163,7 @@ impl RunningCheck<'_> {
             if !matches!(item.entry.kind, EntryKind::File { .. }) || !item.state.is_stored() {
                 continue;
             }
+            // With `data`, the check of the contents reports such a file.
             if !self.data && !item.more && item.from == 0 && !describe_whole_file(&[&*item]) {
                 self.bad.file(archive, &item);
                 self.report.add((misfit(&item.entry.path), Vec::new()))?;
@@ -195,6 +198,7 @@ impl RunningCheck<'_> {
         bad: &mut BTreeMap<(String, u32, u32, u64), MisplacedFrame>,
     ) {
         let (segment, frame) = (item.segment(&extent.frame), extent.frame);
+        // Many extents name one segment: its name is copied once.
         if !used.contains(segment) {
             used.insert(segment.clone());
         }
@@ -235,14 +239,15 @@ impl RunningCheck<'_> {
                 .map(|live| full(archive, &live.id()))
                 .collect();
             let mut unknown: Vec<_> = used.iter().filter(|id| !mentioned.contains(id)).collect();
+            // A hash set has another order in each run; the report must not.
             unknown.sort_by_key(|id| (id.backup.clone(), id.stream, id.number));
             for id in unknown {
                 let name = archive.store().name(&ObjectName::Segment(id.clone()));
-                let what = format!("the root of backup {:?} is wrong", root.id);
+                let message = format!("the root of backup {:?} is wrong", root.id);
                 let why = format!("it does not list segment {name}, which its pages refer to");
                 self.report.mark_damaged_backup(&root.id);
                 self.report
-                    .add((Error::corrupt(what).because(why), Vec::new()))?;
+                    .add((Error::corrupt(message).because(why), Vec::new()))?;
             }
         }
         Ok(())

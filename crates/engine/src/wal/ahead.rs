@@ -61,11 +61,11 @@ impl WalAhead {
     /// The storage's, and those of the segments: the server gets them when it asks.
     pub fn run(&self) -> Result<()> {
         let last = SegmentName::parse(&self.name).ok_or_else(|| {
-            let what = format!(
+            let message = format!(
                 "cannot fetch what is behind {:?}: it is no segment",
                 self.name
             );
-            Error::new(ErrorKind::Usage, what)
+            Error::new(ErrorKind::Usage, message)
         })?;
         let objects = self.storages.repository_at(&self.from)?;
         let system = system_name(self.system, self.copy_name.as_deref());
@@ -96,13 +96,13 @@ impl FetchedAhead {
             data
         };
         let data = data.canonicalize().unwrap_or_else(|_| data.to_owned());
-        let of = format!(
+        let key = format!(
             "fetched\n{}\n{system} {}\n{}",
             location_name(storages, from),
             wal_from.unwrap_or_default(),
             data.display()
         );
-        let name = blake3::hash(of.as_bytes()).to_hex();
+        let name = blake3::hash(key.as_bytes()).to_hex();
         let dir = storages.state_dir();
         let dir = dir.map(|state| state.join("wal").join(&name[..32]));
         Self { dir }
@@ -247,17 +247,17 @@ impl FetchedAhead {
 
     /// Waits for room. False if the server takes nothing.
     fn has_room(&self, bytes: u64) -> bool {
-        let mut since = Instant::now();
-        let mut before = u64::MAX;
+        let mut changed = Instant::now();
+        let mut least = u64::MAX;
         loop {
             let (_, used) = self.waiting();
             if used + bytes <= MAX_BYTES {
                 return true;
             }
-            if used < before {
-                (before, since) = (used, Instant::now());
+            if used < least {
+                (least, changed) = (used, Instant::now());
             }
-            if since.elapsed() >= IDLE {
+            if changed.elapsed() >= IDLE {
                 return false;
             }
             thread::sleep(LOOK);
@@ -265,8 +265,8 @@ impl FetchedAhead {
     }
 
     fn wait_until_taken(&self) -> Result<()> {
-        let since = Instant::now();
-        while !self.waiting().0.is_empty() && since.elapsed() < IDLE {
+        let begun = Instant::now();
+        while !self.waiting().0.is_empty() && begun.elapsed() < IDLE {
             thread::sleep(LOOK);
         }
         Ok(())

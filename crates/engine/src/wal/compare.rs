@@ -27,10 +27,10 @@ impl WalConflict {
     /// The error of a push.
     pub(super) fn error(&self, archive: &WalArchive) -> Error {
         let (segment, system) = (self.segment, archive.system());
-        let what = format!(
+        let message = format!(
             "cannot archive {segment} of system {system}: other content of this name is there"
         );
-        let by = match &self.other {
+        let reason = match &self.other {
             Some(other) => format!(
                 "host {other} stored it, and this is {:?}: two servers write one timeline",
                 host_name()
@@ -40,7 +40,7 @@ impl WalConflict {
                 host_name()
             ),
         };
-        let error = Error::new(ErrorKind::Exists, what).because(by);
+        let error = Error::new(ErrorKind::Exists, message).because(reason);
         let error = match self.difference {
             Some(at) => error.detail(format!("the first difference is at {at}")),
             None => error,

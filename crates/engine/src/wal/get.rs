@@ -127,14 +127,14 @@ impl WalGet {
     }
 
     fn known_system(&self) -> Option<u64> {
-        let of_control = || self.control().map(|control| control.system_identifier);
-        self.system.or_else(of_control)
+        let system = || self.control().map(|control| control.system_identifier);
+        self.system.or_else(system)
     }
 
     /// The data directory that the file is fetched into, if it is in one.
     fn data(&self) -> PathBuf {
-        let above = self.path.parent().and_then(Path::parent);
-        above.unwrap_or(Path::new("")).to_owned()
+        let directory = self.path.parent().and_then(Path::parent);
+        directory.unwrap_or(Path::new("")).to_owned()
     }
 
     fn fetch(&self, name: WalFileName) -> Result<Got> {
@@ -155,27 +155,22 @@ impl WalGet {
 
     /// The archive of the cluster in whose data directory this runs; of the only one, if it runs in none.
     fn archive(&self, objects: &Arc<dyn Objects>) -> Result<WalArchive> {
-        let of = |system: &str| {
+        let archive = |system: &str| {
             WalArchive::new(objects.clone(), system).preferring(self.wal_from.clone())
         };
         if let Some(system) = self.known_system() {
-            return Ok(of(&system_name(system, self.copy_name.as_deref())));
+            return Ok(archive(&system_name(system, self.copy_name.as_deref())));
         }
         let all = fullbore_repository::wal::list_systems(&**objects)?;
         let names: BTreeSet<&String> = all.keys().collect();
         match (names.first(), names.len()) {
-            (Some(one), 1) => Ok(of(one)),
+            (Some(one), 1) => Ok(archive(one)),
             _ => Err(unknown_system(format!("cannot fetch {}", self.name))),
         }
     }
 
     fn control(&self) -> Option<control::Control> {
-        let read = |data: &Path| {
-            control::read(&control::path(data))
-                .ok()
-                .map(|(_, control)| control)
-        };
-        read(&self.data()).or_else(|| read(Path::new("")))
+        control_of(&self.data()).or_else(|| control_of(Path::new("")))
     }
 
     fn fetch_segment(&self, archive: &WalArchive, segment: SegmentName) -> Result<Got> {
@@ -306,6 +301,12 @@ impl WalGet {
     }
 }
 
+fn control_of(data: &Path) -> Option<control::Control> {
+    control::read(&control::path(data))
+        .ok()
+        .map(|(_, control)| control)
+}
+
 /// Returns the runs with a segment in which a timeline ended.
 fn partial_runs(wal: &SystemWal, segment: SegmentName) -> Vec<&StoredRun> {
     let runs = wal.listing.runs.iter();
@@ -363,16 +364,16 @@ fn check_system(
     if facts.system.to_string() == system {
         return Ok(());
     }
-    let what = format!("{segment} in {place} is of another cluster");
-    Err(Error::corrupt(what).because(format!("its system identifier is {}", facts.system)))
+    let message = format!("{segment} in {place} is of another cluster");
+    Err(Error::corrupt(message).because(format!("its system identifier is {}", facts.system)))
 }
 
 fn gap(archive: &WalArchive, segment: SegmentName, why: String) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot fetch {segment}: it is missing from the WAL of system {}",
         archive.system()
     );
-    Error::new(ErrorKind::NotFound, what)
+    Error::new(ErrorKind::NotFound, message)
         .because(why)
         .hint("`fullbore wal list` shows the gaps; a recovery has to end before it, or begin with a backup behind it")
 }

@@ -163,12 +163,12 @@ impl PackedRun {
             .unwrap_or_default();
         match of_directory {
             Some(system) if system != self.system => {
-                let what = format!("cannot archive {first}: it is of another cluster");
+                let message = format!("cannot archive {first}: it is of another cluster");
                 let why = format!(
                     "its system identifier is {}, and that of the data directory is {system}",
                     self.system
                 );
-                Err(Error::new(ErrorKind::Corrupt, what).because(why))
+                Err(Error::new(ErrorKind::Corrupt, message).because(why))
             }
             _ => Ok(()),
         }

@@ -13,7 +13,7 @@ use fullbore_format::{
     wal::{SegmentName, WalFileName, WalKey},
 };
 use fullbore_platform::host_name;
-use fullbore_postgres::timeline::Timelines;
+use fullbore_postgres::{lsn::Lsn, timeline::Timelines};
 use fullbore_repository::{open::read_repository, wal::WalArchive};
 use fullbore_storage::{Location, Objects, Storages};
 use std::{
@@ -152,6 +152,8 @@ impl PushTarget {
     ) -> Result<(Vec<SegmentName>, u64)> {
         let archive = self.archive(run.system);
         let (stored, object) = run.object(archive.system(), archive.digester())?;
+        // Stored before it is compared: of two hosts that push at the same time, at least one sees
+        // both runs.
         archive.put_run(&stored, &object)?;
         let digests = run.digests();
         let here = |segment| wal.content(segment);
@@ -161,6 +163,7 @@ impl PushTarget {
         if let Some(conflict) = conflict_of(&found, stored.first) {
             return Err(conflict.error(&archive));
         }
+        // The whole segment of this name may still come, and must be pushed then.
         if !stored.is_partial {
             pushed.note(&right);
         }
@@ -386,8 +389,8 @@ fn take(
 }
 
 fn not_archived(name: &str) -> Error {
-    let what = format!("cannot archive {name:?}: servers archive no file of this name");
-    Error::new(ErrorKind::Usage, what).hint("archive_command = 'fullbore wal push %p --to REPO'")
+    let message = format!("cannot archive {name:?}: servers archive no file of this name");
+    Error::new(ErrorKind::Usage, message).hint("archive_command = 'fullbore wal push %p --to REPO'")
 }
 
 /// Returns the error of a history whose timeline has another one.
@@ -397,24 +400,29 @@ pub(super) fn begun_before(
     own: &[u8],
     others: &[WalKey],
 ) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot archive the history of timeline {timeline} of system {}",
         archive.system()
     );
-    let error = Error::new(ErrorKind::Exists, what)
+    let error = Error::new(ErrorKind::Exists, message)
         .because("another server began a timeline of this number, and archived its history")
         .hint("stop the server that should not write; a copy of a cluster archives with --as NAME");
     // A host that only adds cannot read the other history.
-    let begin = |text: &[u8]| {
-        let history = Timelines::parse(&String::from_utf8_lossy(text), timeline);
-        history.map(|history| history.last_start())
-    };
     let other = others.first().and_then(|key| archive.read_small(key).ok());
-    match (begin(own), other.and_then(|text| begin(&text))) {
+    match (
+        timeline_begin(own, timeline),
+        other.and_then(|text| timeline_begin(&text, timeline)),
+    ) {
         (Some(own), Some(other)) => error.detail(format!(
             "the other one begins at {other}, and that of {:?} at {own}",
             host_name()
         )),
         _ => error,
     }
+}
+
+/// Returns the place where the timeline of a history begins.
+fn timeline_begin(history: &[u8], timeline: u32) -> Option<Lsn> {
+    let history = Timelines::parse(&String::from_utf8_lossy(history), timeline);
+    history.map(|history| history.last_start())
 }

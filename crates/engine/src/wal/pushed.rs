@@ -43,8 +43,8 @@ impl PushedAhead {
         system: &str,
         wal: &WalDirectory,
     ) -> Self {
-        let of = format!("{location}\n{system}\n{}", wal.real_path().display());
-        let name = blake3::hash(of.as_bytes()).to_hex();
+        let key = format!("{location}\n{system}\n{}", wal.real_path().display());
+        let name = blake3::hash(key.as_bytes()).to_hex();
         let dir = state_dir.map(|state| state.join("wal").join(&name[..32]));
         Self { dir }
     }

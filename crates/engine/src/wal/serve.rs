@@ -110,11 +110,12 @@ struct Serving {
 impl Serving {
     fn run(&self, idle: Option<Duration>) -> u64 {
         let mut pushed = 0;
-        let mut since = Instant::now();
+        let mut last_work = Instant::now();
         let mut failed: BTreeSet<SegmentName> = BTreeSet::new();
-        while self.wal.exists() && idle.is_none_or(|idle| since.elapsed() < idle) {
+        while self.wal.exists() && idle.is_none_or(|idle| last_work.elapsed() < idle) {
+            // First: the server may have removed these files, so that the spool has the only copy.
             if let Some(spool) = self.spool.as_ref().filter(|spool| spool.has_files()) {
-                since = Instant::now();
+                last_work = Instant::now();
                 if let Err(error) = self.store_spooled(spool) {
                     debug(|| error.line());
                     thread::sleep(RETRY);
@@ -127,11 +128,12 @@ impl Serving {
                 thread::sleep(LOOK);
                 continue;
             }
-            since = Instant::now();
+            last_work = Instant::now();
             let (stored, refused) = self.push_runs(&self.wal, &waiting);
             pushed += stored.len() as u64;
             if let Some((segment, error)) = refused {
                 debug(|| error.line());
+                // Not tried again here: the server's own archive command gets the error.
                 failed.insert(segment);
                 thread::sleep(LOOK);
             }
@@ -149,18 +151,14 @@ impl Serving {
     /// # Errors
     /// Those after which the rest waits: the storage is away, or its key or disk is missing.
     fn store_spooled(&self, spool: &ClusterSpool) -> Result<()> {
-        let segment = |name: &WalFileName| match name {
-            WalFileName::Segment(segment) => Some(*segment),
-            _ => None,
-        };
         let names = spool.names();
-        for name in names.iter().filter(|name| segment(name).is_none()) {
+        for name in names.iter().filter(|name| segment_of(name).is_none()) {
             match self.store_other(spool, *name) {
                 Ok(()) => spool.remove(&name.to_string()),
                 Err(error) => put_aside(spool, &name.to_string(), error)?,
             }
         }
-        let waiting: Vec<SegmentName> = names.iter().filter_map(segment).collect();
+        let waiting: Vec<SegmentName> = names.iter().filter_map(segment_of).collect();
         let (stored, refused) = self.push_runs(&spool.wal(), &waiting);
         for segment in &stored {
             spool.remove(&segment.to_string());
@@ -204,10 +202,10 @@ impl Serving {
         let mut packed = None;
         loop {
             let next = rest.pop_first();
-            let before = packed.take();
+            let previous = packed.take();
             let (stored, made) = run_both(
                 next.is_some(),
-                || self.store_run(wal, before.as_ref()),
+                || self.store_run(wal, previous.as_ref()),
                 || next.map(pack),
             );
             match (stored, made) {
@@ -242,6 +240,13 @@ impl Serving {
         stored
             .map(|(segments, _)| segments)
             .map_err(|error| (first, error))
+    }
+}
+
+fn segment_of(name: &WalFileName) -> Option<SegmentName> {
+    match name {
+        WalFileName::Segment(segment) => Some(*segment),
+        _ => None,
     }
 }
 

@@ -136,12 +136,12 @@ impl ServerCheck {
         let name = session.switch_wal()?;
         let segment = SegmentName::parse(&name)
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("cannot read {name:?}")))?;
-        let since = Instant::now();
+        let begun = Instant::now();
         while !has_segment(objects, system, segment)? {
             let archived = session.archived_wal(&name)?;
             // A failure or a success that the server has noted may be older than the last look into the repository.
-            let is_over = since.elapsed() >= self.patience;
-            let is_elsewhere = archived.done && since.elapsed() > LOOK * 10;
+            let is_over = begun.elapsed() >= self.patience;
+            let is_elsewhere = archived.done && begun.elapsed() > LOOK * 10;
             if is_elsewhere && !has_segment(objects, system, segment)? {
                 return Err(elsewhere(facts, &name));
             }
@@ -150,11 +150,11 @@ impl ServerCheck {
             }
             thread::sleep(LOOK);
         }
-        Ok(Some((name, since.elapsed().as_secs_f64())))
+        Ok(Some((name, begun.elapsed().as_secs_f64())))
     }
 
     fn absent(&self, segment: &str, archived: &ArchivedWal) -> Error {
-        let what = format!(
+        let message = format!(
             "could not archive {segment}: it did not arrive within {} s",
             self.patience.as_secs()
         );
@@ -162,7 +162,7 @@ impl ServerCheck {
             .last
             .clone()
             .unwrap_or_else(|| "nothing".to_owned());
-        let error = Error::new(ErrorKind::System, what);
+        let error = Error::new(ErrorKind::System, message);
         match &archived.failing {
             Some(failing) => error
                 .because(format!("the server fails to archive {failing}; the last file it archived is {last}"))
@@ -179,49 +179,52 @@ impl ServerCheck {
         if !is_late {
             return None;
         }
-        let what = format!(
+        let message = format!(
             "could not find all finished WAL in the repository: {} segments wait, the oldest for {:.0} s",
             lag.segments, lag.seconds
         );
         let hint = "the server's log says why archive_command fails, if it does";
-        Some(Error::new(ErrorKind::System, what).hint(hint))
+        Some(Error::new(ErrorKind::System, message).hint(hint))
     }
 }
 
 /// Why the server archives nothing, by its settings.
 fn setting_fault(facts: &ArchivingFacts, is_standby: bool) -> Option<Error> {
-    let fault = |why: String, hint: String| {
-        let what = "cannot archive the WAL of this server";
-        Some(
-            Error::new(ErrorKind::Unsupported, what)
-                .because(why)
-                .hint(hint),
-        )
-    };
     if facts.waits_for_restart {
         let why = "archive_mode or wal_level was changed, and counts after a restart".to_owned();
-        return fault(why, "restart the server".to_owned());
+        return Some(cannot_archive(why, "restart the server".to_owned()));
     }
     if facts.wal_level == "minimal" {
         let hint = "set wal_level = replica, and restart the server";
-        return fault("wal_level is minimal".to_owned(), hint.to_owned());
+        let why = "wal_level is minimal".to_owned();
+        return Some(cannot_archive(why, hint.to_owned()));
     }
     let is_on = facts.archive_mode == "always" || facts.archive_mode == "on" && !is_standby;
     if !is_on {
         let mode = &facts.archive_mode;
-        let (of, wanted) = match is_standby {
+        let (place, wanted) = match is_standby {
             true => (" on a standby", "always"),
             false => ("", "on"),
         };
         let hint = format!("set archive_mode = {wanted} and {COMMAND}, and restart the server");
-        return fault(format!("archive_mode is {mode}{of}"), hint);
+        return Some(cannot_archive(
+            format!("archive_mode is {mode}{place}"),
+            hint,
+        ));
     }
     let is_empty = facts.archive_command.is_empty() && facts.archive_library.is_empty();
     if is_empty {
         let hint = format!("set {COMMAND}, and reload the configuration");
-        return fault("archive_command is empty".to_owned(), hint);
+        return Some(cannot_archive("archive_command is empty".to_owned(), hint));
     }
     None
+}
+
+fn cannot_archive(why: String, hint: String) -> Error {
+    let message = "cannot archive the WAL of this server";
+    Error::new(ErrorKind::Unsupported, message)
+        .because(why)
+        .hint(hint)
 }
 
 fn setting_warnings(facts: &ArchivingFacts, is_standby: bool) -> Vec<String> {
@@ -246,21 +249,21 @@ fn setting_warnings(facts: &ArchivingFacts, is_standby: bool) -> Vec<String> {
 }
 
 fn no_right(role: &str) -> Error {
-    let what = "cannot test the archive: the role may not end a WAL segment";
-    Error::new(ErrorKind::Permission, what).hint(format!(
+    let message = "cannot test the archive: the role may not end a WAL segment";
+    Error::new(ErrorKind::Permission, message).hint(format!(
         "`GRANT EXECUTE ON FUNCTION pg_catalog.pg_switch_wal() TO {role}`, or --no-switch, which ends none"
     ))
 }
 
 fn elsewhere(facts: &ArchivingFacts, segment: &str) -> Error {
-    let what = format!(
+    let message = format!(
         "could not find {segment} in the repository: the server says that it has archived it"
     );
     let setting = match facts.archive_library.is_empty() {
         true => format!("archive_command is {:?}", facts.archive_command),
         false => format!("archive_library is {:?}", facts.archive_library),
     };
-    Error::new(ErrorKind::NotFound, what)
+    Error::new(ErrorKind::NotFound, message)
         .because(format!("it archives to another place: {setting}"))
         .hint(format!(
             "set {COMMAND}, or name the repository that the server archives to"

@@ -125,11 +125,7 @@ impl WalDirectory {
             .flatten()
             .flatten()
             .map(|entry| entry.file_name());
-        let segment = |name: std::ffi::OsString| {
-            let name = std::str::from_utf8(name.as_bytes()).ok()?;
-            SegmentName::parse(name.strip_suffix(".ready")?)
-        };
-        let mut ready: Vec<SegmentName> = names.filter_map(segment).collect();
+        let mut ready: Vec<SegmentName> = names.filter_map(ready_segment).collect();
         ready.sort_unstable();
         ready
     }
@@ -153,20 +149,12 @@ impl WalDirectory {
 
     /// Returns the segments in the directory by their names; a server may have recycled some.
     pub(super) fn segments(&self) -> BTreeSet<SegmentName> {
-        let segment = |name| match name {
-            WalFileName::Segment(segment) => Some(segment),
-            _ => None,
-        };
-        self.names().into_iter().filter_map(segment).collect()
+        self.names().into_iter().filter_map(segment_of).collect()
     }
 
     /// Returns the timelines whose histories are in the directory.
     pub(super) fn histories(&self) -> BTreeSet<u32> {
-        let timeline = |name| match name {
-            WalFileName::History(timeline) => Some(timeline),
-            _ => None,
-        };
-        self.names().into_iter().filter_map(timeline).collect()
+        self.names().into_iter().filter_map(history_of).collect()
     }
 
     /// Marks a segment that the server takes for archived as one that waits, so that no checkpoint removes it. Returns whether
@@ -207,7 +195,7 @@ impl WalDirectory {
             )
         };
         let mut file = safe_file::open(&path).map_err(failed)?;
-        let before = FileStamp::of(&file.metadata().map_err(failed)?);
+        let stamp = FileStamp::of(&file.metadata().map_err(failed)?);
         let mut content = Vec::new();
         (&mut file)
             .take(8192)
@@ -218,7 +206,7 @@ impl WalDirectory {
         content.reserve_exact(
             (most as usize)
                 .saturating_sub(content.len())
-                .min(before.bytes as usize),
+                .min(stamp.bytes as usize),
         );
         let rest = most.saturating_sub(content.len() as u64).saturating_add(1);
         file.by_ref()
@@ -226,7 +214,7 @@ impl WalDirectory {
             .read_to_end(&mut content)
             .map_err(failed)?;
         let facts = check_segment(&content, segment)?;
-        Ok((content, before, facts))
+        Ok((content, stamp, facts))
     }
 
     /// Returns the content of a segment; `None` if it is not there, or not the one of that name.
@@ -246,6 +234,26 @@ impl WalDirectory {
             )
         })
     }
+}
+
+fn history_of(name: WalFileName) -> Option<u32> {
+    match name {
+        WalFileName::History(timeline) => Some(timeline),
+        _ => None,
+    }
+}
+
+fn segment_of(name: WalFileName) -> Option<SegmentName> {
+    match name {
+        WalFileName::Segment(segment) => Some(segment),
+        _ => None,
+    }
+}
+
+/// Returns the segment that a file of `archive_status` marks as one that waits.
+fn ready_segment(mark: std::ffi::OsString) -> Option<SegmentName> {
+    let mark = std::str::from_utf8(mark.as_bytes()).ok()?;
+    SegmentName::parse(mark.strip_suffix(".ready")?)
 }
 
 /// The error of a command that does not know which system is meant.

@@ -98,8 +98,8 @@ fn facts_of(
 ) -> Result<StoredFacts> {
     let index = archive.index(stored)?;
     let content = archive.segment_of(stored, segment)?;
-    let at = stored.run.segments().position(|name| name == segment);
-    let member = at.and_then(|at| index.members.get(at));
+    let position = stored.run.segments().position(|name| name == segment);
+    let member = position.and_then(|position| index.members.get(position));
     let member = member.ok_or_else(|| {
         let key = stored.run.to_string();
         Error::corrupt(format!("{} lacks {segment}", archive.describe(&key)))
@@ -109,7 +109,7 @@ fn facts_of(
         Some((digest, _)) if *digest == member.digest => SegmentComparison::Same,
         Some((_, other)) => match first_difference(other, &content) {
             None => SegmentComparison::SameRecords,
-            Some(at) => SegmentComparison::Differs(at),
+            Some(position) => SegmentComparison::Differs(position),
         },
     };
     let records = SegmentRecords::new(&content).map(SegmentRecords::summary);

@@ -91,17 +91,18 @@ impl ClusterSpool {
     pub(super) fn add(&self, name: WalFileName, content: &[u8]) -> Result<()> {
         let path = self.dir.join(name.to_string());
         match safe_file::read(&path, content.len() as u64) {
+            // The server repeats a command if it crashed before it noted the success.
             Ok(waiting) if waiting == content => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             _ => {
-                let what =
+                let message =
                     format!("cannot take {name} into the spool: it has other content of this name");
-                return Err(Error::new(ErrorKind::Exists, what));
+                return Err(Error::new(ErrorKind::Exists, message));
             }
         }
         let used = used_bytes(&self.spool.dir);
         if used + content.len() as u64 > self.spool.max_bytes {
-            let what = format!(
+            let message = format!(
                 "cannot take {name} into the spool {}",
                 shown(&self.spool.dir)
             );
@@ -110,7 +111,7 @@ impl ClusterSpool {
                 bytes(used),
                 bytes(self.spool.max_bytes)
             );
-            return Err(Error::new(ErrorKind::Full, what).because(why));
+            return Err(Error::new(ErrorKind::Full, message).because(why));
         }
         let failed = |error| Error::io(format!("could not write {}", shown(&path)), error);
         self.write(&path, content).map_err(failed)
@@ -186,12 +187,15 @@ fn entries(dir: &Path) -> Vec<DirEntry> {
 
 /// Bytes of all files below a directory of directories of directories.
 fn used_bytes(dir: &Path) -> u64 {
-    let used = |entry: DirEntry| match entry.metadata() {
+    entries(dir).into_iter().map(entry_bytes).sum()
+}
+
+fn entry_bytes(entry: DirEntry) -> u64 {
+    match entry.metadata() {
         Ok(meta) if meta.is_dir() => used_bytes(&entry.path()),
         Ok(meta) => meta.len(),
         Err(_) => 0, // stored and removed meanwhile
-    };
-    entries(dir).into_iter().map(used).sum()
+    }
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -215,21 +215,22 @@ pub fn has_segment(objects: &Arc<dyn Objects>, system: &str, segment: SegmentNam
 /// [`ErrorKind::NotFound`] if it is missing; [`ErrorKind::Corrupt`] if it is damaged; [`ErrorKind::Exists`] if it has two
 /// contents; the storage's.
 pub fn read_segment(archive: &WalArchive, segment: SegmentName) -> Result<Vec<u8>> {
-    let missing = || {
-        let what = format!("could not read {segment} of system {}", archive.system());
-        Error::new(ErrorKind::NotFound, what).because("it is not in the archive")
-    };
     let Some(stored) = run_with(archive, segment)? else {
         let wal = SystemWal::load(archive.clone(), None)?;
         let content = match wal.tree.has(segment) {
             true => wal.read_tail(segment)?,
             false => None,
         };
-        return content.ok_or_else(missing);
+        return content.ok_or_else(|| missing_segment(archive, segment));
     };
     let content = archive.segment_of(&stored, segment)?;
     check_segment(&content, segment)?;
     Ok(content)
+}
+
+fn missing_segment(archive: &WalArchive, segment: SegmentName) -> Error {
+    let message = format!("could not read {segment} of system {}", archive.system());
+    Error::new(ErrorKind::NotFound, message).because("it is not in the archive")
 }
 
 /// Returns the run to read a segment from.
@@ -331,8 +332,8 @@ fn with_same_content<'a>(
             // What a damaged one has cannot be compared: that the others are right is not known.
             index => index?,
         };
-        let at = stored.run.segments().position(|name| name == segment);
-        if let Some(member) = at.and_then(|at| index.members.get(at)) {
+        let position = stored.run.segments().position(|name| name == segment);
+        if let Some(member) = position.and_then(|position| index.members.get(position)) {
             contents.push(RunContent {
                 stored,
                 digest: member.digest,
@@ -382,11 +383,11 @@ fn check_records(
 }
 
 fn not_of_host(archive: &WalArchive, segment: SegmentName, host: &str) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot choose the content of {segment} of system {}",
         archive.system()
     );
-    Error::new(ErrorKind::NotFound, what)
+    Error::new(ErrorKind::NotFound, message)
         .because(format!(
             "other hosts archived different content of it, and {host:?} archived none"
         ))
@@ -399,11 +400,11 @@ fn two_contents(
     (one, other): (&StoredBy, &StoredBy),
     at: Lsn,
 ) -> Error {
-    let what = format!(
+    let message = format!(
         "cannot choose the content of {segment} of system {}",
         archive.system()
     );
-    Error::new(ErrorKind::Exists, what)
+    Error::new(ErrorKind::Exists, message)
         .because(format!(
             "hosts {one} and {other} archived different content of it: two servers wrote one timeline"
         ))

@@ -55,6 +55,7 @@ pub(crate) fn look(
     if recovery.restore_command.is_some() || recovery.settings.iter().any(is_set) {
         return Ok(None);
     }
+    // The identifier comes from the root, and becomes part of a key of the storage.
     if !check_system_name(&cluster.system_identifier) {
         return Ok(None);
     }
@@ -126,6 +127,7 @@ fn command(restore: &Restore, location: &Location, end: &WayEnd, mode: Mode) -> 
     if location.text().starts_with(PEER) {
         return Err(other_host());
     }
+    // The server runs the command in its data directory, where a relative path is another one.
     let repository = match location.as_local() {
         Some(path) => path
             .canonicalize()
@@ -155,8 +157,8 @@ fn command(restore: &Restore, location: &Location, end: &WayEnd, mode: Mode) -> 
 
 /// The server runs on another host, which reaches the repository only while this restore lasts.
 fn other_host() -> Error {
-    let what = "cannot write a restore_command for the server on another host";
-    Error::new(ErrorKind::Usage, what)
+    let message = "cannot write a restore_command for the server on another host";
+    Error::new(ErrorKind::Usage, message)
         .because("this host reads the repository, and it is not known how that host reaches it")
         .hint("--restore-command 'fullbore wal get %f %p --from REPO', with REPO as the server reaches it, for example ssh://HOST/PATH")
 }

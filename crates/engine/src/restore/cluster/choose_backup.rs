@@ -63,11 +63,11 @@ pub(crate) fn choose_of_cluster(restore: &Restore, in_place: bool) -> Result<Opt
         restore.filter.must_be_one(&sources, &repository)?;
     }
     if recovery.selects_backup() && !is_one {
-        let what = format!(
+        let message = format!(
             "cannot tell which cluster is meant: {:?} has backups of several clusters",
             restore.from
         );
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("name a backup: @ID; `fullbore list` shows them"));
     }
     check_later(&repository, &id)?;
@@ -114,12 +114,12 @@ impl ClusterBackups {
 
     /// Keeps the backups of one cluster.
     fn retain_cluster(&mut self, system_identifier: &str) {
-        let of = |root: &Root| {
+        let is_member = |root: &Root| {
             root.postgres
                 .as_ref()
                 .map(|cluster| cluster.system_identifier == system_identifier)
         };
-        self.backups.retain(|root| of(root) == Some(true));
+        self.backups.retain(|root| is_member(root) == Some(true));
     }
 
     /// The backups with their cluster's facts.
@@ -177,7 +177,7 @@ impl ClusterBackups {
         else {
             return Ok(chosen.id.clone());
         };
-        let what = format!(
+        let message = format!(
             "cannot choose a backup: {other} and {one} are from diverged histories of this cluster"
         );
         let why = format!("both are of timeline {timeline}, and {why}");
@@ -186,7 +186,7 @@ impl ClusterBackups {
             chosen.id,
             source_text(&chosen.source)
         );
-        Err(Error::new(ErrorKind::Usage, what)
+        Err(Error::new(ErrorKind::Usage, message)
             .because(why)
             .hint(format!(
                 "name a backup, or forget those of the abandoned history; {best}"
@@ -235,17 +235,17 @@ impl ClusterBackups {
         root: &Root,
         cluster: &ClusterInfo,
     ) -> Option<String> {
-        let before = self
+        let previous = self
             .of_primaries(cluster.timeline)
-            .rfind(|(before, _)| before.id < root.id);
-        let (before, _) = before.filter(|(before, _)| before.source != root.source)?;
+            .rfind(|(previous, _)| previous.id < root.id);
+        let (previous, _) = previous.filter(|(previous, _)| previous.source != root.source)?;
         if !was_chosen(restore) || cluster.standby {
             return None;
         }
         let this = source_text(&root.source);
-        let other = source_text(&before.source);
+        let other = source_text(&previous.source);
         let is = &root.id;
-        let was = &before.id;
+        let was = &previous.id;
         Some(format!(
             "backup {is} is of {this}, and the earlier backup {was} is of {other}: unless that is \
                 the same server, and it moved, name a backup"
@@ -255,8 +255,8 @@ impl ClusterBackups {
     /// Returns a note if the server continues on the timeline of later backups as if they did not
     /// exist.
     pub(crate) fn later_backups_note(&self, root: &Root, cluster: &ClusterInfo) -> Option<String> {
-        let is_later = |(other, of): &(&Root, &ClusterInfo)| {
-            other.id > root.id && of.timeline == cluster.timeline
+        let is_later = |(other, facts): &(&Root, &ClusterInfo)| {
+            other.id > root.id && facts.timeline == cluster.timeline
         };
         let (later, _) = self.members().rfind(is_later)?;
         Some(format!(
@@ -301,11 +301,14 @@ fn diverged_histories<'a>(
     (root, cluster): (&'a Root, &ClusterInfo),
     earlier: &[(&'a Root, &ClusterInfo)],
 ) -> Option<(&'a str, &'a str, &'static str)> {
-    let last_where = |is_it: &dyn Fn(&Root, &ClusterInfo) -> bool| {
-        earlier.iter().rev().find(|(root, of)| is_it(root, of))
+    let last_where = |holds: &dyn Fn(&Root, &ClusterInfo) -> bool| {
+        earlier
+            .iter()
+            .rev()
+            .find(|(root, facts)| holds(root, facts))
     };
     if let Some((before, _)) =
-        last_where(&|before, of| starts_before_end_of(root, cluster, before, of))
+        last_where(&|before, facts| starts_before_end_of(root, cluster, before, facts))
     {
         return Some((
             &root.id,

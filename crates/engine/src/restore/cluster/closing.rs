@@ -10,12 +10,7 @@ use fullbore_format::{
 use fullbore_platform::{dir::real_path, owner::OwnerNames};
 use fullbore_postgres::{inventory, restore::plan::ClusterPlan};
 use fullbore_tree::write::{final_file::FinalPlaced, layout::UNFINISHED, tree::TargetTree};
-use std::{
-    collections::BTreeSet,
-    fs::Metadata,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs::Metadata, os::unix::fs::MetadataExt, path::Path};
 
 /// The first version that has `recovery_init_sync_method`.
 const SYNCFS_SINCE: u32 = 14;
@@ -77,6 +72,7 @@ fn unreachable_parents(restore: &Restore, plan: &ClusterPlan) -> Vec<String> {
     let Ok(owner) = restore.to.metadata() else {
         return Vec::new();
     };
+    // Root may enter every directory.
     if owner.uid() == 0 {
         return Vec::new();
     }
@@ -101,12 +97,11 @@ fn unreachable_parents(restore: &Restore, plan: &ClusterPlan) -> Vec<String> {
     } else {
         name.to_string()
     };
-    let step = |dir: &PathBuf| {
-        format!(
-            "let user {user:?} into {dir:?} (chmod o+x): without that the server does not start"
-        )
-    };
-    closed.iter().map(step).collect()
+    closed.iter().map(|dir| entry_step(&user, dir)).collect()
+}
+
+fn entry_step(user: &str, dir: &Path) -> String {
+    format!("let user {user:?} into {dir:?} (chmod o+x): without that the server does not start")
 }
 
 /// Returns whether the owner and group of one file may enter a directory.

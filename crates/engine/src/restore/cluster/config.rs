@@ -109,13 +109,6 @@ impl Configuration {
 
     /// Returns notes on files that the restored server will lack, or share with the old server.
     pub(crate) fn notes(&self, cluster: &ClusterInfo) -> Vec<String> {
-        let link = |(name, target): &(&[u8], EntryPath)| {
-            format!(
-                "{} is a link to {}, which is not in the backup",
-                quoted(name),
-                quoted(target)
-            )
-        };
         let shared = SHARED
             .into_iter()
             .filter_map(|name| Some((name, self.outside_target(self.value(name)?)?)));
@@ -127,25 +120,22 @@ impl Configuration {
                     "log_directory is set to {path:?}: the restored server writes its log there too"
                 )
             });
-        let missing_includes = |(file, path): &(EntryPath, String)| {
-            format!(
-                "{} includes {path:?}, which is not in the backup",
-                quoted(file)
-            )
-        };
         let missing = self.main.is_none() && !self.links.iter().any(|(name, _)| *name == MAIN);
         let missing = missing.then(|| missing_config_note(cluster));
         let shared = shared.map(|(name, path)| {
             format!("{name} is set to {path:?}: the restored server uses that file too")
         });
-        let links = self.links.iter().map(link);
+        let links = self
+            .links
+            .iter()
+            .map(|(name, target)| link_note(name, target));
         let deep = self.is_too_deep.then(|| {
             "files of the configuration include each other: no server starts with that".to_owned()
         });
         missing
             .into_iter()
             .chain(links)
-            .chain(self.missing_includes.iter().map(missing_includes))
+            .chain(self.missing_includes.iter().map(include_note))
             .chain(deep)
             .chain(shared)
             .chain(logs)
@@ -208,6 +198,21 @@ impl Configuration {
     }
 }
 
+fn include_note((file, path): &(EntryPath, String)) -> String {
+    format!(
+        "{} includes {path:?}, which is not in the backup",
+        quoted(file)
+    )
+}
+
+fn link_note(name: &[u8], target: &[u8]) -> String {
+    format!(
+        "{} is a link to {}, which is not in the backup",
+        quoted(name),
+        quoted(target)
+    )
+}
+
 /// Returns whether `to` is the cluster's original directory, and its configuration, which is
 /// elsewhere, still exists.
 pub(crate) fn has_original_config(cluster: &ClusterInfo, to: &Path) -> bool {
@@ -251,6 +256,7 @@ impl ConfigReader<'_> {
             let is_there = match (name.as_str(), included) {
                 ("include" | "include_if_exists" | "include_dir", None) => false,
                 ("include", Some(path)) => self.read_file(&path, depth + 1)?,
+                // PostgreSQL passes over a file that does not exist.
                 ("include_if_exists", Some(path)) => {
                     self.read_file(&path, depth + 1)? || !self.archive.has(&path)?
                 }
@@ -288,18 +294,15 @@ impl ConfigReader<'_> {
             .archive
             .records(&Selection::new(&[&real])?, false)
             .flatten();
-        let name = |item: PageItem| {
-            let (above, name) = entry::split(&item.entry.path);
-            let is_read = above == real && name.ends_with(b".conf") && !name.starts_with(b".");
-            (is_read && item.from == 0).then(|| name.to_vec())
-        };
-        let mut names: Vec<_> = items.filter_map(name).collect();
+        let mut names: Vec<_> = items
+            .filter_map(|item| included_name(&item, &real))
+            .collect();
         names.sort_unstable();
         for name in names {
-            let below = entry::join(path, &name);
-            if !self.read_file(&below, depth)? {
+            let file = entry::join(path, &name);
+            if !self.read_file(&file, depth)? {
                 self.missing_includes
-                    .push((below.clone(), String::from_utf8_lossy(&below).into_owned()));
+                    .push((file.clone(), String::from_utf8_lossy(&file).into_owned()));
             }
         }
         Ok(true)
@@ -313,6 +316,13 @@ impl ConfigReader<'_> {
             None => Ok(Some(path.to_vec())),
         }
     }
+}
+
+/// Returns the name of a file that `include_dir` reads in this directory.
+fn included_name(item: &PageItem, directory: &[u8]) -> Option<Vec<u8>> {
+    let (parent, name) = entry::split(&item.entry.path);
+    let is_read = parent == directory && name.ends_with(b".conf") && !name.starts_with(b".");
+    (is_read && item.from == 0).then(|| name.to_vec())
 }
 
 /// Returns the last, effective value of a setting.

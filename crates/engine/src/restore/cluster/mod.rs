@@ -56,15 +56,15 @@ pub(crate) fn check_not_postgres(restore: &Restore) -> Result<()> {
         return Ok(());
     }
     if restore.from == "-" {
-        let what = "cannot use PostgreSQL options with a stream";
-        return Err(Error::new(ErrorKind::Usage, what)
+        let message = "cannot use PostgreSQL options with a stream";
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("write it to a file first: the facts about the cluster are at its end"));
     }
-    let what = format!(
+    let message = format!(
         "cannot use PostgreSQL options with {:?}: it is not a backup of a cluster",
         restore.from
     );
-    Err(Error::new(ErrorKind::Usage, what)
+    Err(Error::new(ErrorKind::Usage, message)
         .hint("leave out the options that `fullbore restore --help` lists under PostgreSQL"))
 }
 
@@ -243,10 +243,10 @@ fn note_in_place(
 
 /// Leaves out the transactions prepared in databases that are restored empty, and notes how many.
 fn leave_out_prepared(archive: &Archive, plan: &mut ClusterPlan) -> Result<()> {
-    let below = Selection::new(&[PREPARED])?;
+    let selection = Selection::new(&[PREPARED])?;
     // Unreadable files are reported by the restore itself.
     let files = archive
-        .records(&below, false)
+        .records(&selection, false)
         .flatten()
         .filter(|item| item.entry.kind != EntryKind::Directory);
     let paths: Vec<_> = files.map(|item| item.entry.path.clone()).collect();
@@ -281,19 +281,20 @@ fn in_place_tablespace(
     if cluster.major < IN_PLACE_SINCE || !recovers || is_told {
         return Ok(None);
     }
-    let is_own = |path: &[u8]| {
-        path.strip_prefix(b"pg_tblspc/")
-            .and_then(relation::number)
-            .is_some()
-    };
     let is_linked = |path: &[u8]| cluster.tablespaces.iter().any(|space| space.path() == path);
-    let below = Selection::new(&[b"pg_tblspc"])?;
+    let selection = Selection::new(&[b"pg_tblspc"])?;
     // Unreadable pages are reported by the restore itself.
     let directories = archive
-        .records(&below, false)
+        .records(&selection, false)
         .flatten()
         .filter(|item| item.entry.kind == EntryKind::Directory);
     Ok(directories
         .map(|item| item.entry.path.clone())
-        .find(|path| is_own(path) && !is_linked(path)))
+        .find(|path| is_tablespace(path) && !is_linked(path)))
+}
+
+fn is_tablespace(path: &[u8]) -> bool {
+    path.strip_prefix(b"pg_tblspc/")
+        .and_then(relation::number)
+        .is_some()
 }

@@ -64,6 +64,7 @@ pub(super) fn write_files(plan: &ClusterPlan, parts: &WrittenParts<'_>) -> Resul
     let owner = root.first().map(|item| item.entry.owner.clone());
     let owner = owner.unwrap_or_default();
     let old = match small_file(archive, AUTO_CONF) {
+        // The recovery needs its settings even if those of the cluster are lost.
         Err(error) if error.kind == ErrorKind::Corrupt => {
             report.add((error, vec![AUTO_CONF.to_vec()]))?;
             None
@@ -107,11 +108,11 @@ fn write_text(writer: &mut TargetWriter, entry: Entry, text: &[u8]) -> Result<()
 }
 
 fn now() -> Time {
-    let since = SystemTime::now()
+    let elapsed = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     Time {
-        seconds: since.as_secs() as i64,
-        nanos: since.subsec_nanos(),
+        seconds: elapsed.as_secs() as i64,
+        nanos: elapsed.subsec_nanos(),
     }
 }

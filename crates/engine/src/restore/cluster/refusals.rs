@@ -39,8 +39,9 @@ pub(super) fn refuse_target(restore: &Restore, selection: &Selection) -> Result<
 }
 
 fn keeps_newer_files() -> Error {
-    let what = "cannot restore a cluster into an existing one and keep files newer than the backup";
-    Error::new(ErrorKind::Usage, what)
+    let message =
+        "cannot restore a cluster into an existing one and keep files newer than the backup";
+    Error::new(ErrorKind::Usage, message)
         .because("the server would use these files as its own")
         .hint("add --delete")
 }
@@ -53,8 +54,8 @@ pub(crate) fn refuse_patterns(archive: &Archive) -> Result<()> {
     if archive.root.postgres.is_none() {
         return Ok(());
     }
-    let what = "cannot restore a cluster with --include or --exclude";
-    Err(Error::new(ErrorKind::Usage, what)
+    let message = "cannot restore a cluster with --include or --exclude";
+    Err(Error::new(ErrorKind::Usage, message)
         .because("a server needs all of its files")
         .hint("--database restores one database"))
 }
@@ -69,11 +70,11 @@ fn refuse_linked_wal(restore: &Restore) -> Result<()> {
     else {
         return Ok(());
     };
-    let what = format!(
+    let message = format!(
         "cannot restore to {:?}: {link:?} is a link to {directory:?}",
         restore.to
     );
-    Err(Error::new(ErrorKind::Exists, what).hint(
+    Err(Error::new(ErrorKind::Exists, message).hint(
         "--waldir DIR restores the WAL there; without the link it will be in the data directory",
     ))
 }
@@ -86,11 +87,8 @@ pub(super) fn refuse_used_tablespaces(
     plan: &ClusterPlan,
 ) -> Result<()> {
     let data = Path::new(OsStr::from_bytes(&cluster.data_directory.0));
-    let is_same = |a: &Path, b: &Path| {
-        let real = real_path(a).ok();
-        real.is_some() && real == real_path(b).ok()
-    };
-    if is_same(data, &restore.to) {
+    // A restore in place of the cluster uses its tablespaces too.
+    if is_same_place(data, &restore.to) {
         return Ok(());
     }
     let untold = cluster
@@ -101,22 +99,28 @@ pub(super) fn refuse_used_tablespaces(
         untold.filter_map(|space| plan.mounts.iter().find(|mount| mount.at == space.path()));
     let link = |mount: &TargetMount| data.join(OsStr::from_bytes(&mount.at));
     let mut places = places;
-    let Some(used) = places.find(|mount| is_same(&link(mount), &mount.directory)) else {
+    let Some(used) = places.find(|mount| is_same_place(&link(mount), &mount.directory)) else {
         return Ok(());
     };
-    let what = format!(
+    let message = format!(
         "cannot restore to {:?} and {:?}: that is a tablespace of {data:?}",
         restore.to, used.directory
     );
-    Err(Error::new(ErrorKind::Exists, what).hint(tablespaces::HINT))
+    Err(Error::new(ErrorKind::Exists, message).hint(tablespaces::HINT))
+}
+
+/// Returns whether both paths exist and lead to the same place.
+fn is_same_place(a: &Path, b: &Path) -> bool {
+    let real = real_path(a).ok();
+    real.is_some() && real == real_path(b).ok()
 }
 
 /// Refuses a target in which a server runs (rule 33).
 fn refuse_live(to: &Path) -> Result<()> {
     // Look for the process too: `postmaster.pid` may be gone, like any other file.
     if let Some(pid) = server_process(to) {
-        let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
-        return Err(Error::new(ErrorKind::Exists, what).hint("stop it"));
+        let message = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+        return Err(Error::new(ErrorKind::Exists, message).hint("stop it"));
     }
     let path = to.join(OsStr::from_bytes(POSTMASTER_PID));
     let text = match read_small_text(&path) {
@@ -133,8 +137,8 @@ fn refuse_live(to: &Path) -> Result<()> {
         .and_then(|line| line.trim().parse::<i32>().ok())
         .map_or(0, i32::saturating_abs);
     if platform::process_is_alive(pid) {
-        let what = format!("cannot restore to {to:?}: a server runs there, process {pid}");
-        return Err(Error::new(ErrorKind::Exists, what).hint(format!(
+        let message = format!("cannot restore to {to:?}: a server runs there, process {pid}");
+        return Err(Error::new(ErrorKind::Exists, message).hint(format!(
             "stop it; if process {pid} is something else, remove {path:?}"
         )));
     }
@@ -143,10 +147,10 @@ fn refuse_live(to: &Path) -> Result<()> {
     if platform::sees_all_processes() {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "cannot restore to {to:?}: a server may run there, process {pid} of another container"
     );
-    Err(Error::new(ErrorKind::Exists, what).hint(format!("if none does, remove {path:?}")))
+    Err(Error::new(ErrorKind::Exists, message).hint(format!("if none does, remove {path:?}")))
 }
 
 /// Refuses to overwrite an existing cluster.
@@ -158,10 +162,10 @@ fn refuse_existing_cluster(to: &Path) -> Result<()> {
     if !has_cluster(to) {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "cannot restore to {to:?}: a cluster is there, and files newer than the backup would stay"
     );
-    Err(Error::new(ErrorKind::Exists, what).hint(
+    Err(Error::new(ErrorKind::Exists, message).hint(
         "--delta --delete lists the files that are not in the backup, and removes them; or \
             choose another --to",
     ))
@@ -176,11 +180,11 @@ fn refuse_parts(to: &Path, selection: &Selection) -> Result<()> {
     let Some(path) = selection.paths().iter().find(|path| is_server_file(path)) else {
         return Ok(());
     };
-    let what = format!(
+    let message = format!(
         "cannot restore {} into {to:?}: a cluster is there, and its files must be of one moment",
         quoted(path)
     );
-    Err(Error::new(ErrorKind::Exists, what)
+    Err(Error::new(ErrorKind::Exists, message)
         .hint("choose another --to, or restore all of it with --delta --delete"))
 }
 
@@ -214,11 +218,11 @@ pub(super) fn leftover_error(to: &Path, plan: &ClusterPlan, path: &[u8]) -> Opti
     if is_made {
         return None;
     }
-    let what = format!(
+    let message = format!(
         "cannot restore to {to:?}: {} is there, which is not in the backup",
         quoted(path)
     );
-    let error = Error::new(ErrorKind::Exists, what)
+    let error = Error::new(ErrorKind::Exists, message)
         .because("a server would use it as its own")
         .hint(
             "empty the directory and its tablespaces first, or use --delta --delete, which \

@@ -29,6 +29,7 @@ pub(crate) fn refuse_foreign(
     cluster: &ClusterInfo,
     plan: &mut ClusterPlan,
 ) -> Result<()> {
+    // The system itself keeps other users from directories that are not theirs.
     if platform::user().0 != 0 {
         return Ok(());
     }
@@ -46,6 +47,7 @@ pub(crate) fn refuse_foreign(
             .first()
             .map(|item| item.entry.owner.clone())
             .unwrap_or_default();
+        // As the restore itself: by name, or by number if this host has no such user.
         let here = if restore.numeric_owner {
             None
         } else {
@@ -67,8 +69,8 @@ fn check_holder(
 ) -> Result<()> {
     let name = quoted(&tablespace.name.0);
     let directory = &mount.directory;
-    let what = format!("cannot restore tablespace {name} to {directory:?}");
-    let (there, holder) = deepest_owner(directory).map_err(|e| Error::io(&*what, e))?;
+    let message = format!("cannot restore tablespace {name} to {directory:?}");
+    let (there, holder) = deepest_owner(directory).map_err(|e| Error::io(&*message, e))?;
     if is_trusted_owner(holder, uid) {
         return Ok(());
     }
@@ -91,7 +93,7 @@ fn check_holder(
     let why = "root uses a directory that only the backup names if the owner of the tablespace \
         has it already, and none of root's own";
     Err(
-        Error::new(ErrorKind::Permission, format!("{what}: {whose}"))
+        Error::new(ErrorKind::Permission, format!("{message}: {whose}"))
             .because(why)
             .hint(hint),
     )

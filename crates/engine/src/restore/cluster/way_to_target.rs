@@ -80,10 +80,10 @@ impl WayToTarget<'_> {
             Some(number) => number.parse().unwrap_or(own),
         };
         if self.wal.doubtful_timelines.contains(&wanted) {
-            let what = format!(
+            let message = format!(
                 "cannot recover on timeline {wanted}: two servers began it, and each archived a history"
             );
-            return Err(Error::new(ErrorKind::Exists, what).hint(
+            return Err(Error::new(ErrorKind::Exists, message).hint(
                 "choose one with --target-timeline, or move the history of the wrong server away",
             ));
         }
@@ -113,7 +113,8 @@ impl WayToTarget<'_> {
     }
 
     fn two_latest(&self, one: u32, other: u32) -> Error {
-        let what = format!("cannot choose the latest timeline: {one} and {other} both may be it");
+        let message =
+            format!("cannot choose the latest timeline: {one} and {other} both may be it");
         let tree = &self.wal.tree;
         let line = |timeline: u32| {
             let left = tree
@@ -125,7 +126,7 @@ impl WayToTarget<'_> {
             };
             format!("timeline {timeline}{}: {last}", left.unwrap_or_default())
         };
-        Error::new(ErrorKind::Usage, what)
+        Error::new(ErrorKind::Usage, message)
             .detail(line(one))
             .detail(line(other))
             .hint("say which: --target-timeline NUMBER, or current to stay on that of the backup")
@@ -139,7 +140,7 @@ impl WayToTarget<'_> {
         let tree = &self.wal.tree;
         let is_short = matches!(self.recovery.target, Some(RecoveryTarget::Immediate))
             || self.recovery.kind()? == Mode::None;
-        let until = match &self.recovery.target {
+        let target = match &self.recovery.target {
             Some(RecoveryTarget::Lsn(text)) => text.parse::<Lsn>().ok(),
             _ if is_short => Some(Lsn(self.needs.last.start(self.needs.segment_bytes))),
             _ => None,
@@ -157,7 +158,7 @@ impl WayToTarget<'_> {
             };
             return Err(self.lacks(gap, None, backups));
         }
-        let gaps = tree.gaps_on_way(self.needs.first, timeline, until);
+        let gaps = tree.gaps_on_way(self.needs.first, timeline, target);
         let is_standby = self.recovery.kind()? == Mode::Standby;
         let mut gaps = gaps
             .into_iter()
@@ -194,12 +195,12 @@ impl WayToTarget<'_> {
             return None;
         }
         let bytes = self.wal.segment_bytes;
-        let before = gap.from.start(bytes).checked_sub(bytes)?;
-        let before = SegmentName::at(gap.from.timeline, before, bytes);
+        let place = gap.from.start(bytes).checked_sub(bytes)?;
+        let previous = SegmentName::at(gap.from.timeline, place, bytes);
         let on_way = self
             .wal
             .tree
-            .segments_on_way(self.needs.first, timeline, before);
+            .segments_on_way(self.needs.first, timeline, previous);
         let last = on_way.into_iter().next_back()?;
         let content = read_segment(&self.wal.archive, last).ok();
         let summary = content
@@ -234,24 +235,22 @@ impl WayToTarget<'_> {
             true => format!("{} is", gap.from),
             false => format!("{} to {} are", gap.from, gap.to),
         };
-        let what = format!(
+        let message = format!(
             "cannot recover backup {id:?} to its target: the archive in this repository has a gap"
         );
-        let mut error = Error::new(ErrorKind::NotFound, what).because(format!("{missing} missing"));
+        let mut error =
+            Error::new(ErrorKind::NotFound, message).because(format!("{missing} missing"));
         let mut ways = Vec::new();
         if let Some(cut) = cut {
             error = error.detail(format!("the WAL before the gap leads to {}", cut.place()));
             ways.push("--latest-possible recovers to there");
         }
-        let behind = backups.into_iter().flat_map(ClusterBackups::wal_needs);
-        let behind = behind
+        let later = backups.into_iter().flat_map(ClusterBackups::wal_needs);
+        let later = later
             .filter(|needs| needs.first.place() > gap.to.place())
             .min_by_key(|needs| needs.first.place());
-        if let Some(behind) = behind {
-            error = error.detail(format!(
-                "the first backup behind the gap is {:?}",
-                behind.id
-            ));
+        if let Some(later) = later {
+            error = error.detail(format!("the first backup behind the gap is {:?}", later.id));
             ways.push("a backup behind the gap can recover");
         }
         ways.push("`fullbore wal list` shows all gaps");

@@ -95,9 +95,9 @@ impl Restore {
         match open_any(&self.storages, &self.from, &self.filter)? {
             OpenedFrom::Backup(archive) => Ok(*archive),
             OpenedFrom::Foreign(path) => {
-                let what =
+                let message =
                     format!("cannot restore {path:?} with --delta: it is not a fullbore archive");
-                Err(Error::new(ErrorKind::Unsupported, what)
+                Err(Error::new(ErrorKind::Unsupported, message)
                     .because("a tar of another program has no digests to compare the target with")
                     .hint("use --overwrite=all, which writes all files"))
             }
@@ -130,9 +130,11 @@ impl Restore {
 
 fn find_deletions(plan: &RestorePlan, deletion: ExtraDeletion) -> Result<ExtraneousFiles> {
     if let Some(why) = plan.unnamed {
-        let what = "--delete is not possible: the backup's file list is damaged";
+        let message = "--delete is not possible: the backup's file list is damaged";
         let hint = "leave out --delete, or restore to another directory";
-        return Err(Error::new(ErrorKind::Corrupt, what).because(why).hint(hint));
+        return Err(Error::new(ErrorKind::Corrupt, message)
+            .because(why)
+            .hint(hint));
     }
     let never = match deletion.excluded {
         true => Patterns::default(),

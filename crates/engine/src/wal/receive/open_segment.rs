@@ -134,11 +134,11 @@ impl OpenSegment {
 
     fn check_header(&self) -> Result<SegmentFacts> {
         let refused = |why: String| {
-            let what = format!(
+            let message = format!(
                 "cannot receive {}: the server sent something else",
                 self.name
             );
-            Err(Error::new(ErrorKind::Corrupt, what).because(why))
+            Err(Error::new(ErrorKind::Corrupt, message).because(why))
         };
         let Some(facts) = read_segment_facts(&self.content) else {
             return refused("it does not begin with the header of a segment".to_owned());
@@ -166,20 +166,20 @@ impl OpenSegment {
         }
         let ranks: Vec<u32> = self.pieces.iter().map(|piece| piece.rank).collect();
         let (kept, rank) = kept_before(&ranks);
-        let from = self
+        let start = self
             .pieces
             .get(kept)
             .map_or(self.flushed, |first| first.piece.from as usize);
-        let piece = archive.put_piece(self.name, from as u32, &self.content[from..])?;
+        let piece = archive.put_piece(self.name, start as u32, &self.content[start..])?;
         self.flushed = self.content.len();
         self.since = None;
-        let within = self.pieces.drain(kept..);
-        let within = within
+        let replaced = self.pieces.drain(kept..);
+        let replaced = replaced
             .map(|ranked| ranked.piece)
-            .filter(|within| *within != piece);
-        let within = within.collect();
+            .filter(|replaced| *replaced != piece);
+        let replaced = replaced.collect();
         self.pieces.push(RankedPiece { piece, rank });
-        Ok(within)
+        Ok(replaced)
     }
 
     /// Takes the segment, which is whole.

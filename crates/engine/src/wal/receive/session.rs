@@ -51,14 +51,14 @@ impl KnownServer {
             .system
             .get_or_insert(identity.system_identifier.clone());
         if *system != identity.system_identifier {
-            let what = "cannot go on: another cluster answers now";
+            let message = "cannot go on: another cluster answers now";
             let why = format!("its system identifier is {}", identity.system_identifier);
-            return Err(Error::new(ErrorKind::Usage, what).because(why));
+            return Err(Error::new(ErrorKind::Usage, message).because(why));
         }
         if identity.timeline < self.timeline {
             let (old, new) = (identity.timeline, self.timeline);
-            let what = format!("cannot go on from this server: it is on timeline {old}");
-            return Err(Error::new(ErrorKind::Unreachable, what)
+            let message = format!("cannot go on from this server: it is on timeline {old}");
+            return Err(Error::new(ErrorKind::Unreachable, message)
                 .because(format!("timeline {new} was received before")));
         }
         self.timeline = identity.timeline;
@@ -139,8 +139,8 @@ fn timelines(
     };
     let text = String::from_utf8_lossy(&history);
     Timelines::parse(&text, timeline).ok_or_else(|| {
-        let what = format!("cannot read the history of timeline {timeline}");
-        Error::new(ErrorKind::Unsupported, what)
+        let message = format!("cannot read the history of timeline {timeline}");
+        Error::new(ErrorKind::Unsupported, message)
     })
 }
 
@@ -167,11 +167,13 @@ fn slot_place(plan: &WalReceive, client: &mut ReplicationClient) -> Result<Optio
         Some(_) => return Ok(None),
         None if plan.creates_slot => {}
         None if has_slots => {
-            let what = format!(
+            let message = format!(
                 "cannot receive WAL: there is no replication slot {:?}",
                 plan.slot
             );
-            return Err(Error::new(ErrorKind::NotFound, what).hint("--create-slot makes the slot"));
+            return Err(
+                Error::new(ErrorKind::NotFound, message).hint("--create-slot makes the slot")
+            );
         }
         None => return Ok(None),
     }
@@ -198,8 +200,8 @@ impl ReceiveSession<'_> {
         if place <= server_end {
             return Ok(first);
         }
-        let what = format!("could not go on: the WAL of the server ends at {server_end}");
-        Err(Error::new(ErrorKind::Unreachable, what)
+        let message = format!("could not go on: the WAL of the server ends at {server_end}");
+        Err(Error::new(ErrorKind::Unreachable, message)
             .because(format!("the repository has it up to {place}"))
             .hint("a standby that lags gets there; a copy of the cluster needs --as NAME"))
     }
@@ -242,7 +244,7 @@ impl ReceiveSession<'_> {
         tell: &mut dyn FnMut(ReceiveEvent<'_>),
     ) -> Result<()> {
         let store = SegmentStore::start(self.archive.clone(), self.plan.level)?;
-        let mut at = first;
+        let mut segment = first;
         loop {
             let mut receiving = Receiving::new(
                 self.plan,
@@ -250,12 +252,12 @@ impl ReceiveSession<'_> {
                 &store,
                 tell,
                 &mut known.counts,
-                OpenSegment::new(at, self.segment_bytes, system),
+                OpenSegment::new(segment, self.segment_bytes, system),
             );
-            let place = Lsn(at.start(self.segment_bytes));
+            let place = Lsn(segment.start(self.segment_bytes));
             let stream = self
                 .client
-                .stream(Some(&self.plan.slot), place, at.timeline);
+                .stream(Some(&self.plan.slot), place, segment.timeline);
             let ended = stream.and_then(|mut stream| receiving.run(&mut stream));
             let reached = receiving.open.name;
             let end = match ended {
@@ -265,17 +267,20 @@ impl ReceiveSession<'_> {
                 ended => ended?,
             };
             let next = SegmentName::at(end.next, end.at.0, self.segment_bytes);
-            if end.next <= at.timeline || end.at < place {
-                let what = format!("cannot follow the server to timeline {}", end.next);
-                return Err(Error::new(ErrorKind::Unsupported, what)
-                    .because(format!("it left timeline {} at {}", at.timeline, end.at)));
+            if end.next <= segment.timeline || end.at < place {
+                let message = format!("cannot follow the server to timeline {}", end.next);
+                return Err(Error::new(ErrorKind::Unsupported, message).because(format!(
+                    "it left timeline {} at {}",
+                    segment.timeline, end.at
+                )));
             }
+            // Before the first segment of the timeline: recovery finds the way by the history.
             store_history(&mut self.client, &self.archive, end.next)?;
             known.timeline = known.timeline.max(end.next);
-            at = next;
+            segment = next;
             tell(ReceiveEvent::Begun {
                 system: self.archive.system(),
-                timeline: at.timeline,
+                timeline: segment.timeline,
                 from: end.at,
                 answers_late: false,
             });
@@ -292,22 +297,22 @@ impl ReceiveSession<'_> {
         let first = from.index(self.segment_bytes);
         let index_of = |place: Lsn| place.0 / self.segment_bytes;
         let kept = self.kept.filter(|kept| index_of(*kept) > first);
-        let behind = index_of(kept.unwrap_or(self.identity.lsn));
-        if behind <= first {
+        let next = index_of(kept.unwrap_or(self.identity.lsn));
+        if next <= first {
             return Err(self.lost_slot(error));
         }
-        let last = Lsn((behind - 1).saturating_mul(self.segment_bytes));
-        let to = self.line.segment_at(last);
+        let last = Lsn((next - 1).saturating_mul(self.segment_bytes));
+        let last_segment = self.line.segment_at(last);
         if !self.plan.accepts_gap {
-            return Err(self.gap(from, to, behind - first, error));
+            return Err(self.gap(from, last_segment, next - first, error));
         }
         let note = AcceptedGap {
             host: host_name(),
             accepted: Timestamp::now().as_second(),
             reason: error.line(),
         };
-        self.archive.accept_gap(from, to, &note)?;
-        tell(ReceiveEvent::Skipped(from, to));
+        self.archive.accept_gap(from, last_segment, &note)?;
+        tell(ReceiveEvent::Skipped(from, last_segment));
         Ok(())
     }
 
@@ -322,10 +327,10 @@ impl ReceiveSession<'_> {
 
     fn gap(&self, from: SegmentName, to: SegmentName, count: u64, error: Error) -> Error {
         let bytes = text::bytes(count.saturating_mul(self.segment_bytes));
-        let what = format!(
+        let message = format!(
             "cannot receive {from} to {to}: the server has removed this WAL, and the repository lacks it"
         );
-        let gap = Error::new(ErrorKind::Gone, what)
+        let gap = Error::new(ErrorKind::Gone, message)
             .detail(format!(
                 "the gap has {}, {bytes}",
                 text::counted(count, "segment")

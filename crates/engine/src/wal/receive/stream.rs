@@ -120,8 +120,8 @@ impl<'a> Receiving<'a> {
     }
 
     fn takes_more(&mut self) -> bool {
-        let since = self.together.get_or_insert_with(Instant::now);
-        since.elapsed() < TOGETHER && self.open.waiting() < TOGETHER_BYTES
+        let begun = self.together.get_or_insert_with(Instant::now);
+        begun.elapsed() < TOGETHER && self.open.waiting() < TOGETHER_BYTES
     }
 
     fn is_due(&self) -> bool {
@@ -191,10 +191,10 @@ impl<'a> Receiving<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let within = self.open.flush(self.archive)?;
-        match within.is_empty() {
+        let replaced = self.open.flush(self.archive)?;
+        match replaced.is_empty() {
             true => Ok(()),
-            false => self.store.delete(within),
+            false => self.store.delete(replaced),
         }
     }
 
@@ -232,11 +232,11 @@ impl<'a> Receiving<'a> {
             return;
         }
         self.told = Some(Instant::now());
-        let behind = self.behind.map_or(Duration::ZERO, |since| since.elapsed());
+        let delay = self.behind.map_or(Duration::ZERO, |since| since.elapsed());
         (self.tell)(ReceiveEvent::Progress(ReceiveProgress {
             durable,
             lag_bytes,
-            lag_seconds: behind.as_secs_f64(),
+            lag_seconds: delay.as_secs_f64(),
             received_bytes: self.counts.received_bytes,
             stored_segments: self.counts.stored_segments,
         }));

@@ -128,9 +128,9 @@ impl DeltaBatch<'_> {
             let here = differing[first..]
                 .iter()
                 .take_while(|bytes| bytes.start < end);
-            let within = |at: u64| (at.clamp(offset, end) - offset) as usize;
+            let clamped = |at: u64| (at.clamp(offset, end) - offset) as usize;
             let blocks: Vec<_> = here
-                .map(|bytes| within(bytes.start)..within(bytes.end))
+                .map(|bytes| clamped(bytes.start)..clamped(bytes.end))
                 .collect();
             if !blocks.is_empty() {
                 let provable = has_blocks && self.is_whole_blocks(item, offset, end);
@@ -170,6 +170,7 @@ impl DeltaBatch<'_> {
         bytes: Range<u64>,
     ) -> Result<Vec<Range<u64>>> {
         let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
+        // Blocks of a cluster have 8 KiB: one call reads at least 1 MiB of them.
         let step = self
             .block_bytes()
             .max(1 << 20)
@@ -182,12 +183,12 @@ impl DeltaBatch<'_> {
                 .read(&item.entry, at, &mut worker.buffer[..len])
                 .map_err(|e| read_error(item, e))?;
             for (block, same) in judged(item, self.block_bytes(), at, &worker.buffer[..got], len) {
-                let from = at + block.start as u64;
+                let start = at + block.start as u64;
                 let end = at + block.end as u64;
                 match found.last_mut() {
                     _ if same == Some(true) => {}
-                    Some(last) if last.end == from => last.end = end,
-                    _ => found.push(from..end),
+                    Some(last) if last.end == start => last.end = end,
+                    _ => found.push(start..end),
                 }
             }
             at += len as u64;

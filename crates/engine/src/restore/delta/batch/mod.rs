@@ -203,6 +203,7 @@ impl<'a> DeltaBatch<'a> {
                 ReadAhead::new(items, files, WindowLimits::COMPARE).try_for_each(&mut units)
             },
         )?;
+        // After all comparisons, so that each frame is fetched once for all pieces in it.
         let wants = wants.opened();
         workers::work(
             self.limit,
@@ -210,6 +211,7 @@ impl<'a> DeltaBatch<'a> {
             |worker, job| self.write_frame(worker, job),
             |send| group_by_frame(wants).into_values().try_for_each(send),
         )?;
+        // After all frames: the pieces of one file are in several of them.
         let ended = std::mem::take(&mut *self.ended.locked());
         workers::work(
             self.limit,
@@ -376,6 +378,7 @@ impl<'a> DeltaBatch<'a> {
                 .map_err(|e| write_error(item, e))?;
         }
         if target.unproven.load(Relaxed) && !target.damaged.load(Relaxed) && item.digest.is_some() {
+            // The digest is that of the file with its final length.
             target
                 .patch
                 .set_length(&item.entry)
@@ -442,14 +445,14 @@ fn frame_of(want: &WantedPiece) -> (SegmentId, FrameAt) {
 fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut start = 0;
-    let mut from = item.from;
+    let mut stretch_start = item.from;
     let mut end = item.from;
     for (at, extent) in item.extents.iter().enumerate() {
         end += u64::from(extent.len);
-        let is_enough = end - from >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
+        let is_enough = end - stretch_start >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
         if is_enough || at + 1 == item.extents.len() {
             found.push(start..at + 1);
-            (start, from) = (at + 1, end);
+            (start, stretch_start) = (at + 1, end);
         }
     }
     found

@@ -165,8 +165,8 @@ impl DeltaBatch<'_> {
                 continue;
             };
             self.delta.written.fetch_add(bytes.len() as u64, Relaxed);
-            let at = want.offset + block.start as u64;
-            let written = target.patch.write(writer, entry, at, bytes);
+            let offset = want.offset + block.start as u64;
+            let written = target.patch.write(writer, entry, offset, bytes);
             if self.run.unless_refused(&entry.path, written)?.is_none() {
                 break;
             }
