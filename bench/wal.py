@@ -71,12 +71,15 @@ class Bench:
     def push_all(self, place, *more):
         state = {**os.environ, "FULLBORE_STATE_DIR": f"{place}/state"}
         for name in self.names:
-            as_postgres([self.fullbore, "wal", "push", self.path(name), "--to", f"{place}/r",
-                         "--no-serve", "-j", "2", *more], env=state)
+            as_postgres([self.fullbore, "wal", "push", self.path(name), "--to", f"{place}/r", "-j", "2", *more], env=state)
 
     def backlog(self):
         place = self.repository()
         return timed(lambda: self.push_all(place))
+
+    def fast_backlog(self):
+        place = self.repository()
+        return timed(lambda: self.push_all(place, "--level=-5"))
 
     def zstd(self):
         place = tempfile.mkdtemp(dir=self.dir)
@@ -138,7 +141,7 @@ def main():
     fullbore = os.path.abspath(sys.argv[1])
     segments, rounds = (int(word) for word in (sys.argv[2:] + ["100", "5"][len(sys.argv) - 2:]))
     bench = Bench(fullbore, segments)
-    rows = [("backlog", [("fullbore", bench.backlog), ("zstd -1, two", bench.zstd)]),
+    rows = [("backlog", [("fullbore", bench.backlog), ("fullbore, level -5", bench.fast_backlog), ("zstd -1, two", bench.zstd)]),
             ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)])]
     if PGBACKREST:
         rows[0][1].append(("pgBackRest async", bench.backrest_backlog))

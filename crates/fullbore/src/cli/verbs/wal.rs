@@ -55,9 +55,9 @@ pub(in crate::cli) struct WalSystemArgs {
 /// How WAL is stored.
 #[derive(Debug, Args, Clone)]
 pub(in crate::cli) struct WalStoreArgs {
-    /// The level of zstd; below 0 it is faster and stores more
+    /// The level of zstd, from -10 to 19
     ///
-    /// Of WAL of pgbench, -5 takes 0.6 of the processor of 1, and stores 1.9 times as much.
+    /// Levels below 0 are faster and store more: of WAL of pgbench, -5 takes 0.6 of the processor of 1, and stores 1.9 times as much.
     #[arg(long, value_name = "LEVEL", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-10..=19))]
     level: i32,
     /// Segments that are compressed at the same time

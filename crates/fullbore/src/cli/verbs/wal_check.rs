@@ -47,7 +47,7 @@ pub(in crate::cli) struct WalCheckArgs {
         default_value = "60s"
     )]
     patience: Duration,
-    /// End no segment; only compare the server with the repository
+    /// Compare the server with the repository without ending a segment
     #[arg(long, requires = "to")]
     no_switch: bool,
     /// Write the lag and the gaps to this file, for node_exporter

@@ -47,7 +47,7 @@ pub(in crate::cli) struct WalReceiveArgs {
     /// Archive a copy of a cluster apart from its origin, under this name
     #[arg(long = "as", value_name = "NAME", value_parser = copy_name)]
     copy_name: Option<String>,
-    /// The level of zstd
+    /// The level of zstd, from -10 to 19
     #[arg(long, value_name = "LEVEL", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-10..=19))]
     level: i32,
     /// Write lag and amount to this file every 10 seconds, for node_exporter
