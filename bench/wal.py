@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""WAL: a backlog, one segment alone, and a fetch, against bare zstd, cp and pgBackRest.
+"""WAL: a backlog, one segment alone, a fetch, a replay and a server that archives, against bare programs and pgBackRest.
 
     bench/wal.py FULLBORE [SEGMENTS] [ROUNDS]
 
@@ -53,11 +53,60 @@ class Bench:
         with open(f"{self.data}/postgresql.conf", "a") as conf:
             conf.write("fsync=off\narchive_mode=on\narchive_command='false'\nmax_wal_size=64GB\n"
                        f"listen_addresses=''\nunix_socket_directories='{self.dir}'\n")
-        as_postgres([f"{BIN}/pg_ctl", "-D", self.data, "-l", f"{self.dir}/log", "-w", "start"],
-                    stdin=subprocess.DEVNULL)
+        # What a replay begins with.
+        as_postgres(["cp", "-r", self.data, f"{self.dir}/base"])
+        self.start(self.data)
         as_postgres([f"{BIN}/pgbench", "-h", self.dir, "-i", "-s", str(max(segments, 4)), "postgres"])
         as_postgres([f"{BIN}/pgbench", "-h", self.dir, "-c", "2", "-T", "5", "postgres"])
-        as_postgres([f"{BIN}/pg_ctl", "-D", self.data, "-m", "fast", "-w", "stop"])
+        self.stop(self.data)
+
+    def start(self, data, *settings):
+        as_postgres([f"{BIN}/pg_ctl", "-D", data, "-l", f"{self.dir}/log", "-w", "-o",
+                     " ".join(f"-c {setting}" for setting in settings), "start"], stdin=subprocess.DEVNULL)
+
+    def stop(self, data):
+        as_postgres([f"{BIN}/pg_ctl", "-D", data, "-m", "fast", "-w", "stop"])
+
+    def replay(self, restore_command):
+        """Seconds from the start of a server until it is open, with all segments replayed."""
+        data = tempfile.mkdtemp(dir=self.dir)
+        os.rmdir(data)
+        as_postgres(["cp", "-r", f"{self.dir}/base", data])
+        with open(f"{data}/postgresql.conf", "a") as conf:
+            conf.write(f"restore_command = '{restore_command}'\n")
+        open(f"{data}/recovery.signal", "w").close()
+
+        def act():
+            self.start(data, "archive_mode=off")
+            ask = [f"{BIN}/psql", "-h", self.dir, "-Atc", "select pg_is_in_recovery()", "postgres"]
+            while as_postgres(ask).stdout.strip() != b"f":
+                time.sleep(0.02)
+        took = timed(act)
+        self.stop(data)
+        shutil.rmtree(data)
+        return took
+
+    def replay_from_archive(self):
+        if not hasattr(self, "archive"):
+            self.archive = self.repository()
+            self.push_all(self.archive)
+        state = f"FULLBORE_STATE_DIR={self.archive}/state"
+        return self.replay(f"{state} {self.fullbore} wal get %f %p --from {self.archive}/r")
+
+    def replay_from_files(self):
+        return self.replay(f"cp {self.data}/pg_wal/%f %p")
+
+    def transactions(self, archive_command):
+        """Seconds a thousand transactions of pgbench."""
+        self.start(self.data, f"archive_command='{archive_command}'")
+        ran = as_postgres([f"{BIN}/pgbench", "-h", self.dir, "-c", "2", "-T", "15", "postgres"])
+        self.stop(self.data)
+        tps = next(float(line.split()[2]) for line in ran.stdout.decode().splitlines() if line.startswith("tps"))
+        return 1000 / tps, 0
+
+    def archived_transactions(self):
+        place = self.repository()
+        return self.transactions(f"FULLBORE_STATE_DIR={place}/state {self.fullbore} wal push %p --to {place}/r")
 
     def path(self, name):
         return f"{self.data}/pg_wal/{name}"
@@ -142,7 +191,9 @@ def main():
     segments, rounds = (int(word) for word in (sys.argv[2:] + ["100", "5"][len(sys.argv) - 2:]))
     bench = Bench(fullbore, segments)
     rows = [("backlog", [("fullbore", bench.backlog), ("fullbore, level -5", bench.fast_backlog), ("zstd -1, two", bench.zstd)]),
-            ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)])]
+            ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)]),
+            ("replay", [("fullbore", bench.replay_from_archive), ("cp", bench.replay_from_files)]),
+            ("transactions", [("fullbore", bench.archived_transactions), ("/bin/true", lambda: bench.transactions("/bin/true"))])]
     if PGBACKREST:
         rows[0][1].append(("pgBackRest async", bench.backrest_backlog))
         rows[1][1].append(("pgBackRest", bench.backrest_alone))

@@ -525,7 +525,8 @@ fn a_session_that_asks_and_holds_nothing_ends_and_one_with_a_lease_does_not() {
         "{}",
         error.line()
     );
-    assert!(time >= idle, "{time:?}");
+    // Its time begins before this side has the answer.
+    assert!(time >= idle / 2, "{time:?}");
     let held = 4 * idle;
     let (error, time) = after(times, |peer| {
         peer.call(OPEN, b"").unwrap();
@@ -545,7 +546,7 @@ fn a_session_that_asks_and_holds_nothing_ends_and_one_with_a_lease_does_not() {
         "{}",
         error.line()
     );
-    assert!(time >= idle, "{time:?}");
+    assert!(time >= idle / 2, "{time:?}");
 }
 
 /// Stands in for ssh: passes its standard input and output to a port of this host.
