@@ -20,6 +20,7 @@ import time
 
 BIN = sorted(glob.glob("/usr/lib/postgresql/*/bin"))[-1]
 PGBACKREST = shutil.which("pgbackrest")
+PUSH = ["--compress-type=zst", "--compress-level=1"]
 
 
 def as_postgres(command, **more):
@@ -138,8 +139,7 @@ class Bench:
 
     def backrest_words(self, place):
         words = ["--stanza=x", f"--pg1-path={self.data}", f"--repo1-path={place}/repo", f"--log-path={place}",
-                 f"--spool-path={place}/spool", f"--lock-path={place}/lock", "--compress-type=zst",
-                 "--compress-level=1", "--process-max=2", "--log-level-console=off", "--log-level-file=off"]
+                 f"--lock-path={place}/lock", "--log-level-console=off", "--log-level-file=off"]
         for name in ("repo", "spool", "lock"):
             os.makedirs(f"{place}/{name}")
             shutil.chown(f"{place}/{name}", "postgres", "postgres")
@@ -153,7 +153,8 @@ class Bench:
 
         def act():
             for name in self.names:
-                as_postgres([PGBACKREST, *words, "--archive-async", "archive-push", self.path(name)])
+                as_postgres([PGBACKREST, *words, *PUSH, f"--spool-path={place}/spool", "--process-max=2",
+                             "--archive-async", "archive-push", self.path(name)])
         return timed(act)
 
     def alone(self):
@@ -176,7 +177,7 @@ class Bench:
         place = tempfile.mkdtemp(dir=self.dir)
         shutil.chown(place, "postgres", "postgres")
         self.words = self.backrest_words(place)
-        return timed(lambda: as_postgres([PGBACKREST, *self.words, "archive-push", self.path(self.names[0])]))
+        return timed(lambda: as_postgres([PGBACKREST, *self.words, *PUSH, "archive-push", self.path(self.names[0])]))
 
     def backrest_fetch(self):
         return timed(lambda: as_postgres([PGBACKREST, *self.words, "archive-get", self.names[0],
@@ -211,7 +212,8 @@ def main():
                 print(f"{title:12} {name:18} {wall:8.3f} s {cpu:8.3f} s of processors   fullbore / it: "
                       f"{base[0] / wall:5.2f} {base[1] / max(cpu, 0.001):5.2f}")
     finally:
-        shutil.rmtree(bench.dir)
+        # The process that pushes ahead ends by itself when the cluster is gone.
+        shutil.rmtree(bench.dir, ignore_errors=True)
 
 
 if __name__ == "__main__":
