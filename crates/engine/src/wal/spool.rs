@@ -76,7 +76,12 @@ impl ClusterSpool {
     }
 
     /// Returns the files that wait: histories first, as they say what the segments behind them continue.
+    ///
+    /// A directory of another user has none: that user could have any WAL archived. Whoever adds to it gets the error.
     pub(super) fn names(&self) -> Vec<WalFileName> {
+        if !self.dir.exists() || own_dir(&self.dir).is_err() {
+            return Vec::new();
+        }
         let parsed = |entry: &DirEntry| WalFileName::parse(entry.file_name().to_str()?);
         let mut names: Vec<_> = entries(&self.dir).iter().filter_map(parsed).collect();
         names.sort_by_key(|name| (!matches!(name, WalFileName::History(_)), name.to_string()));

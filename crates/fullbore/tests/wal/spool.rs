@@ -5,8 +5,8 @@ use super::{
     cluster::{Cluster, versions},
     made::object_of_host,
     recovery::archiving,
-    runs::{FULLBORE, fullbore, set_mode, shell},
-    servers::wait_until,
+    runs::{FULLBORE, fullbore, is_root, or_skip, set_mode, shell},
+    servers::{as_postgres, own, wait_until},
 };
 use std::{
     fs,
@@ -178,4 +178,47 @@ fn a_spooled_segment_of_which_there_is_other_content_is_kept_aside_and_named() {
         log.contains("the repository refused 1 file")
             && log.contains("other content of this name is there")
     });
+}
+
+#[test]
+fn files_of_another_user_in_a_spool_are_not_archived() {
+    if !or_skip(is_root(), "only root can give a file away") {
+        return;
+    }
+    let Some(cut) = Cut::new() else { return };
+    let first = cut.switch();
+    wait_until("the segment is archived", || cut.is_archived(&first));
+    // A complete segment of this cluster, but for its place: the one of its name.
+    let planted = format!("{}FE", &first[..22]);
+    let mut content = fs::read(cut.cluster.data().join("pg_wal").join(&first)).unwrap();
+    content[8..16].copy_from_slice(&(0xfe_u64 << 24).to_ne_bytes());
+    let system = cut
+        .cluster
+        .psql("SELECT system_identifier FROM pg_control_system()");
+    let dir = cut.spool.join(system);
+    fs::create_dir_all(&dir).unwrap();
+    own(&cut.spool);
+    fs::write(dir.join(&planted), content).unwrap();
+    shell("chown -R 65534:65534 \"$1\"", args![dir]).ends_with(0);
+    // The process that pushes ahead leaves it alone.
+    let mut serve = as_postgres("timeout");
+    serve
+        .args(["60", FULLBORE, "wal", "serve", "--idle", "1s"])
+        .arg(cut.cluster.data());
+    serve.arg("--to").arg(&cut.repository);
+    serve.arg("--spool").arg(&cut.spool);
+    serve.env("FULLBORE_STATE_DIR", cut.cluster.path("state"));
+    assert!(serve.status().unwrap().success());
+    assert_eq!(cut.spooled(""), [planted.as_str()]);
+    assert!(!cut.has_stored(&planted));
+    // No file is added to it: the server keeps its WAL.
+    cut.set_away(true);
+    let second = cut.switch();
+    wait_until("the second is refused", || {
+        let failed = "SELECT coalesce(last_failed_wal, '') FROM pg_stat_archiver";
+        cut.cluster.psql(failed) == second
+    });
+    let log = cut.cluster.log();
+    assert!(log.contains("belongs to user 65534"), "{log}");
+    assert!(!cut.is_archived(&second));
 }
