@@ -2,9 +2,8 @@
 
 use super::{
     args,
-    by_sql::{damage, files, last_line},
-    cluster::{Cluster, debian, some_versions, versions},
-    load::{Load, assert_balanced, transactions},
+    by_sql::{assert_consistent_under_load, assert_same_as_files, damage, last_line},
+    cluster::{Cluster, debian, some_versions},
     runs::fullbore,
     standby::{catch_up, standby_of},
 };
@@ -18,62 +17,12 @@ const BY_PROTOCOL: &[&str] = &["--via", "protocol", "--quiet"];
 
 #[test]
 fn a_cluster_that_is_sent_has_the_same_files_and_starts() {
-    for version in versions() {
-        let cluster = Cluster::new(version, &[]);
-        let space = cluster.make_dir("space");
-        cluster.psql(&format!(
-            "CREATE TABLESPACE space LOCATION '{}'",
-            space.display()
-        ));
-        cluster.psql_each(&[
-            "CREATE TABLE elsewhere TABLESPACE space AS SELECT n FROM generate_series(1, 500) n",
-            "CREATE UNLOGGED TABLE unlogged AS SELECT n FROM generate_series(1, 500) n",
-            "VACUUM", // sets all hints, so that the backups themselves change no page
-            "CHECKPOINT",
-        ]);
-        cluster.backup("files", &["--quiet"]).ends_with(0);
-        let ran = cluster
-            .backup("sent", &["--via", "protocol", "--json"])
-            .ends_with(0);
-        assert_eq!(last_line(&ran)["postgres"]["via"], "protocol");
-        cluster.assert_nothing_is_left();
-        let sent = files(&cluster.path("sent"));
-        assert!(sent.len() > 300, "{sent:?}");
-        assert_eq!(sent, files(&cluster.path("files")));
-        let repository = cluster.path("sent");
-        fullbore(args!["verify", repository, "--data", "--quiet"]).ends_with(0);
-        let restored = Cluster::restored(version, &repository);
-        restored.assert_verifies();
-        restored.start();
-        restored.assert_has_content();
-        let sums = "SELECT count(*), sum(n) FROM elsewhere";
-        assert_eq!(restored.psql(sums), "500|125250");
-        assert_eq!(restored.psql("SELECT count(*) FROM unlogged"), "0");
-    }
+    assert_same_as_files("protocol");
 }
 
 #[test]
 fn a_cluster_that_works_is_consistent_when_it_was_sent() {
-    for version in versions() {
-        let cluster = Cluster::new(version, &[]);
-        let Some(load) = Load::of(&cluster) else {
-            return;
-        };
-        sleep(Duration::from_millis(500));
-        cluster.backup("repository", BY_PROTOCOL).ends_with(0);
-        let before = transactions(&cluster);
-        cluster.backup("repository", BY_PROTOCOL).ends_with(0);
-        let after = transactions(&cluster);
-        drop(load);
-        cluster.assert_nothing_is_left();
-        let repository = cluster.path("repository");
-        fullbore(args!["verify", repository, "--data", "--quiet"]).ends_with(0);
-        let restored = Cluster::restored(version, &repository);
-        restored.assert_verifies();
-        restored.start();
-        restored.assert_has_content();
-        assert_balanced(&restored, before, after);
-    }
+    assert_consistent_under_load(BY_PROTOCOL);
 }
 
 #[test]

@@ -29,7 +29,7 @@ const OF_THE_BACKUP: [&str; 4] = [
 ];
 
 /// Paths, sizes and digests of the files of a backup, but for those of the backup itself.
-pub(super) fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
+fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
     let backup = format!("{}@latest", repository.display());
     let lines = fullbore(args!["list", backup, "--json"]).json();
     let entry = |line: &Value| {
@@ -46,8 +46,8 @@ pub(super) fn last_line(ran: &Ran) -> Value {
     ran.json().pop().unwrap()
 }
 
-#[test]
-fn a_cluster_read_by_sql_has_the_same_files_and_starts() {
+/// A quiet cluster gives the same files this way as from its directory, and they start.
+pub(super) fn assert_same_as_files(via: &str) {
     for version in versions() {
         let cluster = Cluster::new(version, &[]);
         let space = cluster.make_dir("space");
@@ -63,14 +63,16 @@ fn a_cluster_read_by_sql_has_the_same_files_and_starts() {
         ]);
         cluster.backup("files", &["--quiet"]).ends_with(0);
         let ran = cluster
-            .backup("sql", &["--via", "sql", "--json"])
+            .backup("there", &["--via", via, "--json"])
             .ends_with(0);
-        assert_eq!(last_line(&ran)["postgres"]["via"], "sql");
+        assert_eq!(last_line(&ran)["postgres"]["via"], via);
         cluster.assert_nothing_is_left();
-        let by_sql = files(&cluster.path("sql"));
-        assert!(by_sql.len() > 300, "{by_sql:?}");
-        assert_eq!(by_sql, files(&cluster.path("files")));
-        let restored = Cluster::restored(version, &cluster.path("sql"));
+        let repository = cluster.path("there");
+        let there = files(&repository);
+        assert!(there.len() > 300, "{there:?}");
+        assert_eq!(there, files(&cluster.path("files")));
+        fullbore(args!["verify", repository, "--data", "--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &repository);
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
@@ -80,25 +82,38 @@ fn a_cluster_read_by_sql_has_the_same_files_and_starts() {
     }
 }
 
-#[test]
-fn a_cluster_that_works_is_consistent_when_it_was_read_by_sql() {
+/// Two backups of a cluster under load, the second on the base of the first, are consistent.
+pub(super) fn assert_consistent_under_load(way: &[&str]) {
     for version in versions() {
         let cluster = Cluster::new(version, &[]);
         let Some(load) = Load::of(&cluster) else {
             return;
         };
         sleep(Duration::from_millis(500));
+        cluster.backup("repository", way).ends_with(0);
         let before = transactions(&cluster);
-        cluster.backup("repository", BY_SQL).ends_with(0);
+        cluster.backup("repository", way).ends_with(0);
         let after = transactions(&cluster);
         drop(load);
         cluster.assert_nothing_is_left();
-        let restored = Cluster::restored(version, &cluster.path("repository"));
+        let repository = cluster.path("repository");
+        fullbore(args!["verify", repository, "--data", "--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &repository);
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
         assert_balanced(&restored, before, after);
     }
+}
+
+#[test]
+fn a_cluster_read_by_sql_has_the_same_files_and_starts() {
+    assert_same_as_files("sql");
+}
+
+#[test]
+fn a_cluster_that_works_is_consistent_when_it_was_read_by_sql() {
+    assert_consistent_under_load(BY_SQL);
 }
 
 /// Write these bytes into a page of a file; returns the bytes that were there.
