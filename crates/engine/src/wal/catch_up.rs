@@ -6,7 +6,6 @@
 use super::{
     pack::Packing,
     push::{PushTarget, WalPush, with_patience},
-    pushed::PushedAhead,
     server_files::{WalDirectory, unknown_system},
 };
 use fullbore_format::{
@@ -91,9 +90,7 @@ impl WalPush {
         system: u64,
         mut rest: BTreeSet<SegmentName>,
     ) -> Result<Vec<SegmentName>> {
-        let archive = target.archive(system);
-        let state = self.storages.state_dir();
-        let notes = PushedAhead::of(state, &target.location, archive.system(), wal);
+        let notes = self.notes(system, wal);
         let packing = Packing {
             level: self.level,
             workers: self.workers.max(1),

@@ -320,15 +320,8 @@ fn segment_of_run(
     stored: &StoredRun,
     segment: SegmentName,
 ) -> Result<Vec<u8>> {
-    let mut found = None;
-    archive.read_segments(stored, segment, &mut |name, content| {
-        if name == segment {
-            found = Some(content);
-        }
-        Ok(false)
-    })?;
+    let content = archive.segment_of(stored, segment)?;
     let key = archive.describe(&stored.run.to_string());
-    let content = found.ok_or_else(|| Error::corrupt(format!("{key} lacks {segment}")))?;
     check_system(archive, segment, &content, &key)?;
     Ok(content)
 }

@@ -79,7 +79,6 @@ pub struct SpooledFile {
 /// Where a push stores.
 pub(super) struct PushTarget {
     pub(super) objects: Arc<dyn Objects>,
-    pub(super) location: String,
     pub(super) copy_name: Option<String>,
 }
 
@@ -94,7 +93,6 @@ impl PushTarget {
         read_repository(&*objects)?;
         Ok(Self {
             objects,
-            location: location_name(storages, to),
             copy_name: copy_name.cloned(),
         })
     }
@@ -111,7 +109,6 @@ impl PushTarget {
         if location.as_local().is_none() && notes.has_seen_repository() {
             return Ok(Self {
                 objects: storages.objects(&location)?,
-                location: location_name(storages, to),
                 copy_name: copy_name.cloned(),
             });
         }
@@ -261,16 +258,11 @@ impl WalPush {
         }
     }
 
-    /// The notes of this cluster; `None` if it is not known which cluster it is.
-    pub(super) fn notes(&self, wal: &WalDirectory) -> Option<PushedAhead> {
-        let system = self.system.or_else(|| wal.system())?;
+    /// The notes of this cluster.
+    pub(super) fn notes(&self, system: u64, wal: &WalDirectory) -> PushedAhead {
+        let location = location_name(&self.storages, &self.to);
         let name = system_name(system, self.copy_name.as_deref());
-        Some(PushedAhead::of(
-            self.storages.state_dir(),
-            &location_name(&self.storages, &self.to),
-            &name,
-            wal,
-        ))
+        PushedAhead::of(self.storages.state_dir(), &location, &name, wal)
     }
 
     fn push_segment(
@@ -279,7 +271,8 @@ impl WalPush {
         segment: SegmentName,
         is_partial: bool,
     ) -> Result<PushReport> {
-        let notes = self.notes(wal);
+        let system = self.system.or_else(|| wal.system());
+        let notes = system.map(|system| self.notes(system, wal));
         let stamp = wal.stamp(segment).filter(|_| !is_partial);
         if let (Some(notes), Some(stamp)) = (&notes, &stamp)
             && notes.has(segment, stamp)
@@ -301,10 +294,9 @@ impl WalPush {
             !self.alone && wal.is_ready(next) && !notes.as_ref().is_some_and(is_pushed)
         };
         let run = packing.pack_run(wal, segment, is_partial, &may_follow)?;
-        run.check_system(self.system.or_else(|| wal.system()))?;
-        let name = system_name(run.system, self.copy_name.as_deref());
-        let location = location_name(&self.storages, &self.to);
-        let pushed = PushedAhead::of(self.storages.state_dir(), &location, &name, wal);
+        // Notes that were found before the run was read are of its system, too.
+        run.check_system(system)?;
+        let pushed = notes.unwrap_or_else(|| self.notes(run.system, wal));
         let (segments, stored_bytes) = with_patience(self.patience, || {
             let target =
                 PushTarget::open_noted(&self.storages, &self.to, self.copy_name.as_ref(), &pushed)?;

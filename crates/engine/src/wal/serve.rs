@@ -7,7 +7,7 @@ use super::{
     pack::{PackedRun, Packing},
     push::{PushTarget, location_name, system_name},
     pushed::PushedAhead,
-    server_files::{WalDirectory, unknown_system},
+    server_files::{WalDirectory, segment_of, unknown_system},
     spool::{ClusterSpool, WalSpool},
 };
 use fullbore_format::{
@@ -152,13 +152,13 @@ impl Serving {
     /// Those after which the rest waits: the storage is away, or its key or disk is missing.
     fn store_spooled(&self, spool: &ClusterSpool) -> Result<()> {
         let names = spool.names();
-        for name in names.iter().filter(|name| segment_of(name).is_none()) {
+        for name in names.iter().filter(|name| segment_of(**name).is_none()) {
             match self.store_other(spool, *name) {
                 Ok(()) => spool.remove(&name.to_string()),
                 Err(error) => put_aside(spool, &name.to_string(), error)?,
             }
         }
-        let waiting: Vec<SegmentName> = names.iter().filter_map(segment_of).collect();
+        let waiting: Vec<SegmentName> = names.into_iter().filter_map(segment_of).collect();
         let (stored, refused) = self.push_runs(&spool.wal(), &waiting);
         for segment in &stored {
             spool.remove(&segment.to_string());
@@ -208,21 +208,19 @@ impl Serving {
                 || self.store_run(wal, previous.as_ref()),
                 || next.map(pack),
             );
-            match (stored, made) {
-                (Err(refused), _) => return (pushed, Some(refused)),
-                (Ok(segments), made) => {
-                    pushed.extend(segments);
-                    match made {
-                        Some(Ok(run)) => {
-                            for (segment, _) in &run.stamps {
-                                rest.remove(segment);
-                            }
-                            packed = Some(run);
-                        }
-                        Some(Err(refused)) => return (pushed, Some(refused)),
-                        None => return (pushed, None),
+            match stored {
+                Ok(segments) => pushed.extend(segments),
+                Err(refused) => return (pushed, Some(refused)),
+            }
+            match made {
+                Some(Ok(run)) => {
+                    for (segment, _) in &run.stamps {
+                        rest.remove(segment);
                     }
+                    packed = Some(run);
                 }
+                Some(Err(refused)) => return (pushed, Some(refused)),
+                None => return (pushed, None),
             }
         }
     }
@@ -240,13 +238,6 @@ impl Serving {
         stored
             .map(|(segments, _)| segments)
             .map_err(|error| (first, error))
-    }
-}
-
-fn segment_of(name: &WalFileName) -> Option<SegmentName> {
-    match name {
-        WalFileName::Segment(segment) => Some(*segment),
-        _ => None,
     }
 }
 

@@ -167,7 +167,8 @@ impl WalDirectory {
     /// Marks a segment as archived.
     pub(super) fn mark_done(&self, segment: SegmentName) {
         let [done, ready] = self.marks(segment);
-        let _ = fs::rename(ready, done); // the server may have done so
+        // The server may have done so. A mark that stays is pushed again, which is success.
+        let _ = fs::rename(ready, done);
     }
 
     fn marks(&self, segment: SegmentName) -> [PathBuf; 2] {
@@ -243,7 +244,8 @@ fn history_of(name: WalFileName) -> Option<u32> {
     }
 }
 
-fn segment_of(name: WalFileName) -> Option<SegmentName> {
+/// Returns the segment of this name; `None` for a file of another kind.
+pub(super) fn segment_of(name: WalFileName) -> Option<SegmentName> {
     match name {
         WalFileName::Segment(segment) => Some(segment),
         _ => None,
