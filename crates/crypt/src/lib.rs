@@ -4,7 +4,7 @@
 //! (recipients, ssh keys, passphrases, plugins) are made by the crate `age`; payloads are sealed here, chunk by chunk, as its own
 //! writer is half as fast and knows no positions.
 //!
-//! Nothing here knows where bytes are stored. No secret is printed: types that hold one have a [`Debug`](std::fmt::Debug) that
+//! This crate does not know where bytes are stored. No secret is printed: types that hold one have a [`Debug`](std::fmt::Debug) that
 //! leaves it out, and clear their memory when they are dropped.
 
 mod archive;

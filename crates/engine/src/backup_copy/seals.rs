@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// What is copied of an object.
+/// The form in which an object is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyWay {
     /// The bytes that are stored: of clear repositories, and of encrypted ones with the same keys.

@@ -53,7 +53,7 @@ struct ListedTree {
 }
 
 impl FarTarget {
-    /// A tree that is asked like this. Content is compressed by zstd of this level, if it is set.
+    /// The tree to which `ask` sends questions. Content is compressed by zstd of this level, if it is set.
     pub fn new(ask: AskPeer, level: Option<i32>) -> Self {
         Self {
             ask,

@@ -85,7 +85,7 @@ pub trait CopyWatch: Send + Sync {
 /// Options of a copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopyOptions {
-    /// What is left out on both sides.
+    /// The rules that leave out files, on both sides.
     pub rules: CopyRules,
     /// Whether files are deleted that only the target has.
     pub delete: bool,

@@ -55,7 +55,7 @@ const LIBRARIES: &str = "shared_preload_libraries";
 /// Versions that have these settings.
 const IN_PLACE_SINCE: u32 = 15;
 
-/// What the configuration in the backup says.
+/// Settings of the server, as the configuration in the backup has them.
 pub(super) struct ClusterSettings<'a> {
     /// Major version of the server.
     pub(super) major: u32,

@@ -1,7 +1,7 @@
 //! Lost files of a backup that get their content from another backup of the same source.
 //!
-//! Nothing is stored anew: the record of the file keeps its metadata and its digest, and refers to the extents of the other backup, as
-//! that of an incremental backup does. The digest is that of the lost content, so a restore notices any other content. A file that is
+//! No content is written. The record of the file keeps its metadata and its digest, and refers to the extents of the other backup, as
+//! in an incremental backup. The digest is that of the lost content, so a restore notices any other content. A file that is
 //! described in several records is only taken if both backups cut it at the same places.
 
 use super::same_content::{ContentPart, SameContent, key_of};

@@ -23,7 +23,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 /// The setting of the command.
 const RESTORE_COMMAND: &str = "restore_command";
 
-/// What a location begins with that is the repository of the other side of this session.
+/// Beginning of a location in the repository of the other host of this session.
 const PEER: &str = "peer:";
 
 /// What the repository has for the recovery of one backup.
