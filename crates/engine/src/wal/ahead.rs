@@ -5,6 +5,7 @@
 //! and was checked; the server's question takes it from there. Without the directory every question is answered by the storage.
 
 use super::{
+    get::unpack_into,
     push::{location_name, system_name},
     system::run_with,
 };
@@ -12,14 +13,14 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     wal::SegmentName,
 };
-use fullbore_platform::{debug, guarded_path::own_dir, write};
-use fullbore_postgres::wal_archive::check_segment;
+use fullbore_platform::{boot_id, debug, guarded_path::own_dir, write};
+use fullbore_postgres::wal_archive::check_segment_begin;
 use fullbore_repository::wal::WalArchive;
 use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     thread,
@@ -79,6 +80,7 @@ impl WalAhead {
 #[derive(Debug, Clone)]
 pub(super) struct FetchedAhead {
     dir: Option<PathBuf>,
+    boot: String,
 }
 
 impl FetchedAhead {
@@ -105,17 +107,24 @@ impl FetchedAhead {
         let name = blake3::hash(key.as_bytes()).to_hex();
         let dir = storages.state_dir();
         let dir = dir.map(|state| state.join("wal").join(&name[..32]));
-        Self { dir }
+        let boot = boot_id();
+        Self { dir, boot }
     }
 
-    /// Takes a segment of a system that is there.
-    pub(super) fn take(&self, segment: SegmentName, system: u64) -> Option<Vec<u8>> {
-        let path = self.dir.as_ref()?.join(segment.to_string());
-        let content = fs::read(&path).ok()?;
-        let _ = fs::remove_file(&path); // it makes room, and is not asked for again
+    /// Gives a segment of a system that is there the name `target`. Returns nothing if there is none.
+    pub(super) fn take(&self, segment: SegmentName, system: u64, target: &Path) -> Option<()> {
+        let path = self.dir.as_ref()?.join(self.file_name(segment));
+        let is_right = is_segment(&path, segment, system);
+        // It makes room, and is not asked for again.
+        let moved = is_right? && move_file(&path, target).is_ok();
+        let _ = fs::remove_file(&path);
         self.note_asked(segment);
-        let facts = check_segment(&content, segment).ok()?;
-        (facts.system == system).then_some(content)
+        moved.then_some(())
+    }
+
+    /// A file without sync may have zeros after a crash of the machine: one of an earlier boot has another name.
+    fn file_name(&self, segment: SegmentName) -> String {
+        format!("{segment}.{}", self.boot)
     }
 
     /// Returns whether a process fetches ahead.
@@ -126,9 +135,12 @@ impl FetchedAhead {
 
     /// Notes which segment the server asked for. An error is none: the process behind fetches what is not needed any more.
     pub(super) fn note_asked(&self, segment: SegmentName) {
-        let noted = self.write(ASKED, segment.to_string().as_bytes());
+        let noted = self.write(ASKED, &mut |file| {
+            file.write_all(segment.to_string().as_bytes())
+                .map_err(|error| Error::io("could not note what was asked for", error))
+        });
         if let Err(error) = noted {
-            debug(|| format!("could not note what was asked for: {error}"));
+            debug(|| error.line());
         }
     }
 
@@ -137,20 +149,26 @@ impl FetchedAhead {
         SegmentName::parse(&asked)
     }
 
-    fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let Some(dir) = &self.dir else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        own_dir(dir)?;
+    /// Lets `fill` write a file, which has its name when it is complete.
+    fn write(&self, name: &str, fill: &mut dyn FnMut(&mut File) -> Result<()>) -> Result<()> {
+        let failed = |error| Error::io(format!("could not keep {name}"), error);
+        let dir = self.dir.as_ref();
+        let dir = dir.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        own_dir(dir).map_err(failed)?;
         let written = dir.join(format!("{name}.{}.new", std::process::id()));
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&written)?;
-        file.write_all(content)?;
-        fs::rename(&written, dir.join(name))
+            .open(&written)
+            .map_err(failed)?;
+        let filled = fill(&mut file);
+        if filled.is_err() {
+            let _ = fs::remove_file(&written); // of no use without the rest
+        }
+        filled?;
+        fs::rename(&written, dir.join(name)).map_err(failed)
     }
 
     /// Takes the lock of the one process that fetches ahead.
@@ -167,25 +185,25 @@ impl FetchedAhead {
         write::lock_exclusive(&file).ok()?.then_some(file)
     }
 
-    /// Returns the segments that wait, and the bytes of all.
-    fn waiting(&self) -> (Vec<SegmentName>, u64) {
+    /// Returns the files of segments that wait, and the bytes of all.
+    fn waiting(&self) -> (Vec<String>, u64) {
         let listed = self.dir.as_ref().and_then(|dir| fs::read_dir(dir).ok());
         let mut names = Vec::new();
         let mut bytes = 0;
         for entry in listed.into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if let Some(segment) = name.to_str().and_then(SegmentName::parse) {
-                names.push(segment);
+            if let Some(name) = name.to_str().filter(|name| is_fetched(name)) {
+                names.push(name.to_owned());
                 bytes += entry.metadata().map_or(0, |meta| meta.len());
             }
         }
         (names, bytes)
     }
 
-    fn remove(&self, segments: &[SegmentName]) {
+    fn remove(&self, names: &[String]) {
         let Some(dir) = &self.dir else { return };
-        for segment in segments {
-            let _ = fs::remove_file(dir.join(segment.to_string())); // the server may have taken it
+        for name in names {
+            let _ = fs::remove_file(dir.join(name)); // the server may have taken it
         }
     }
 
@@ -221,8 +239,8 @@ impl FetchedAhead {
                 return self.wait_until_taken();
             };
             let mut is_over = false;
-            archive.read_segments(&stored, next, &mut |name, content| {
-                segment_bytes = Some(content.len() as u64);
+            archive.read_segments(&stored, next, &mut |name, packed| {
+                segment_bytes = Some(packed.segment_bytes);
                 last = name;
                 if self
                     .asked()
@@ -230,13 +248,13 @@ impl FetchedAhead {
                 {
                     return Ok(true); // the server was faster
                 }
-                is_over = !self.has_room(content.len() as u64);
+                is_over = !self.has_room(packed.segment_bytes);
                 if is_over {
                     return Ok(false);
                 }
-                check_segment(&content, name)?;
-                self.write(&name.to_string(), &content)
-                    .map_err(|error| Error::io(format!("could not keep {name}"), error))?;
+                self.write(&self.file_name(name), &mut |file| {
+                    unpack_into(file, &packed, name).map(drop)
+                })?;
                 Ok(true)
             })?;
             if is_over {
@@ -270,5 +288,128 @@ impl FetchedAhead {
             thread::sleep(LOOK);
         }
         Ok(())
+    }
+}
+
+/// Returns whether a file in the directory is a segment, of whichever boot.
+fn is_fetched(name: &str) -> bool {
+    let parts = name.split_once('.');
+    parts.is_some_and(|(segment, boot)| {
+        SegmentName::parse(segment).is_some() && !boot.ends_with(".new")
+    })
+}
+
+/// Returns whether a file is a segment of this system, by its length and its first page: it was checked when it was written.
+fn is_segment(path: &Path, segment: SegmentName, system: u64) -> Option<bool> {
+    let mut file = File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    let mut begin = [0; 512];
+    file.read_exact(&mut begin).ok()?;
+    let facts = check_segment_begin(&begin, bytes, segment).ok()?;
+    Some(facts.system == system)
+}
+
+/// Moves a file; to another file system it is copied, and has its name when it is complete.
+fn move_file(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            let mut beside = to.as_os_str().to_owned();
+            beside.push(format!(".fullbore-{}", std::process::id()));
+            let copied = fs::copy(from, &beside).and_then(|_| fs::rename(&beside, to));
+            if copied.is_err() {
+                let _ = fs::remove_file(&beside); // of no use without the rest
+            }
+            copied
+        }
+        moved => moved,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYSTEM: u64 = 77;
+    const SEGMENT: SegmentName = SegmentName {
+        timeline: 1,
+        number: 5,
+    };
+
+    fn segment(start: u64) -> Vec<u8> {
+        let mut content = vec![0; 1 << 20];
+        content[0..2].copy_from_slice(&0xD118_u16.to_ne_bytes());
+        content[2..4].copy_from_slice(&6_u16.to_ne_bytes());
+        content[4..8].copy_from_slice(&1_u32.to_ne_bytes());
+        content[8..16].copy_from_slice(&start.to_ne_bytes());
+        content[24..32].copy_from_slice(&SYSTEM.to_ne_bytes());
+        content[32..36].copy_from_slice(&(1_u32 << 20).to_ne_bytes());
+        content[36..40].copy_from_slice(&8192_u32.to_ne_bytes());
+        content
+    }
+
+    /// Has one file with this content, fetched in the boot `of`.
+    fn fetched(dir: &Path, of: &str, content: &[u8]) -> FetchedAhead {
+        let fetched = FetchedAhead {
+            dir: Some(dir.to_owned()),
+            boot: "now".to_owned(),
+        };
+        let path = dir.join(format!("{SEGMENT}.{of}"));
+        fs::write(path, content).unwrap();
+        fetched
+    }
+
+    #[test]
+    fn a_segment_is_moved_to_the_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("RECOVERYXLOG");
+        let fetched = fetched(dir.path(), "now", &segment(5 << 20));
+        assert_eq!(fetched.take(SEGMENT, SYSTEM, &target), Some(()));
+        assert!(fs::read(&target).unwrap() == segment(5 << 20));
+        assert_eq!(fetched.waiting(), (Vec::new(), 0));
+        assert_eq!(fetched.asked(), Some(SEGMENT));
+    }
+
+    #[test]
+    fn to_another_file_system_it_is_copied() {
+        let (from, to) = (
+            tempfile::tempdir().unwrap(),
+            tempfile::tempdir_in("/dev/shm").unwrap(),
+        );
+        let target = to.path().join("RECOVERYXLOG");
+        let fetched = fetched(from.path(), "now", &segment(5 << 20));
+        assert_eq!(fetched.take(SEGMENT, SYSTEM, &target), Some(()));
+        assert!(fs::read(&target).unwrap() == segment(5 << 20));
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+        assert_eq!(fetched.waiting(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn one_of_an_earlier_boot_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("RECOVERYXLOG");
+        let fetched = fetched(dir.path(), "before", &segment(5 << 20));
+        assert_eq!(fetched.take(SEGMENT, SYSTEM, &target), None);
+        assert!(!target.exists());
+        let (names, bytes) = fetched.waiting();
+        assert_eq!((names.len(), bytes), (1, 1 << 20));
+        fetched.remove(&names);
+        assert_eq!(fetched.waiting(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn one_that_is_short_or_of_another_place_or_system_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("RECOVERYXLOG");
+        let short = segment(5 << 20)[..9000].to_vec();
+        for (content, system) in [
+            (short, SYSTEM),
+            (segment(6 << 20), SYSTEM),
+            (segment(5 << 20), SYSTEM + 1),
+            (Vec::new(), SYSTEM),
+        ] {
+            let fetched = fetched(dir.path(), "now", &content);
+            assert_eq!(fetched.take(SEGMENT, system, &target), None);
+            assert!(!target.exists());
+        }
     }
 }

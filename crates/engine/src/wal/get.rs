@@ -12,10 +12,13 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
-    wal::{SegmentName, WalFileName},
+    wal::{SegmentFrame, SegmentName, WalFileName},
 };
 use fullbore_platform::debug;
-use fullbore_postgres::{control, wal_archive::check_segment};
+use fullbore_postgres::{
+    control,
+    wal_archive::{SegmentFacts, check_segment, check_segment_begin},
+};
 use fullbore_repository::{
     open::read_repository,
     wal::{StoredRun, WalArchive},
@@ -24,8 +27,8 @@ use fullbore_storage::{Objects, Storages};
 use std::{
     collections::BTreeSet,
     ffi::OsString,
-    fs::{self, OpenOptions},
-    io::Write,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
     os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -91,17 +94,20 @@ impl WalGet {
             return Ok(Got::Missing(format!("this recovery ends after {until}")));
         }
         if let WalFileName::Segment(segment) = name
-            && let Some(content) = self.taken_ahead(segment)
+            && self.takes_ahead(segment)
         {
-            return self.write(&content);
+            return Ok(Got::Written { leads_on: false });
         }
         with_patience(self.patience, || self.fetch(name))
     }
 
-    /// The content of a segment that was fetched before the server asked.
-    fn taken_ahead(&self, segment: SegmentName) -> Option<Vec<u8>> {
-        let system = self.known_system()?;
-        self.fetched_ahead(system).take(segment, system)
+    /// Gives a segment that was fetched before the server asked the name that the server wants. Returns whether there was one.
+    fn takes_ahead(&self, segment: SegmentName) -> bool {
+        let taken = self.known_system().and_then(|system| {
+            let fetched = self.fetched_ahead(system);
+            fetched.take(segment, system, &self.path)
+        });
+        taken.is_some()
     }
 
     fn fetched_ahead(&self, system: u64) -> FetchedAhead {
@@ -195,7 +201,14 @@ impl WalGet {
         stored: &StoredRun,
         segment: SegmentName,
     ) -> Result<Got> {
-        self.write(&segment_of_run(archive, stored, segment)?)
+        let key = archive.describe(&stored.run.to_string());
+        let mut write = |packed: SegmentFrame<'_>| {
+            self.write_new(&mut |file| {
+                let facts = unpack_into(file, &packed, segment)?;
+                check_system(archive, segment, &facts, &key)
+            })
+        };
+        archive.with_segment(stored, segment, &mut write)
     }
 
     /// Writes a segment of which there are only pieces.
@@ -273,32 +286,57 @@ impl WalGet {
         }
     }
 
-    /// Writes beside the target, and gives it its name when it is complete.
     fn write(&self, content: &[u8]) -> Result<Got> {
-        let mut written = self.path.clone().into_os_string();
-        written.push(format!(".fullbore-{}", std::process::id()));
-        let written = PathBuf::from(written);
-        let done = OpenOptions::new()
+        self.write_new(&mut |file| {
+            file.write_all(content)
+                .map_err(|error| cannot_write(&self.path, error))
+        })
+    }
+
+    /// Lets `fill` write beside the target, and gives it its name when it is complete.
+    fn write_new(&self, fill: &mut dyn FnMut(&mut File) -> Result<()>) -> Result<Got> {
+        let mut beside = self.path.clone().into_os_string();
+        beside.push(format!(".fullbore-{}", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let failed = |error| cannot_write(&self.path, error);
+        let opened = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&written)
-            .and_then(|mut file| file.write_all(content))
-            .and_then(|()| fs::rename(&written, &self.path));
-        match done {
+            .open(&beside);
+        let written = opened
+            .map_err(failed)
+            .and_then(|mut file| fill(&mut file))
+            .and_then(|()| fs::rename(&beside, &self.path).map_err(failed));
+        match written {
             Ok(()) => Ok(Got::Written { leads_on: false }),
             Err(error) => {
-                let _ = fs::remove_file(&written); // of no use without the rest
-                Err(Error::io(
-                    format!(
-                        "could not write {}",
-                        quoted(self.path.as_os_str().as_bytes())
-                    ),
-                    error,
-                ))
+                let _ = fs::remove_file(&beside); // of no use without the rest
+                Err(error)
             }
         }
     }
+}
+
+fn cannot_write(path: &Path, error: io::Error) -> Error {
+    let path = quoted(path.as_os_str().as_bytes());
+    Error::io(format!("could not write {path}"), error)
+}
+
+/// Writes a segment that is packed, and returns its header after checking that it is the segment of that name.
+pub(super) fn unpack_into(
+    file: &mut File,
+    packed: &SegmentFrame<'_>,
+    segment: SegmentName,
+) -> Result<SegmentFacts> {
+    let mut begin = None;
+    packed.unpack(&mut |piece| {
+        // Judged behind the digest: of a damaged segment the damage is told.
+        begin.get_or_insert_with(|| check_segment_begin(piece, packed.segment_bytes, segment));
+        file.write_all(piece)
+            .map_err(|error| Error::io(format!("could not write {segment}"), error))
+    })?;
+    begin.unwrap_or_else(|| check_segment_begin(&[], 0, segment))
 }
 
 fn control_of(data: &Path) -> Option<control::Control> {
@@ -322,7 +360,8 @@ fn segment_of_run(
 ) -> Result<Vec<u8>> {
     let content = archive.segment_of(stored, segment)?;
     let key = archive.describe(&stored.run.to_string());
-    check_system(archive, segment, &content, &key)?;
+    let facts = check_segment(&content, segment)?;
+    check_system(archive, segment, &facts, &key)?;
     Ok(content)
 }
 
@@ -331,7 +370,8 @@ fn segment_of_tail(wal: &SystemWal, segment: SegmentName) -> Result<Vec<u8>> {
     let archive = &wal.archive;
     match wal.read_tail(segment) {
         Ok(Some(content)) => {
-            check_system(archive, segment, &content, "its pieces")?;
+            let facts = check_segment(&content, segment)?;
+            check_system(archive, segment, &facts, "its pieces")?;
             Ok(content)
         }
         Err(error) if error.kind != ErrorKind::NotFound => Err(error),
@@ -349,10 +389,9 @@ fn segment_of_tail(wal: &SystemWal, segment: SegmentName) -> Result<Vec<u8>> {
 fn check_system(
     archive: &WalArchive,
     segment: SegmentName,
-    content: &[u8],
+    facts: &SegmentFacts,
     place: &str,
 ) -> Result<()> {
-    let facts = check_segment(content, segment)?;
     let system = archive.system().split('.').next().unwrap_or_default();
     if facts.system.to_string() == system {
         return Ok(());

@@ -4,8 +4,8 @@ use super::server_files::{FileStamp, WalDirectory};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     wal::{
-        MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, SegmentName, WalDigester, WalRun, WalRunIndex,
-        pack_segment, run_object,
+        MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, SegmentName, SegmentPacker, WalDigester, WalRun,
+        WalRunIndex, run_object,
     },
 };
 use fullbore_platform::{debug, host_name, queue::run_each};
@@ -42,10 +42,13 @@ pub(super) struct Packing {
 
 impl Packing {
     fn pack(&self, wal: &WalDirectory, name: SegmentName, is_partial: bool) -> Result<Packed> {
-        let (content, stamp, facts) = wal.read_segment(name, is_partial)?;
+        let opened = wal.open_segment(name, is_partial)?;
+        let facts = opened.facts;
+        let mut packer = SegmentPacker::new(name, facts.segment_bytes, is_partial, self.level)?;
+        opened.read(&mut |piece| packer.add(piece))?;
         Ok(Packed {
-            segment: pack_segment(name, &content, is_partial, self.level)?,
-            stamp,
+            segment: packer.finish()?,
+            stamp: opened.stamp,
             system: facts.system,
             segment_bytes: facts.segment_bytes,
         })

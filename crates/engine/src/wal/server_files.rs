@@ -4,21 +4,25 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     wal::{SegmentName, WalFileName},
 };
-use fullbore_platform::safe_file;
+use fullbore_platform::{exact_read::read_exactly, safe_file};
 use fullbore_postgres::{
     control,
-    wal_archive::{SegmentFacts, check_segment, read_segment_facts},
+    wal_archive::{SegmentFacts, check_segment_begin},
 };
 use std::{
     collections::BTreeSet,
-    fs::{self, Metadata},
-    io::Read,
+    fs::{self, File, Metadata},
+    io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
 /// Bytes of a history or a label at most.
 const MAX_SMALL_BYTES: u64 = 64 << 10;
+/// Bytes of a segment that are read at once: they stay in the cache of the processor until they are compressed.
+const PIECE_BYTES: u64 = 256 << 10;
+/// Bytes from the beginning of a segment that have its header.
+const PAGE_BYTES: u64 = 8192;
 
 /// The directory in which a server has its WAL: `pg_wal`.
 #[derive(Debug, Clone)]
@@ -187,35 +191,37 @@ impl WalDirectory {
         segment: SegmentName,
         is_partial: bool,
     ) -> Result<(Vec<u8>, FileStamp, SegmentFacts)> {
+        let opened = self.open_segment(segment, is_partial)?;
+        let mut content = Vec::with_capacity(opened.facts.segment_bytes as usize);
+        opened.read(&mut |piece| {
+            content.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok((content, opened.stamp, opened.facts))
+    }
+
+    /// The same without its content.
+    pub(super) fn open_segment(
+        &self,
+        segment: SegmentName,
+        is_partial: bool,
+    ) -> Result<OpenSegment> {
         let suffix = if is_partial { ".partial" } else { "" };
         let path = self.path(&format!("{segment}{suffix}"));
-        let failed = |error| {
-            Error::io(
-                format!("could not read {}", quoted(path.as_os_str().as_bytes())),
-                error,
-            )
-        };
-        let mut file = safe_file::open(&path).map_err(failed)?;
+        let failed = |error| cannot_read(&path, error);
+        let file = safe_file::open(&path).map_err(failed)?;
         let stamp = FileStamp::of(&file.metadata().map_err(failed)?);
-        let mut content = Vec::new();
-        (&mut file)
-            .take(8192)
-            .read_to_end(&mut content)
-            .map_err(failed)?;
-        // The header says how many bytes to expect: no more are read, whatever the file has.
-        let most = read_segment_facts(&content).map_or(0, |facts| facts.segment_bytes);
-        content.reserve_exact(
-            (most as usize)
-                .saturating_sub(content.len())
-                .min(stamp.bytes as usize),
-        );
-        let rest = most.saturating_sub(content.len() as u64).saturating_add(1);
-        file.by_ref()
-            .take(rest)
-            .read_to_end(&mut content)
-            .map_err(failed)?;
-        let facts = check_segment(&content, segment)?;
-        Ok((content, stamp, facts))
+        let mut begin = Vec::new();
+        let begin_bytes = stamp.bytes.min(PAGE_BYTES) as usize;
+        read_exactly(&file, 0, begin_bytes, &mut begin).map_err(failed)?;
+        // The header says how many bytes there are: no more are read, whatever the file has.
+        let facts = check_segment_begin(&begin, stamp.bytes, segment)?;
+        Ok(OpenSegment {
+            file,
+            path,
+            stamp,
+            facts,
+        })
     }
 
     /// Returns the content of a segment; `None` if it is not there, or not the one of that name.
@@ -228,13 +234,38 @@ impl WalDirectory {
     /// Reads a history or a label.
     pub(super) fn read_small(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.path(name);
-        safe_file::read(&path, MAX_SMALL_BYTES).map_err(|error| {
-            Error::io(
-                format!("could not read {}", quoted(path.as_os_str().as_bytes())),
-                error,
-            )
-        })
+        safe_file::read(&path, MAX_SMALL_BYTES).map_err(|error| cannot_read(&path, error))
     }
+}
+
+/// A segment of a server, whose header was checked.
+#[derive(Debug)]
+pub(super) struct OpenSegment {
+    file: File,
+    path: PathBuf,
+    pub(super) stamp: FileStamp,
+    pub(super) facts: SegmentFacts,
+}
+
+impl OpenSegment {
+    /// Reads all of it, and hands it to `take` in pieces.
+    pub(super) fn read(&self, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut piece = Vec::new();
+        let mut offset = 0;
+        while offset < self.facts.segment_bytes {
+            let bytes = (self.facts.segment_bytes - offset).min(PIECE_BYTES);
+            read_exactly(&self.file, offset, bytes as usize, &mut piece)
+                .map_err(|error| cannot_read(&self.path, error))?;
+            take(&piece)?;
+            offset += bytes;
+        }
+        Ok(())
+    }
+}
+
+fn cannot_read(path: &Path, error: io::Error) -> Error {
+    let path = quoted(path.as_os_str().as_bytes());
+    Error::io(format!("could not read {path}"), error)
 }
 
 fn history_of(name: WalFileName) -> Option<u32> {

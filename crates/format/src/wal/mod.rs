@@ -14,13 +14,12 @@ mod key;
 mod name;
 mod piece;
 mod run;
+mod segment_frame;
 
 pub use key::{
     WalDigest, WalDigester, WalKey, WalRun, history_dir, log_dir, system_dir, timeline_dir,
 };
 pub use name::{SegmentName, WalFileName, check_segment_bytes, check_system_name};
 pub use piece::{WalPiece, longest_chain, piece_object, tail_dir};
-pub use run::{
-    MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, TAIL_BYTES, WalMember, WalRunIndex, pack_segment,
-    run_object, unpack_segment,
-};
+pub use run::{MAX_MEMBERS, MAX_RUN_BYTES, TAIL_BYTES, WalMember, WalRunIndex, run_object};
+pub use segment_frame::{PackedSegment, SegmentFrame, SegmentPacker, pack_segment};

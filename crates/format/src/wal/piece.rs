@@ -7,7 +7,7 @@
 use super::{
     key::{WalDigest, WalDigester, timeline_dir},
     name::SegmentName,
-    run::{compress, tar_member},
+    segment_frame::{HEADER_BYTES, compress, tar_member},
 };
 use crate::error::{Error, Result};
 use std::fmt;
@@ -17,8 +17,6 @@ use zstd_safe::DCtx;
 const TAIL: &str = "tail";
 /// What the key of a piece ends with.
 const PIECE_SUFFIX: &str = ".tar.zst";
-/// Bytes before the content.
-const HEADER_BYTES: usize = 512;
 /// Bytes that a tar ends with.
 const END_BYTES: usize = 1024;
 /// Offsets in a segment are below this: no segment is larger than 1 GiB.

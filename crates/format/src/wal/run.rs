@@ -11,16 +11,14 @@
 
 use super::{
     key::{WalDigester, WalRun},
-    name::{SegmentName, check_segment_bytes, check_system_name},
+    name::{check_segment_bytes, check_system_name},
+    segment_frame::{PackedSegment, compress},
 };
 use crate::{
-    entry::{Entry, EntryKind, Owner, Time},
     error::{Error, ErrorKind, Result},
-    pax::{padding, write_header},
     segment::{SEEK_FOOTER_BYTES, SeekTable, Service, parse_seek_table, seek_table_len},
 };
 use minicbor::{Decode, Encode};
-use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// Segments of a run at most.
 pub const MAX_MEMBERS: usize = 64;
@@ -32,21 +30,6 @@ pub const TAIL_BYTES: u64 = 16 << 10;
 const FORMAT: u32 = 1;
 /// Bytes that a tar ends with.
 const END: [u8; 1024] = [0; 1024];
-/// Bytes of a tar header.
-const HEADER_BYTES: usize = 512;
-
-/// A segment as a run stores it.
-#[derive(Debug, Clone)]
-pub struct PackedSegment {
-    /// Its name.
-    pub name: SegmentName,
-    /// BLAKE3 of its content.
-    pub digest: [u8; 32],
-    /// The zstd frame.
-    pub frame: Vec<u8>,
-    /// Bytes in the frame before compression.
-    pub plain_bytes: usize,
-}
 
 /// What a run holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
@@ -83,69 +66,6 @@ pub struct WalMember {
     /// BLAKE3 of its content.
     #[cbor(n(2), with = "minicbor::bytes")]
     pub digest: [u8; 32],
-}
-
-fn bug(code: zstd_safe::ErrorCode) -> Error {
-    Error::new(ErrorKind::Bug, "cannot compress a WAL segment")
-        .because(zstd_safe::get_error_name(code))
-}
-
-/// Compresses a segment, as a tar member of one frame.
-///
-/// # Errors
-/// [`ErrorKind::Bug`] if zstd fails.
-pub fn pack_segment(
-    name: SegmentName,
-    content: &[u8],
-    is_partial: bool,
-    level: i32,
-) -> Result<PackedSegment> {
-    let suffix = if is_partial { ".partial" } else { "" };
-    let plain = tar_member(&format!("{name}{suffix}"), content)?;
-    let frame = compress(&plain, level)?;
-    Ok(PackedSegment {
-        name,
-        digest: *blake3::hash(content).as_bytes(),
-        frame,
-        plain_bytes: plain.len(),
-    })
-}
-
-/// Returns header, content and padding of a file in a tar.
-pub(super) fn tar_member(name: &str, content: &[u8]) -> Result<Vec<u8>> {
-    let mut plain = Vec::with_capacity(HEADER_BYTES + content.len());
-    let entry = Entry {
-        path: name.as_bytes().to_vec(),
-        kind: EntryKind::File {
-            size: content.len() as u64,
-            map: None,
-        },
-        mode: 0o600,
-        owner: Owner::default(),
-        mtime: Time::default(),
-        ..Entry::default()
-    };
-    write_header(&entry, &mut plain)?;
-    plain.extend_from_slice(content);
-    // With header and padding each frame is a whole tar member: zstd and tar read the object
-    // without fullbore.
-    plain.resize(plain.len() + padding(content.len() as u64), 0);
-    Ok(plain)
-}
-
-/// Compresses bytes as one zstd frame.
-pub(super) fn compress(plain: &[u8], level: i32) -> Result<Vec<u8>> {
-    let mut frame = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
-    let mut context = CCtx::create();
-    for parameter in [
-        CParameter::CompressionLevel(level),
-        CParameter::ChecksumFlag(true),
-    ] {
-        context.set_parameter(parameter).map_err(bug)?;
-    }
-    context.compress2(&mut frame, plain).map_err(bug)?;
-    frame.shrink_to_fit();
-    Ok(frame)
 }
 
 /// Returns the object that holds these segments, and the run that its key describes.
@@ -266,30 +186,4 @@ impl WalRunIndex {
 
 fn damaged_run(name: &str, reason: &'static str) -> Error {
     Error::corrupt(format!("{name} is damaged")).because(reason)
-}
-
-/// Returns the content of a segment from its frame, after checking its digest. Messages call it `name`.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`] if it is damaged.
-pub fn unpack_segment(
-    frame: &[u8],
-    member: &WalMember,
-    segment_bytes: u64,
-    name: &str,
-) -> Result<Vec<u8>> {
-    let damaged = |reason: String| Error::corrupt(format!("{name} is damaged")).because(reason);
-    // The size comes from the index, which is checked: no other number of the storage takes memory.
-    let mut plain = Vec::with_capacity(HEADER_BYTES + segment_bytes as usize);
-    DCtx::create()
-        .decompress(&mut plain, frame)
-        .map_err(|code| damaged(zstd_safe::get_error_name(code).to_owned()))?;
-    if plain.len() != plain.capacity() {
-        return Err(damaged("it is shorter than a segment".to_owned()));
-    }
-    let content = plain.split_off(HEADER_BYTES);
-    match blake3::hash(&content).as_bytes() == &member.digest {
-        true => Ok(content),
-        false => Err(damaged("its digest is another one".to_owned())),
-    }
 }

@@ -7,5 +7,7 @@ mod segment_header;
 mod tree;
 
 pub use records::{RecordsEnd, RecordsSummary, SegmentRecords, WalRecord, first_difference};
-pub use segment_header::{SegmentFacts, check_pages, check_segment, read_segment_facts};
+pub use segment_header::{
+    SegmentFacts, check_pages, check_segment, check_segment_begin, read_segment_facts,
+};
 pub use tree::{HeldWal, MAX_HISTORY_BYTES, TimelineTree, WalGap};

@@ -103,8 +103,16 @@ fn u16_at(header: &[u8], offset: usize) -> Option<u16> {
 /// # Errors
 /// [`ErrorKind::Corrupt`] with the reason.
 pub fn check_segment(content: &[u8], name: SegmentName) -> Result<SegmentFacts> {
-    let Some(facts) = read_segment_facts(content) else {
-        let is_zero = content.iter().take(8192).all(|byte| *byte == 0);
+    check_segment_begin(content, content.len() as u64, name)
+}
+
+/// The same of a segment of which only the first page or more is there. `bytes` is the length of the whole.
+///
+/// # Errors
+/// As [`check_segment`].
+pub fn check_segment_begin(begin: &[u8], bytes: u64, name: SegmentName) -> Result<SegmentFacts> {
+    let Some(facts) = read_segment_facts(begin) else {
+        let is_zero = begin.iter().take(8192).all(|byte| *byte == 0);
         let reason = if is_zero {
             "it begins with zeros"
         } else {
@@ -112,12 +120,11 @@ pub fn check_segment(content: &[u8], name: SegmentName) -> Result<SegmentFacts> 
         };
         return wrong_segment(name, reason.to_owned());
     };
-    if content.len() as u64 != facts.segment_bytes {
+    if bytes != facts.segment_bytes {
         return wrong_segment(
             name,
             format!(
-                "it has {} bytes, and a segment has {}",
-                content.len(),
+                "it has {bytes} bytes, and a segment has {}",
                 facts.segment_bytes
             ),
         );

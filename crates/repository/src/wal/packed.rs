@@ -7,8 +7,8 @@ use super::{
 use fullbore_format::{
     error::{ErrorKind, Result},
     wal::{
-        MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, SegmentName, WalKey, WalRunIndex, run_object,
-        unpack_segment,
+        MAX_MEMBERS, MAX_RUN_BYTES, PackedSegment, SegmentFrame, SegmentName, WalKey, WalRunIndex,
+        run_object,
     },
 };
 use jiff::Timestamp;
@@ -40,12 +40,13 @@ impl WalArchive {
         let mut packed = Vec::new();
         for (segment, member) in stored.run.segments().zip(&index.members) {
             let frame = self.frame_of(stored, member)?;
-            unpack_segment(
-                &frame,
+            let checked = SegmentFrame {
+                frame: &frame,
                 member,
-                index.segment_bytes,
-                &format!("{segment} in {name}"),
-            )?;
+                segment_bytes: index.segment_bytes,
+                name: format!("{segment} in {name}"),
+            };
+            checked.unpack(&mut |_| Ok(()))?;
             packed.push(PackedSegment {
                 name: segment,
                 digest: member.digest,
@@ -216,7 +217,10 @@ impl WalArchive {
         let bytes = object.len() as u64;
         let first = run.first;
         let stored = StoredRun { run, bytes };
-        self.read_segments(&stored, first, &mut |_, _| Ok(true))?;
+        self.read_segments(&stored, first, &mut |_, packed| {
+            packed.unpack(&mut |_| Ok(()))?;
+            Ok(true)
+        })?;
         Ok(packed.len() as u64)
     }
 

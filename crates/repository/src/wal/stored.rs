@@ -5,8 +5,8 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::WAL,
     wal::{
-        SegmentName, TAIL_BYTES, WalDigester, WalFileName, WalKey, WalMember, WalRun, WalRunIndex,
-        history_dir, log_dir, system_dir, unpack_segment,
+        SegmentFrame, SegmentName, TAIL_BYTES, WalDigester, WalFileName, WalKey, WalMember, WalRun,
+        WalRunIndex, history_dir, log_dir, system_dir,
     },
 };
 use fullbore_storage::{Objects, Put, PutIf};
@@ -188,9 +188,24 @@ impl WalArchive {
     /// # Errors
     /// As [`WalArchive::read_segments`]; [`ErrorKind::Corrupt`] if the run lacks it.
     pub fn segment_of(&self, stored: &StoredRun, segment: SegmentName) -> Result<Vec<u8>> {
+        self.with_segment(stored, segment, &mut |packed| packed.content())
+    }
+
+    /// Reads one segment of a run, and hands it to `read` while it is packed.
+    ///
+    /// # Errors
+    /// As [`WalArchive::segment_of`]; those of `read`.
+    pub fn with_segment<T>(
+        &self,
+        stored: &StoredRun,
+        segment: SegmentName,
+        read: &mut dyn FnMut(SegmentFrame<'_>) -> Result<T>,
+    ) -> Result<T> {
         let mut found = None;
-        self.read_segments(stored, segment, &mut |name, content| {
-            found = Some(content).filter(|_| name == segment);
+        self.read_segments(stored, segment, &mut |name, packed| {
+            if name == segment {
+                found = Some(read(packed)?);
+            }
             Ok(false)
         })?;
         let key = stored.run.to_string();
@@ -352,6 +367,7 @@ impl WalArchive {
     }
 
     /// Reads segments of a run, each with its name, in order, and hands them to `take` until that is enough. `first` is the first.
+    /// `take` unpacks those that it wants, which checks them.
     ///
     /// # Errors
     /// As [`WalArchive::index`]; those of `take`.
@@ -359,7 +375,7 @@ impl WalArchive {
         &self,
         stored: &StoredRun,
         first: SegmentName,
-        take: &mut dyn FnMut(SegmentName, Vec<u8>) -> Result<bool>,
+        take: &mut dyn FnMut(SegmentName, SegmentFrame<'_>) -> Result<bool>,
     ) -> Result<()> {
         let key = stored.run.to_string();
         let name = self.describe(&key);
@@ -398,13 +414,13 @@ impl WalArchive {
                     &read[..]
                 }
             };
-            let content = unpack_segment(
+            let packed = SegmentFrame {
                 frame,
                 member,
-                index.segment_bytes,
-                &format!("{segment} in {name}"),
-            )?;
-            if !take(segment, content)? {
+                segment_bytes: index.segment_bytes,
+                name: format!("{segment} in {name}"),
+            };
+            if !take(segment, packed)? {
                 break;
             }
         }

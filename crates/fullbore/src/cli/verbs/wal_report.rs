@@ -248,8 +248,9 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
     let mut segments = 0;
     let mut contents: BTreeMap<SegmentName, ([u8; 32], &StoredRun)> = BTreeMap::new();
     for stored in &listing.runs {
-        let checked = archive.read_segments(stored, stored.run.first, &mut |name, content| {
+        let checked = archive.read_segments(stored, stored.run.first, &mut |name, packed| {
             segments += 1;
+            let content = packed.content()?;
             check_segment(&content, name)?;
             if stored.run.is_partial {
                 return Ok(true);
