@@ -11,7 +11,7 @@ use super::{
     },
     late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
-    request::{ClusterRequest, Reading},
+    request::{ClusterRequest, Reading, Via},
     same_server,
     session::{ServerFacts, Session, WalSpace},
     trees::{self, TreeOpener},
@@ -28,20 +28,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// How the files of a running cluster are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Via {
-    /// From the data directory if it is on this host, else by SQL, else by protocol
-    #[default]
-    Auto,
-    /// From the data directory on this host
-    Files,
-    /// Through sessions with the server
-    Sql,
-    /// As the server sends them to a standby
-    Protocol,
-}
 
 /// An open way to the files of a running cluster.
 pub(super) enum ClusterAccess {

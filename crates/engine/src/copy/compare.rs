@@ -5,9 +5,9 @@
 //! written only after the merge has passed it.
 
 use super::{
-    LARGE_FILE,
     attributes::AttributeReader,
     kept::KeptPaths,
+    options::LARGE_FILE,
     plan::{CopyPlan, Replaced},
 };
 use fullbore_format::{

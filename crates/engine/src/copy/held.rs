@@ -4,12 +4,12 @@
 //! second time: then most of the time goes into writing anyway.
 
 use super::{
-    CopyWatch, TreeCopy,
     attributes::AttributeReader,
     call::{CopyCall, CopyTarget, headers},
     compare::{Differences, in_order},
     kept::KeptPaths,
-    listed_ahead,
+    listed_ahead::listed_ahead,
+    options::{CopyWatch, TreeCopy},
     plan::CopyPlan,
     spool::PathSpool,
 };

@@ -9,7 +9,6 @@
 //! goes on with it.
 
 use super::{
-    LARGE_FILE,
     call::{
         CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage, checked_path,
         decompressed, not_allowed, not_understood, read_headers, read_paths,
@@ -17,6 +16,7 @@ use super::{
     large::LargeTargets,
     listing::{ListedFiles, TreeListing},
     members::{MemberWriter, WriterPool},
+    options::LARGE_FILE,
     removal::TreeRemoval,
     rules::LeftOutPatterns,
 };

@@ -4,7 +4,6 @@
 //! without a name, in blocks that are pages themselves. At the end the runs are merged, with one
 //! block of each in memory.
 
-use super::RecordSettler;
 use fullbore_format::{
     entry::order,
     error::{Error, ErrorKind, Result, quoted},
@@ -17,7 +16,11 @@ use std::{
     fs::File,
     io,
     os::unix::fs::FileExt,
+    sync::Arc,
 };
+
+/// Corrects a record before its page is written.
+pub type RecordSettler = Arc<dyn Fn(&mut Record) + Send + Sync>;
 
 /// Bytes of records in memory, about, before they are written as a run.
 const HELD_BYTES: usize = 16 << 20;
