@@ -1,7 +1,7 @@
 //! Reads libpq's two files: services and passwords.
 
 use super::{
-    ConnectionSecret,
+    connection_secret::ConnectionSecret,
     parse::{self, Given},
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
