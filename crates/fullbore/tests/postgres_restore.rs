@@ -100,12 +100,12 @@ fn facts(location: &Path) -> ClusterInfo {
 
 /// Make the only backup of a repository one of a cluster.
 fn declare(repository: &Path, root: &Root, cluster: ClusterInfo) {
-    let at = repository
+    let path = repository
         .join(layout::BACKUPS)
         .join(&root.id)
         .join(layout::ROOT);
     fs::write(
-        at,
+        path,
         seal(&Root {
             postgres: Some(cluster),
             ..root.clone()
@@ -212,7 +212,7 @@ fn mode(path: &Path) -> u32 {
 fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
     for workers in [1, 4] {
         let place = Place::new();
-        let (to, fast) = (place.at("to"), place.at("ts/fast"));
+        let (target, fast) = (place.at("to"), place.at("ts/fast"));
         let summary = run(&Restore {
             storages: Storages::default(),
             workers: workers.try_into().unwrap(),
@@ -220,23 +220,25 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         })
         .unwrap();
         assert_eq!((summary.exit_code(), summary.notes), (0, vec![]));
-        assert_eq!(fs::read_link(to.join("pg_tblspc/16400")).unwrap(), fast);
+        assert_eq!(fs::read_link(target.join("pg_tblspc/16400")).unwrap(), fast);
         assert_eq!(
-            [mode(&to), mode(&fast), mode(&to.join("pg_tblspc"))],
+            [mode(&target), mode(&fast), mode(&target.join("pg_tblspc"))],
             [0o700, 0o750, 0o700]
         );
         assert!(fs::read(fast.join(VERSION).join("5/24576")).unwrap() == content(6, 10_000));
-        assert!(fs::read(to.join("global/pg_control")).unwrap() == content(7, 8192));
-        assert_eq!(runs::names(&to.join("global")), ["1262", "pg_control"]);
+        assert!(fs::read(target.join("global/pg_control")).unwrap() == content(7, 8192));
+        assert_eq!(runs::names(&target.join("global")), ["1262", "pg_control"]);
         // The links are ours, and signals of an earlier recovery are not meant for this one.
-        assert!(!to.join("tablespace_map").exists() && !to.join("recovery.signal").exists());
+        assert!(
+            !target.join("tablespace_map").exists() && !target.join("recovery.signal").exists()
+        );
         assert_eq!(
             fs::metadata(&fast).unwrap().mtime(),
-            fs::symlink_metadata(to.join("pg_tblspc/16400"))
+            fs::symlink_metadata(target.join("pg_tblspc/16400"))
                 .unwrap()
                 .mtime()
         );
-        let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
+        let next = format!("pg_ctl -D {target:?} -o \"-c recovery_init_sync_method=syncfs\" start");
         assert_eq!(summary.next, [next]);
     }
     once_more_without_tricks();
@@ -744,13 +746,13 @@ fn what_is_for_clusters_only_is_refused_for_anything_else() {
     let place = Place::new();
     Fixture::sample().write_repository(&place.at("tree"));
     fs::write(place.at("x.tar"), [0; 1024]).unwrap();
-    for from in [place.at("tree"), place.at("x.tar"), "-".into()] {
+    for source in [place.at("tree"), place.at("x.tar"), "-".into()] {
         for option in [
             args!["--database", "app"],
             args!["--set", "a=b"],
             args!["--recovery", "none"],
         ] {
-            let args = args!["restore", from, "--to", place.at("to")];
+            let args = args!["restore", source, "--to", place.at("to")];
             fullbore(args.into_iter().chain(option))
                 .ends_with(2)
                 .has_one_error("PostgreSQL options");
@@ -762,12 +764,12 @@ fn what_is_for_clusters_only_is_refused_for_anything_else() {
 #[test]
 fn the_program_says_what_is_to_be_done_next() {
     let place = Place::with(&cluster(), |cluster| cluster.major = 13);
-    let (from, to, under) = (place.at("repo"), place.at("to"), place.at("ts"));
+    let (source, destination, under) = (place.at("repo"), place.at("to"), place.at("ts"));
     let args = args![
         "restore",
-        from,
+        source,
         "--to",
-        to,
+        destination,
         "--tablespaces-under",
         under,
         "--database",
@@ -783,7 +785,7 @@ fn the_program_says_what_is_to_be_done_next() {
     assert_eq!(
         next,
         [
-            &format!("pg_ctl -D {to:?} start"),
+            &format!("pg_ctl -D {destination:?} start"),
             "DROP DATABASE \"o\"\"ther\";",
             reset
         ]
@@ -798,7 +800,7 @@ fn the_program_says_what_is_to_be_done_next() {
         "{restored}"
     );
     let two = args!["--target-immediate", "--target-name", "x"];
-    let args = args!["restore", from, "--to", place.at("other")];
+    let args = args!["restore", source, "--to", place.at("other")];
     fullbore(args.into_iter().chain(two))
         .ends_with(2)
         .has_one_error("cannot be used with");

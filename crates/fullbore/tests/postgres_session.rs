@@ -226,7 +226,7 @@ fn is_of_version_1(server: &Server, certificate: &str) -> bool {
 fn tls_checks_what_sslmode_says() {
     let Some(version) = version(17) else { return };
     let server = version.start_tls(&[]);
-    let at = |host: &str, rest: &str| {
+    let connection_url = |host: &str, rest: &str| {
         let password = PASSWORD.replace(' ', "%20");
         format!(
             "postgres://postgres:{password}@{host}:{}/?hostaddr=127.0.0.1{rest}",
@@ -240,28 +240,28 @@ fn tls_checks_what_sslmode_says() {
         server.psql("SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'seen'")
             == "t"
     };
-    assert!(encrypted(&at("localhost", "")), "prefer");
-    assert!(!encrypted(&at("localhost", "&sslmode=disable")));
-    assert!(!encrypted(&at("localhost", "&sslmode=allow")));
-    assert!(encrypted(&at(
+    assert!(encrypted(&connection_url("localhost", "")), "prefer");
+    assert!(!encrypted(&connection_url("localhost", "&sslmode=disable")));
+    assert!(!encrypted(&connection_url("localhost", "&sslmode=allow")));
+    assert!(encrypted(&connection_url(
         "localhost",
         "&sslmode=require&channel_binding=require"
     )));
-    assert!(encrypted(&at(
+    assert!(encrypted(&connection_url(
         "localhost",
         "&sslmode=require&sslnegotiation=direct"
     )));
-    assert!(encrypted(&at(
+    assert!(encrypted(&connection_url(
         "localhost",
         &format!("&sslmode=verify-full&sslrootcert={ca}")
     )));
-    assert!(encrypted(&at(
+    assert!(encrypted(&connection_url(
         "other",
         &format!("&sslmode=verify-ca&sslrootcert={ca}")
     )));
-    assert!(encrypted(&at("other", "&sslmode=require")));
+    assert!(encrypted(&connection_url("other", "&sslmode=require")));
     let refused = |host: &str, rest: &str| {
-        try_connect(&at(host, rest), &[])
+        try_connect(&connection_url(host, rest), &[])
             .err()
             .unwrap_or_else(|| panic!("{rest}"))
     };
@@ -304,8 +304,8 @@ fn tls_checks_what_sslmode_says() {
         "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out server.crt",
     );
     server.restart();
-    assert!(encrypted(&at("localhost", "")), "prefer");
-    assert!(encrypted(&at("localhost", "&sslmode=require")));
+    assert!(encrypted(&connection_url("localhost", "")), "prefer");
+    assert!(encrypted(&connection_url("localhost", "&sslmode=require")));
     if is_of_version_1(&server, "server.crt") {
         let error = refused("localhost", &format!("&sslmode=verify-ca&sslrootcert={ca}"));
         assert!(
@@ -344,7 +344,7 @@ fn tls_checks_what_sslmode_says() {
     );
     let root = format!("&sslmode=verify-full&sslrootcert={}", text(&own));
     assert_eq!(refused("localhost", &root).kind, ErrorKind::Permission);
-    assert!(encrypted(&at(
+    assert!(encrypted(&connection_url(
         "localhost",
         &format!("{root}&sslcert={}&sslkey={}", text(&cert), text(&key))
     )));
@@ -373,7 +373,7 @@ fn tls_checks_what_sslmode_says() {
         text(&key)
     );
     assert!(
-        encrypted(&at("localhost", &allow)),
+        encrypted(&connection_url("localhost", &allow)),
         "what is refused unencrypted is tried encrypted"
     );
     fs::write(
@@ -383,7 +383,7 @@ fn tls_checks_what_sslmode_says() {
     .unwrap();
     server.restart();
     assert!(
-        !encrypted(&at("localhost", "")),
+        !encrypted(&connection_url("localhost", "")),
         "what is refused encrypted is tried unencrypted"
     );
     assert_eq!(

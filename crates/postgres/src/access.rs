@@ -192,9 +192,9 @@ fn open_sql(
     data.tablespaces()?;
     let (_, control) = control::read_in(&data)?;
     if control.system_identifier != facts.system_identifier {
-        let what = "cannot read the files of the cluster by SQL";
+        let message = "cannot read the files of the cluster by SQL";
         let why = "the control file has another system identifier than the server";
-        return Err(Error::new(ErrorKind::Unsupported, what).because(why));
+        return Err(Error::new(ErrorKind::Unsupported, message).because(why));
     }
     Ok(ClusterAccess::Sql(Arc::new(data)))
 }

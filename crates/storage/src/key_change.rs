@@ -131,16 +131,16 @@ pub fn remove_key(
     name: &str,
     access: Access,
 ) -> Result<()> {
-    let what = format!("cannot remove key {name:?}");
+    let message = format!("cannot remove key {name:?}");
     let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
-        return Err(Error::new(ErrorKind::Permission, what)
+        return Err(Error::new(ErrorKind::Permission, message)
             .because("no key was given that reads this repository"));
     };
     let (members, _) = read_members(objects, ring)?;
     let files = known_files(objects, &members)?;
     let is_it = |file: &KeyFile| file.name == name && file.access == access;
     if !files.iter().any(is_it) {
-        return Err(Error::new(ErrorKind::NotFound, what).because("there is none of this name"));
+        return Err(Error::new(ErrorKind::NotFound, message).because("there is none of this name"));
     }
     // Files that are not on the list are of nobody whom this repository knows.
     let others = files
@@ -148,7 +148,7 @@ pub fn remove_key(
         .filter(|file| file.recipient.is_some() && !is_it(file));
     let is_last = !others.into_iter().any(|file| file.access == Access::Read);
     if access == Access::Read && is_last {
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .because("it is the last key that reads this repository")
             .hint("add another key first: fullbore key add"));
     }

@@ -24,8 +24,8 @@ impl ServerAddress {
     /// Reads `HOST:PORT`; an address of IPv6 is in brackets.
     fn parse(text: &str) -> Result<Self> {
         let refused = |why: &str| {
-            let what = format!("cannot use {:?}", format!("fullbore://{text}"));
-            Error::new(ErrorKind::Usage, what).because(why.to_owned())
+            let message = format!("cannot use {:?}", format!("fullbore://{text}"));
+            Error::new(ErrorKind::Usage, message).because(why.to_owned())
         };
         let (host, port) = text
             .rsplit_once(':')

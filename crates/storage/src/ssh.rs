@@ -54,8 +54,8 @@ struct SshHost {
 impl SshHost {
     fn parse(host: &str) -> Result<Self> {
         let refused = |why: &str| {
-            let what = format!("cannot use {:?}", format!("ssh://{host}"));
-            Error::new(ErrorKind::Usage, what).because(why.to_owned())
+            let message = format!("cannot use {:?}", format!("ssh://{host}"));
+            Error::new(ErrorKind::Usage, message).because(why.to_owned())
         };
         let (user, rest) = host
             .rsplit_once('@')
@@ -116,8 +116,8 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
 pub fn connect_to_peer() -> Result<Wire> {
     let input = io::stdin();
     if input.is_terminal() {
-        let what = "cannot use \"peer:\"";
-        return Err(Error::new(ErrorKind::Usage, what)
+        let message = "cannot use \"peer:\"";
+        return Err(Error::new(ErrorKind::Usage, message)
             .because("it is for commands that another host has started"));
     }
     let copy = || {
@@ -286,11 +286,11 @@ impl SshDialer {
         };
         drop(known);
         // One limit for all steps: a host that answers byte by byte is given up too.
-        let by = Instant::now() + 2 * DIRECT_TIME;
+        let deadline = Instant::now() + 2 * DIRECT_TIME;
         let streams = connect_tcp(&host, port, DIRECT_TIME)?;
         let failed = |error| Error::io(format!("could not use port {port} of {host:?}"), error);
         let mut ends = WireEnds::new(streams, DIRECT_TIME).map_err(failed)?;
-        ends.input.deadline = Some(by);
+        ends.input.deadline = Some(deadline);
         ends.encrypt(pinned_client(pin)?).map_err(failed)?;
         greet_to_join(&mut ends, offer, &self.way.peer)?;
         Ok(JoinedEnds { ends, kept: None })
@@ -325,8 +325,8 @@ fn explained(error: Error, status: Option<ExitStatus>, peer: &str, destination: 
     if error.kind == ErrorKind::Unsupported && code.is_none() {
         return error;
     }
-    let answer = |kind, what: &str, why: &str| {
-        Error::new(kind, format!("{what} {peer}")).because(why.to_owned())
+    let answer = |kind, word: &str, why: &str| {
+        Error::new(kind, format!("{word} {peer}")).because(why.to_owned())
     };
     match code {
         Some(126 | 127) => answer(

@@ -94,8 +94,8 @@ impl TreeCopy {
     ) -> Result<CopySummary> {
         let begun = Instant::now();
         meter.begin();
-        if let Some(to) = self.to.as_deref().filter(|_| self.is_near) {
-            check_apart(&self.from, to)?;
+        if let Some(destination) = self.to.as_deref().filter(|_| self.is_near) {
+            check_apart(&self.from, destination)?;
         }
         let own = Own::default();
         let source = self.options.rules.open(&self.from, own)?;

@@ -326,7 +326,7 @@ impl DecodeSample {
             if self.runs.len() == RUNS {
                 let mut kept = 0..;
                 self.runs
-                    .retain(|_| kept.next().is_some_and(|at| at % 2 == 0));
+                    .retain(|_| kept.next().is_some_and(|index| index % 2 == 0));
                 self.every = every * 2;
                 if !run.is_multiple_of(self.every) {
                     return;

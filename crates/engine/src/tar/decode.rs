@@ -228,14 +228,14 @@ impl<R: BufRead> Read for Zstd<R> {
             } else {
                 self.wanted
             };
-            let mut from = InBuffer::around(&stored[..stored.len().min(wanted)]);
-            let mut to = OutBuffer::around(&mut *buffer);
+            let mut packed = InBuffer::around(&stored[..stored.len().min(wanted)]);
+            let mut plain = OutBuffer::around(&mut *buffer);
             let hint = self
                 .context
-                .decompress_stream(&mut to, &mut from)
+                .decompress_stream(&mut plain, &mut packed)
                 .map_err(|code| zstd_error(code, self.passed))?;
-            let consumed = from.pos();
-            let written = to.pos();
+            let consumed = packed.pos();
+            let written = plain.pos();
             if consumed > 0 {
                 self.skipped_frame
                     .pass(&stored[..consumed], self.wanted == 0, hint == 0);

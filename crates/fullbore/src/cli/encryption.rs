@@ -98,7 +98,7 @@ impl EncryptArgs {
 
     /// Encrypts an archive or standard output. The name of an archive says whether it is.
     fn apply_to_stream(&self, storages: &Storages, to: SinkSpec, word: &OsStr) -> Result<SinkSpec> {
-        let refused = |what: &str| Error::new(ErrorKind::Usage, format!("{what} {word:?}"));
+        let refused = |subject: &str| Error::new(ErrorKind::Usage, format!("{subject} {word:?}"));
         let has_ending = word.as_bytes().ends_with(SEALED_ENDING.as_bytes());
         match (&to, has_ending, self.is_wanted()) {
             (SinkSpec::Null, _, true) => {
@@ -143,10 +143,10 @@ impl EncryptArgs {
             return self.apply(storages, to, word, is_new, no_create, false);
         }
         let location = Location::parse(word)?;
-        let what =
+        let message =
             format!("cannot make a repository at {location}: decide whether it is encrypted");
         match from {
-            Sealing::Opened => Err(Error::new(ErrorKind::Usage, what)
+            Sealing::Opened => Err(Error::new(ErrorKind::Usage, message)
                 .because("the backup is encrypted")
                 .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later")),
             _ if self.is_wanted() || self.no_encryption => {

@@ -83,8 +83,8 @@ pub(super) fn overview(program: &Command) -> String {
 /// The end of `--help`: examples, then the end of `-h`.
 fn long_end(examples: &[(&str, &str)], after: String) -> String {
     let mut text = "EXAMPLES:\n".to_owned();
-    for (what, line) in examples {
-        let _ = writeln!(text, "  {what}:\n      $ {line}");
+    for (word, line) in examples {
+        let _ = writeln!(text, "  {word}:\n      $ {line}");
     }
     if !after.is_empty() {
         let _ = write!(text, "\n{after}");

@@ -70,15 +70,15 @@ fn shares_of(of: impl Fn(Side) -> Shares) -> ShareTable {
 
 impl ReportPoint {
     fn between(pair: &[&MeterSample]) -> Self {
-        let [from, to] = [pair[0], pair[1]];
-        let time = (to.seconds - from.seconds).max(1e-9);
-        let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
-        let verdict = verdict(from, to);
+        let [earlier, later] = [pair[0], pair[1]];
+        let time = (later.seconds - earlier.seconds).max(1e-9);
+        let speed = |start: u64, end: u64| end.saturating_sub(start) as f64 / time;
+        let verdict = verdict(earlier, later);
         Self {
-            from: from.seconds,
-            to: to.seconds,
-            plain: speed(from.bytes, to.bytes),
-            stored: speed(from.stored_bytes, to.stored_bytes),
+            from: earlier.seconds,
+            to: later.seconds,
+            plain: speed(earlier.bytes, later.bytes),
+            stored: speed(earlier.stored_bytes, later.stored_bytes),
             shares: shares_of(|side| verdict.of(side)),
         }
     }

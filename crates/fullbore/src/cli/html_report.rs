@@ -50,13 +50,13 @@ impl HtmlReport {
     /// # Errors
     /// [`ErrorKind::Usage`] if the file is not a report; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let what = format!("could not write the report \"{}\"", path.display());
-        let failed = |e| Error::io(&what, e);
+        let message = format!("could not write the report \"{}\"", path.display());
+        let failed = |e| Error::io(&message, e);
         let output = match far_numbers(path) {
             Some(path) => {
                 ReportOutput::Numbers(File::options().write(true).open(path).map_err(failed)?)
             }
-            None => ReportOutput::Page(page_file(path, &what)?),
+            None => ReportOutput::Page(page_file(path, &message)?),
         };
         Ok(Self {
             path: path.to_owned(),
@@ -109,8 +109,8 @@ fn page_file(path: &Path, what: &str) -> Result<OutputFile> {
     let is_other =
         |earlier: &EarlierFile| !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes();
     if earlier.as_ref().is_some_and(is_other) {
-        let what = format!("{what}: another file is there");
-        return Err(Error::new(ErrorKind::Usage, what).hint("give the report a name of its own"));
+        let message = format!("{what}: another file is there");
+        return Err(Error::new(ErrorKind::Usage, message).hint("give the report a name of its own"));
     }
     Ok(output)
 }

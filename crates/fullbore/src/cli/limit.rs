@@ -154,13 +154,17 @@ impl RunLimit {
 
     fn processors(&self) -> String {
         let HardwareVerdict { own, work, .. } = &self.hardware;
-        let of = { self.host.as_ref() }.map_or_else(String::new, |host| format!(" of {host}"));
+        let owner = { self.host.as_ref() }.map_or_else(String::new, |host| format!(" of {host}"));
         let cores = self.core_text();
         let parts: Vec<_> = { work.iter() }
             .filter(|(_, share)| *share >= NAMED_SHARE)
             .map(|(name, share)| format!("{name} {}", percent(*share)))
             .collect();
-        format!("{of}, {} of {cores}: {}", percent(*own), parts.join(", "))
+        format!(
+            "{owner}, {} of {cores}: {}",
+            percent(*own),
+            parts.join(", ")
+        )
     }
 
     /// The part that waits for a device, and the speed that the other two could reach.
@@ -170,9 +174,9 @@ impl RunLimit {
             .into_iter()
             .filter(|side| *side != self.verdict.limit)
             .map(|side| {
-                let at = side as usize;
+                let index = side as usize;
                 let speed = times(self.verdict.headroom(side));
-                format!("the {} {} {speed}", self.names[at], could[at])
+                format!("the {} {} {speed}", self.names[index], could[index])
             });
         let busy = percent(self.verdict.of(self.verdict.limit).busy);
         format!(", busy {busy}; {}", others.collect::<Vec<_>>().join(", "))

@@ -188,8 +188,9 @@ impl MetricsFile {
     pub(super) fn new(path: &Path, profile: Option<&str>) -> Result<Self> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
-            let what = format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
-            return Err(Error::new(ErrorKind::NotFound, what));
+            let message =
+                format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
         let output = OutputFile::new(path).map_err(failed)?;
@@ -198,8 +199,8 @@ impl MetricsFile {
             !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
         };
         if earlier.as_ref().is_some_and(is_other) {
-            let what = format!("cannot write metrics to {path:?}: another file is there");
-            return Err(Error::new(ErrorKind::Exists, what));
+            let message = format!("cannot write metrics to {path:?}: another file is there");
+            return Err(Error::new(ErrorKind::Exists, message));
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let profile = profile.map_or_else(|| stem.into_owned(), str::to_owned);

@@ -103,10 +103,10 @@ fn must_exist(repository: &OsStr) -> Result<()> {
     let location = Location::parse(repository)?;
     match location.look() {
         Found::Nothing | Found::Directory if location.as_local().is_some() => {
-            let what = format!("could not find a repository at {location}");
+            let message = format!("could not find a repository at {location}");
             Err(Error::new(
                 fullbore_format::error::ErrorKind::NotFound,
-                what,
+                message,
             ))
         }
         _ => Ok(()),

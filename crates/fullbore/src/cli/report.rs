@@ -214,12 +214,12 @@ pub(super) fn not_captured(root: &Root) -> Vec<String> {
 
 fn lacks(entry: &NotCaptured) -> String {
     // Stored, but torn or wrong.
-    let what = if entry.is_stored_anyway() {
+    let message = if entry.is_stored_anyway() {
         "captured, but not as it was"
     } else {
         "not captured"
     };
-    format!("{what}: {}: {}", quoted(&entry.path.0), entry.reason)
+    format!("{message}: {}: {}", quoted(&entry.path.0), entry.reason)
 }
 
 /// The estimate that a dry run prints.

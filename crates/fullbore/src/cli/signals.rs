@@ -72,11 +72,11 @@ pub(super) fn watch(command: &Command, storages: &Storages) {
 
 /// What the interruption costs, and how to continue.
 fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
-    let is_repository = |to: &OsString| match Location::parse(to) {
+    let is_repository = |destination: &OsString| match Location::parse(destination) {
         // Another host is not asked.
         Ok(far) if far.as_local().is_none() => far.is_repository(),
         _ => matches!(
-            SinkSpec::parse(storages, to, None),
+            SinkSpec::parse(storages, destination, None),
             Ok((SinkSpec::Repository(_), _))
         ),
     };

@@ -331,9 +331,9 @@ fn missing(error: &clap::Error) -> Option<Error> {
     let has_options = |line: &str| options.iter().all(|option| line.contains(option));
     let found = examples(verb).iter().find(|(_, line)| has_options(line));
     let (_, example) = found.or(examples(verb).first())?;
-    let what = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
+    let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
     let hint = format!("for example `{example}`; `fullbore {verb} -h` explains");
-    Some(Error::new(ErrorKind::Usage, what).hint(hint))
+    Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 
 #[cfg(test)]

@@ -44,8 +44,8 @@ fn ids(repo: &Path) -> Vec<String> {
 fn restored(repo: &Path, id: &str) -> Shape {
     let dir = temp();
     let back = dir.path().join("back");
-    let from = format!("{}@{id}", repo.display());
-    fullbore(args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+    let backup = format!("{}@{id}", repo.display());
+    fullbore(args!["restore", backup, "--to", back, "--quiet"]).ends_with(0);
     shape(&back)
 }
 
@@ -183,14 +183,14 @@ fn of_a_sparse_image_what_stands_behind_a_hole_that_came_or_went_is_kept() {
         .ends_with(0);
         let back = File::open(back.path().join("back/image")).unwrap();
         assert_eq!(back.metadata().unwrap().len(), 1 << 40);
-        for (at, len) in [
+        for (offset, len) in [
             (0, 8 << 20),
             (1 << 30, 1 << 20),
             ((1 << 39) - 4096, 7 << 20),
         ] {
             assert!(
-                at_place(&back, at, len) == at_place(&File::open(&image).unwrap(), at, len),
-                "{at}"
+                at_place(&back, offset, len) == at_place(&File::open(&image).unwrap(), offset, len),
+                "{offset}"
             );
         }
     }
@@ -245,10 +245,10 @@ proptest! {
         backup(&tree, &repo, &[]);
         for (day, changes) in days.iter().enumerate() {
             for (hole, block, blocks) in changes {
-                let (at, len) = (block * 4096, blocks * 4096);
+                let (offset, len) = (block * 4096, blocks * 4096);
                 match hole {
-                    true => fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len).unwrap(),
-                    false => file.write_all_at(&noise(day as u64 * at, len as usize), at).unwrap(),
+                    true => fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap(),
+                    false => file.write_all_at(&noise(day as u64 * offset, len as usize), offset).unwrap(),
                 }
             }
             backup(&tree, &repo, &[]);
@@ -289,8 +289,8 @@ fn a_stream_is_compared_with_the_one_before() {
         assert!(fs::read(back.join("db.sql")).unwrap() == dump, "{lines}");
         verified(&repo, "latest");
     }
-    let stored = |at: usize| {
-        root(&repo, &ids(&repo)[at])["totals"]["stored_bytes"]
+    let stored = |index: usize| {
+        root(&repo, &ids(&repo)[index])["totals"]["stored_bytes"]
             .as_u64()
             .unwrap()
     };
@@ -349,9 +349,9 @@ fn new_files_in_the_inodes_of_removed_ones_are_read() {
     let dir = temp();
     let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
     // On ext4 the inodes of removed files are given out again, here in another order.
-    let each = |of: &str| {
+    let each = |name: &str| {
         (0..24)
-            .map(|i| tree.join(format!("{of}/f{i:02}")))
+            .map(|i| tree.join(format!("{name}/f{i:02}")))
             .enumerate()
             .collect::<Vec<_>>()
     };
@@ -448,7 +448,7 @@ fn what_is_compared_can_be_chosen() {
     backup(&tree, &repo, &[]);
     write(tree.join("file"), noise(2, 5000));
     backup(&tree, &repo, &["--compare", "size"]);
-    let root_of = |at: usize| root(&repo, &ids(&repo)[at])["totals"]["kept"].clone();
+    let root_of = |index: usize| root(&repo, &ids(&repo)[index])["totals"]["kept"].clone();
     assert_eq!(root_of(1), 1, "the size is the same");
     set_mtime(&tree.join("file"), 1_600_000_000, 7);
     backup(
@@ -489,11 +489,15 @@ fn what_was_taken_for_the_same_without_a_look_is_looked_at_later() {
         old();
         backup(&tree, &repo, &["--compare", compare]);
         backup(&tree, &repo, &[]);
-        let to = dir.path().join("to");
-        fullbore(args!["restore", repo, "--to", to]).ends_with(0);
-        assert_eq!(fs::read(to.join("small")).unwrap(), b"BBBB", "{compare}");
+        let target = dir.path().join("to");
+        fullbore(args!["restore", repo, "--to", target]).ends_with(0);
+        assert_eq!(
+            fs::read(target.join("small")).unwrap(),
+            b"BBBB",
+            "{compare}"
+        );
         assert!(
-            fs::read(to.join("large")).unwrap() == noise(2, 3_000_000),
+            fs::read(target.join("large")).unwrap() == noise(2, 3_000_000),
             "{compare}"
         );
     }
@@ -694,11 +698,11 @@ fn change() -> impl Strategy<Value = Change> {
     let size = prop_oneof![3 => 0usize..5000, 2 => 60_000usize..70_000, 2 => 0usize..700_000];
     prop_oneof![
         4 => (0usize..24, any::<u64>(), size).prop_map(|(file, seed, len)| Change::Write(file, seed, len)),
-        4 => (0usize..24, any::<u64>(), 0u64..800_000).prop_map(|(file, seed, at)| Change::Patch(file, seed, at)),
+        4 => (0usize..24, any::<u64>(), 0u64..800_000).prop_map(|(file, seed, offset)| Change::Patch(file, seed, offset)),
         1 => (0usize..24, 0u64..500_000).prop_map(|(file, len)| Change::Cut(file, len)),
         2 => (0usize..24).prop_map(Change::Remove),
-        2 => (0usize..24, 0usize..24).prop_map(|(from, to)| Change::Rename(from, to)),
-        1 => (0usize..24, 0usize..24).prop_map(|(from, to)| Change::Link(from, to)),
+        2 => (0usize..24, 0usize..24).prop_map(|(start, end)| Change::Rename(start, end)),
+        1 => (0usize..24, 0usize..24).prop_map(|(start, end)| Change::Link(start, end)),
         1 => (0usize..24, 0u32..0o1000).prop_map(|(file, mode)| Change::Mode(file, mode | 0o600)),
         1 => (0usize..24, 0i64..2_000_000_000).prop_map(|(file, time)| Change::Touch(file, time)),
         1 => (0usize..24, 0u64..900_000).prop_map(|(file, size)| Change::Hole(file, size)),
@@ -751,8 +755,8 @@ fn happen(tree: &Path, change: &Change) {
             file.write_all_at(&noise(size, 3000), size / 2).unwrap();
         }
         Change::SwapDirectories => {
-            for (from, to) in [("d0", "aside"), ("d1", "d0"), ("aside", "d1")] {
-                fs::rename(tree.join(from), tree.join(to)).unwrap();
+            for (source, target) in [("d0", "aside"), ("d1", "d0"), ("aside", "d1")] {
+                fs::rename(tree.join(source), tree.join(target)).unwrap();
             }
         }
         Change::Mode(..) | Change::Touch(..) => {}
@@ -945,8 +949,8 @@ fn files_that_are_handed_on_from_name_to_name_are_not_stored_again() {
         .rev()
         .for_each(|number| fs::rename(log(number), log(number + 1)).unwrap());
     write(log(1), noise(5, 400_000));
-    for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
-        fs::rename(tree.join(from), tree.join(to)).unwrap();
+    for (source, target) in [("a", "c"), ("b", "a"), ("c", "b")] {
+        fs::rename(tree.join(source), tree.join(target)).unwrap();
     }
     let stored = backup(&tree, &repo, &[])["stored_bytes"].as_u64().unwrap();
     assert!((400_000..450_000).contains(&stored), "{stored}");

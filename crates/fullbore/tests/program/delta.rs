@@ -109,7 +109,7 @@ fn names_pipes_and_links_that_are_the_same_are_left_alone() {
         return;
     }
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     write(tree.join("file"), "file");
     fs::hard_link(tree.join("file"), tree.join("name")).unwrap();
     make_fifo(&tree.join("pipe"));
@@ -124,11 +124,16 @@ fn names_pipes_and_links_that_are_the_same_are_left_alone() {
         }
     }
     fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
-    fullbore(args!["restore", place.at("repo"), "--to", &to, "-q"]).ends_with(0);
+    fullbore(args!["restore", place.at("repo"), "--to", &target, "-q"]).ends_with(0);
     let look = || {
-        let name = |name: &str| fs::symlink_metadata(to.join(name)).unwrap();
-        ["file", "name", "pipe", "plain", "link"]
-            .map(|of| (name(of).ino(), name(of).ctime(), name(of).ctime_nsec()))
+        let name = |name: &str| fs::symlink_metadata(target.join(name)).unwrap();
+        ["file", "name", "pipe", "plain", "link"].map(|name_in_tree| {
+            (
+                name(name_in_tree).ino(),
+                name(name_in_tree).ctime(),
+                name(name_in_tree).ctime_nsec(),
+            )
+        })
     };
     let before = look();
     assert_eq!(place.delta(&[])["changed"], 0);
@@ -148,27 +153,32 @@ fn names_pipes_and_links_that_are_the_same_are_left_alone() {
         .flat_map(|word: &u16| word.to_le_bytes());
     if or_skip(
         set_xattr(
-            &to.join("plain"),
+            &target.join("plain"),
             "system.posix_acl_access",
             &list.collect::<Vec<_>>(),
         ),
         "no lists",
     ) {
         let mtime = fs::metadata(tree.join("plain")).unwrap();
-        set_mode(&to.join("plain"), 0o644);
-        set_mtime(&to.join("plain"), mtime.mtime(), mtime.mtime_nsec());
+        set_mode(&target.join("plain"), 0o644);
+        set_mtime(&target.join("plain"), mtime.mtime(), mtime.mtime_nsec());
         assert_eq!(place.delta(&[])["changed"], 1);
         assert_eq!(
-            rustix::fs::getxattr(to.join("plain"), "system.posix_acl_access", &mut [0u8; 100]).ok(),
+            rustix::fs::getxattr(
+                target.join("plain"),
+                "system.posix_acl_access",
+                &mut [0u8; 100]
+            )
+            .ok(),
             None
         );
     }
-    fs::remove_file(to.join("name")).unwrap();
-    fs::copy(to.join("file"), to.join("name")).unwrap();
+    fs::remove_file(target.join("name")).unwrap();
+    fs::copy(target.join("file"), target.join("name")).unwrap();
     place.delta(&[]);
     assert_eq!(
-        fs::metadata(to.join("name")).unwrap().ino(),
-        fs::metadata(to.join("file")).unwrap().ino()
+        fs::metadata(target.join("name")).unwrap().ino(),
+        fs::metadata(target.join("file")).unwrap().ino()
     );
 }
 
@@ -179,24 +189,24 @@ fn what_is_read_is_not_replaced_by_what_the_backup_has_in_its_place() {
         let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
         write(tree.join(inner), "what was here then");
         write(tree.join("file"), "file");
-        let to = if name == "stored" {
+        let target = if name == "stored" {
             dir.path().join("x.tar.zst")
         } else {
             repo
         };
-        fullbore(args!["backup", tree, "--to", to, "-q"]).ends_with(0);
+        fullbore(args!["backup", tree, "--to", target, "-q"]).ends_with(0);
         fs::remove_file(tree.join(inner)).unwrap();
         let _ = fs::remove_dir(tree.join(name));
-        fs::rename(&to, tree.join(name)).unwrap();
-        let from = tree.join(name);
+        fs::rename(&target, tree.join(name)).unwrap();
+        let source = tree.join(name);
         for how in ["--overwrite=all", "--delta"] {
             let before = shape(&tree);
-            let ran = fullbore(args!["restore", from, "--to", tree, how]).ends_with(2);
+            let ran = fullbore(args!["restore", source, "--to", tree, how]).ends_with(2);
             assert!(ran.err.contains("which is read"), "{inner}: {}", ran.err);
             assert_same(&before, &shape(&tree), inner);
-            fullbore(args!["restore", from, "file", "--to", tree, how, "-q"]).ends_with(0);
+            fullbore(args!["restore", source, "file", "--to", tree, how, "-q"]).ends_with(0);
         }
-        fullbore(args!["verify", from, "--data"]).ends_with(0);
+        fullbore(args!["verify", source, "--data"]).ends_with(0);
     }
 }
 
@@ -206,7 +216,7 @@ fn what_cannot_be_made_costs_nothing_of_what_is_there() {
         return;
     }
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     write(tree.join("a"), "content");
     fs::create_dir(tree.join("m")).unwrap();
     fs::hard_link(tree.join("a"), tree.join("m/name")).unwrap();
@@ -214,18 +224,18 @@ fn what_cannot_be_made_costs_nothing_of_what_is_there() {
         return;
     }
     fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
-    fs::create_dir_all(to.join("m")).unwrap();
-    let Some(_mount) = Mount::tmpfs(&to.join("m"), "4m") else {
+    fs::create_dir_all(target.join("m")).unwrap();
+    let Some(_mount) = Mount::tmpfs(&target.join("m"), "4m") else {
         return;
     };
-    write(to.join("m/name"), "what was there");
-    write(to.join("null"), "what was there");
+    write(target.join("m/name"), "what was there");
+    write(target.join("null"), "what was there");
     let restore = args![
         FULLBORE,
         "restore",
         place.at("repo"),
         "--to",
-        &to,
+        &target,
         "--delta"
     ];
     shell(
@@ -235,29 +245,29 @@ fn what_cannot_be_made_costs_nothing_of_what_is_there() {
     .ends_with(1);
     for name in ["m/name", "null"] {
         assert_eq!(
-            fs::read(to.join(name)).unwrap(),
+            fs::read(target.join(name)).unwrap(),
             b"what was there",
             "{name}"
         );
     }
-    assert_eq!(runs::names(&to), ["a", "m", "null"]);
-    assert_eq!(runs::names(&to.join("m")), ["name"]);
+    assert_eq!(runs::names(&target), ["a", "m", "null"]);
+    assert_eq!(runs::names(&target.join("m")), ["name"]);
     // Of whatever kind it is.
-    fs::remove_file(to.join("null")).unwrap();
-    fs::create_dir(to.join("null")).unwrap();
-    fs::remove_file(to.join("a")).unwrap();
-    symlink("null", to.join("a")).unwrap();
+    fs::remove_file(target.join("null")).unwrap();
+    fs::create_dir(target.join("null")).unwrap();
+    fs::remove_file(target.join("a")).unwrap();
+    symlink("null", target.join("a")).unwrap();
     drop(_mount);
     fullbore(args![
         "restore",
         place.at("repo"),
         "--to",
-        &to,
+        &target,
         "--delta",
         "--delete"
     ])
     .ends_with(0);
-    assert_same(&shape(&tree), &shape(&to), "in the end");
+    assert_same(&shape(&tree), &shape(&target), "in the end");
 }
 
 fn make_device(path: &Path) -> bool {
@@ -278,7 +288,7 @@ fn a_user_restores_into_directories_of_his_own_that_he_may_not_write_to() {
         return;
     }
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     for name in ["a/b/file", "a/b/gone", "a/b/sub/deep", "a/other"] {
         write(tree.join(name), noise(name.len() as u64, 3000));
     }
@@ -295,15 +305,15 @@ fn a_user_restores_into_directories_of_his_own_that_he_may_not_write_to() {
         )
     };
     as_user(&args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
-    as_user(&args!["restore", place.at("repo"), "--to", &to, "-q"]).ends_with(0);
+    as_user(&args!["restore", place.at("repo"), "--to", &target, "-q"]).ends_with(0);
     let spoil = || {
-        write(to.join("a/b/file"), "another");
-        write(to.join("a/b/extra/deep"), "more than there was");
-        fs::remove_file(to.join("a/b/gone")).unwrap();
-        fs::remove_dir_all(to.join("a/b/sub")).unwrap();
+        write(target.join("a/b/file"), "another");
+        write(target.join("a/b/extra/deep"), "more than there was");
+        fs::remove_file(target.join("a/b/gone")).unwrap();
+        fs::remove_dir_all(target.join("a/b/sub")).unwrap();
         shell(
             "chown -R 65534:65534 \"$1\"; chmod 555 \"$1/b/extra\" \"$1/b\" \"$1\"",
-            args![to.join("a")],
+            args![target.join("a")],
         )
         .ends_with(0);
     };
@@ -312,32 +322,35 @@ fn a_user_restores_into_directories_of_his_own_that_he_may_not_write_to() {
         "restore",
         place.at("repo"),
         "--to",
-        &to,
+        &target,
         "--delta",
         "--delete",
         "-q"
     ])
     .ends_with(0);
-    assert_same(&shape(&tree), &shape(&to), "delta");
+    assert_same(&shape(&tree), &shape(&target), "delta");
     spoil();
     // What is above what is asked for keeps its mode.
-    set_mode(&to.join("a"), 0o500);
-    fs::remove_dir_all(to.join("a/b")).unwrap();
+    set_mode(&target.join("a"), 0o500);
+    fs::remove_dir_all(target.join("a/b")).unwrap();
     as_user(&args![
         "restore",
         place.at("repo"),
         "a/b",
         "--to",
-        &to,
+        &target,
         "--overwrite=all",
         "-q"
     ])
     .ends_with(0);
-    assert_eq!(fs::metadata(to.join("a")).unwrap().mode() & 0o777, 0o500);
-    set_mode(&to.join("a"), 0o555);
+    assert_eq!(
+        fs::metadata(target.join("a")).unwrap().mode() & 0o777,
+        0o500
+    );
+    set_mode(&target.join("a"), 0o555);
     let times = fs::metadata(tree.join("a")).unwrap();
-    set_mtime(&to.join("a"), times.mtime(), times.mtime_nsec());
-    assert_same(&shape(&tree), &shape(&to), "a/b");
+    set_mtime(&target.join("a"), times.mtime(), times.mtime_nsec());
+    assert_same(&shape(&tree), &shape(&target), "a/b");
 }
 
 #[test]
@@ -382,13 +395,13 @@ fn of_a_file_over_pages_without_digests_of_blocks_nothing_is_written_if_it_is_th
         ),
         (&0.into(), &2.into(), &0.into())
     );
-    for (at, len) in [
+    for (index, len) in [
         (2_900_000, 3_000_000),
         (10, 3_000_000),
         (10, 2_000_000),
         (10, 3_500_000),
     ] {
-        overwrite_at(&place.at("to/a"), at.min(len - 10), b"other");
+        overwrite_at(&place.at("to/a"), index.min(len - 10), b"other");
         fs::File::options()
             .write(true)
             .open(place.at("to/a"))
@@ -399,9 +412,9 @@ fn of_a_file_over_pages_without_digests_of_blocks_nothing_is_written_if_it_is_th
         assert_eq!(
             (&changes["changed"], &changes["same"]),
             (&1.into(), &1.into()),
-            "{at} {len}"
+            "{index} {len}"
         );
-        place.assert_restored(&format!("{at} {len}"));
+        place.assert_restored(&format!("{index} {len}"));
     }
 }
 
@@ -412,17 +425,17 @@ fn assert_same_image(a: &Path, b: &Path, case: &str) {
         b.metadata().unwrap().len(),
         "{case}"
     );
-    for (at, len) in [
+    for (offset, len) in [
         (0, 10 << 20),
         (1 << 30, 1 << 20),
         ((1 << 39) - 4096, 7 << 20),
     ] {
         let [a, b] = [&a, &b].map(|file| {
             let mut bytes = vec![0; len];
-            file.read_exact_at(&mut bytes, at).unwrap();
+            file.read_exact_at(&mut bytes, offset).unwrap();
             bytes
         });
-        assert!(a == b, "{case}: at {at}");
+        assert!(a == b, "{case}: at {offset}");
     }
 }
 
@@ -533,8 +546,8 @@ fn of_a_file_in_chunks_only_what_differs_is_written_and_in_place() {
     ])
     .ends_with(0);
     let inode = fs::metadata(&copy).unwrap().ino();
-    for at in [5, 3 << 20, (6 << 20) + 3] {
-        overwrite_at(&copy, at, b"other");
+    for index in [5, 3 << 20, (6 << 20) + 3] {
+        overwrite_at(&copy, index, b"other");
     }
     let changes = place.delta(&[]);
     let written = changes["written_bytes"].as_u64().unwrap();
@@ -546,27 +559,27 @@ fn of_a_file_in_chunks_only_what_differs_is_written_and_in_place() {
 #[test]
 fn a_tree_that_differs_in_every_way_becomes_the_backup() {
     let place = Place::new("zstd:1");
-    let to = place.at("to");
+    let target = place.at("to");
     // Shorter, longer, gone, of another kind, of another mode, later, and a file that many have.
     fs::File::options()
         .write(true)
-        .open(to.join("big/exact"))
+        .open(target.join("big/exact"))
         .unwrap()
         .set_len(1_500_000)
         .unwrap();
     fs::File::options()
         .write(true)
-        .open(to.join("big/odd"))
+        .open(target.join("big/odd"))
         .unwrap()
         .set_len(9 << 20)
         .unwrap();
-    fs::remove_file(to.join("big/small")).unwrap();
-    fs::create_dir(to.join("big/small")).unwrap();
-    write(to.join("big/small/in the way"), b"x");
-    overwrite_at(&to.join("holes"), 5000, b"data");
-    for (at, path) in files(&place.at("tree")).into_iter().enumerate() {
-        let path = to.join(path);
-        match at % 6 {
+    fs::remove_file(target.join("big/small")).unwrap();
+    fs::create_dir(target.join("big/small")).unwrap();
+    write(target.join("big/small/in the way"), b"x");
+    overwrite_at(&target.join("holes"), 5000, b"data");
+    for (index, path) in files(&place.at("tree")).into_iter().enumerate() {
+        let path = target.join(path);
+        match index % 6 {
             _ if path.ends_with("holes") => {}
             0 => fs::remove_file(&path).unwrap(),
             1 if !path.is_symlink() => set_mode(&path, 0o751),
@@ -578,13 +591,13 @@ fn a_tree_that_differs_in_every_way_becomes_the_backup() {
             _ => {}
         }
     }
-    write(to.join("extra/deep/file"), b"does not belong");
-    symlink("/etc", to.join("out")).unwrap();
+    write(target.join("extra/deep/file"), b"does not belong");
+    symlink("/etc", target.join("out")).unwrap();
     let ran = fullbore(args![
         "restore",
         place.at("repo"),
         "--to",
-        to,
+        target,
         "--delta",
         "--delete"
     ])
@@ -603,17 +616,17 @@ fn what_cannot_be_removed_is_named_and_all_else_is_done() {
         return;
     }
     let place = Place::new("zstd:1");
-    let to = place.at("to");
+    let target = place.at("to");
     for name in ["extra 1", "extra 2"] {
-        write(to.join(name), name);
+        write(target.join(name), name);
     }
-    overwrite_at(&to.join("big/odd"), 5000, b"other");
+    overwrite_at(&target.join("big/odd"), 5000, b"other");
     let args = || {
         args![
             "restore",
             place.at("repo"),
             "--to",
-            to,
+            target,
             "--delta",
             "--delete",
             "--quiet"
@@ -627,16 +640,16 @@ fn what_cannot_be_removed_is_named_and_all_else_is_done() {
     );
     let ran = ran.has_one_error("it is skipped; the rest of the backup is restored");
     assert!(
-        to.join("extra 1").exists() && !to.join("extra 2").exists(),
+        target.join("extra 1").exists() && !target.join("extra 2").exists(),
         "{}",
         ran.err
     );
-    fs::remove_file(to.join("extra 1")).unwrap();
+    fs::remove_file(target.join("extra 1")).unwrap();
     assert!(
-        fs::read(to.join("big/odd")).unwrap()
+        fs::read(target.join("big/odd")).unwrap()
             == fs::read(place.at("tree").join("big/odd")).unwrap()
     );
-    write(to.join("extra 1"), "");
+    write(target.join("extra 1"), "");
     let ran = tampered("unlinkat:error=EIO", Some(Path::new("extra 1")), args()).ends_with(1);
     assert!(!ran.err.contains("trailing data"), "{}", ran.err);
     fullbore(args()).ends_with(0);
@@ -660,8 +673,11 @@ fn what_is_deep_is_removed_with_few_descriptors_and_little_stack() {
 /// Files below a directory, relative to it.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let (mut found, mut stack) = (Vec::new(), vec![dir.to_owned()]);
-    while let Some(at) = stack.pop() {
-        for path in fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()) {
+    while let Some(place) = stack.pop() {
+        for path in fs::read_dir(place)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             match path.is_dir() && !path.is_symlink() {
                 true => stack.push(path),
                 false if !path.starts_with(dir.join("big")) => {
@@ -851,7 +867,7 @@ fn replace_all(from: &Path, to: &Path) -> Ran {
 #[test]
 fn a_name_that_belongs_further_down_does_not_belong_further_up() {
     let dir = temp();
-    let (tree, repo, to) = (
+    let (tree, repo, target) = (
         dir.path().join("t"),
         dir.path().join("r"),
         dir.path().join("to"),
@@ -862,19 +878,19 @@ fn a_name_that_belongs_further_down_does_not_belong_further_up() {
     fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
     // The directory is not there yet, and then a link to another one.
     for link in [false, true] {
-        let _ = fs::remove_dir_all(&to);
+        let _ = fs::remove_dir_all(&target);
         ["x", "y", "deep/f", "z"]
             .iter()
-            .for_each(|name| write(to.join(name), "does not belong"));
+            .for_each(|name| write(target.join(name), "does not belong"));
         if link {
-            symlink("deep", to.join("new")).unwrap();
+            symlink("deep", target.join("new")).unwrap();
         }
-        let ran = replace_all(&repo, &to).ends_with(0);
+        let ran = replace_all(&repo, &target).ends_with(0);
         assert_eq!(
             ran.out,
             "delete: \"deep\"\ndelete: \"x\"\ndelete: \"y\"\ndelete: \"z\"\n"
         );
-        fullbore(args!["verify", repo, "--against", to]).ends_with(0);
+        fullbore(args!["verify", repo, "--against", target]).ends_with(0);
     }
 }
 
@@ -882,10 +898,10 @@ fn a_name_that_belongs_further_down_does_not_belong_further_up() {
 fn what_is_restored_from_is_never_removed() {
     for name in ["mine/deep/repo", "repo", "b.tar.zst", "mine/b.tar.lz4"] {
         let dir = temp();
-        let (tree, from) = (dir.path().join("t"), dir.path().join("t").join(name));
+        let (tree, source) = (dir.path().join("t"), dir.path().join("t").join(name));
         write(tree.join("docs/f"), "before");
-        fs::create_dir_all(from.parent().unwrap()).unwrap();
-        fullbore(args!["backup", tree, "--to", from, "-q"]).ends_with(0);
+        fs::create_dir_all(source.parent().unwrap()).unwrap();
+        fullbore(args!["backup", tree, "--to", source, "-q"]).ends_with(0);
         write(tree.join("docs/f"), "oops");
         let expected = match name.starts_with("mine") {
             true => {
@@ -894,7 +910,7 @@ fn what_is_restored_from_is_never_removed() {
             }
             false => "",
         };
-        let ran = replace(&from, &tree).ends_with(0);
+        let ran = replace(&source, &tree).ends_with(0);
         assert_eq!(ran.out, expected);
         assert!(
             ran.err.contains("kept") && ran.err.contains(name),
@@ -902,11 +918,11 @@ fn what_is_restored_from_is_never_removed() {
             ran.err
         );
         assert_eq!(fs::read(tree.join("docs/f")).unwrap(), b"before");
-        fullbore(args!["verify", from, "--data"]).ends_with(0);
+        fullbore(args!["verify", source, "--data"]).ends_with(0);
         // In a directory that does not belong itself.
         let moved = tree.join("new/deep/moved.tar");
         fs::create_dir_all(tree.join("new/deep")).unwrap();
-        fs::rename(&from, &moved).unwrap();
+        fs::rename(&source, &moved).unwrap();
         let ran = replace(&moved, &tree).ends_with(0);
         assert!(
             ran.err.contains("new/deep/moved.tar\" is kept"),
@@ -1022,7 +1038,7 @@ fn what_was_excluded_stays_unless_that_is_said() {
 #[test]
 fn what_stands_beside_the_way_to_a_path_is_nobody_s_to_remove() {
     let dir = temp();
-    let (home, repo, to) = (
+    let (home, repo, target) = (
         dir.path().join("home"),
         dir.path().join("r"),
         dir.path().join("to"),
@@ -1041,7 +1057,7 @@ fn what_stands_beside_the_way_to_a_path_is_nobody_s_to_remove() {
         "-q"
     ])
     .ends_with(0);
-    let there = to.join(home.strip_prefix("/").unwrap());
+    let there = target.join(home.strip_prefix("/").unwrap());
     ["alice/f", "alice/new", "bob/f", "carol/f"]
         .iter()
         .for_each(|name| write(there.join(name), "x"));
@@ -1049,50 +1065,50 @@ fn what_stands_beside_the_way_to_a_path_is_nobody_s_to_remove() {
         "restore",
         &repo,
         "--to",
-        &to,
+        &target,
         "--overwrite=all",
         "-q"
     ])
     .ends_with(0);
     let extra = home.strip_prefix("/").unwrap().join("alice/new");
     let extra = extra.display();
-    let ran = fullbore(args!["verify", &repo, "--against", &to]).ends_with(1);
+    let ran = fullbore(args!["verify", &repo, "--against", &target]).ends_with(1);
     assert!(
         ran.out.contains(&format!("{extra}: extra")) && !ran.out.contains("bob"),
         "{}",
         ran.out
     );
     assert_eq!(
-        replace(&repo, &to).ends_with(0).out,
+        replace(&repo, &target).ends_with(0).out,
         format!("delete: \"{extra}\"\n")
     );
     assert!(there.join("bob/f").exists() && !there.join("alice/new").exists());
-    fullbore(args!["verify", &repo, "--against", &to]).ends_with(0);
+    fullbore(args!["verify", &repo, "--against", &target]).ends_with(0);
 }
 
 /// Damage the frame that holds these bytes.
 fn damage(repository: &Path, bytes: &[u8]) {
     let segment = runs::segments(repository).pop().unwrap();
     let mut content = fs::read(&segment).unwrap();
-    let at = content
+    let index = content
         .windows(bytes.len())
         .position(|window| window == bytes)
         .expect("noise is stored as it is");
-    content[at + 7] ^= 1;
+    content[index + 7] ^= 1;
     fs::write(&segment, content).unwrap();
 }
 
 #[test]
 fn of_a_damaged_frame_only_the_files_are_lost_that_are_damaged() {
     let dir = temp();
-    let (tree, repo, to) = (
+    let (tree, repo, target) = (
         dir.path().join("t"),
         dir.path().join("r"),
         dir.path().join("to"),
     );
     for i in 0..50 {
         write(tree.join(format!("f{i}")), noise(i, 2000));
-        write(to.join(format!("f{i}")), "old");
+        write(target.join(format!("f{i}")), "old");
     }
     fullbore(args!["backup", &tree, "--to", &repo, "--quiet"]).ends_with(0);
     damage(&repo, &noise(25, 2000)[..400]);
@@ -1100,7 +1116,7 @@ fn of_a_damaged_frame_only_the_files_are_lost_that_are_damaged() {
         "restore",
         &repo,
         "--to",
-        &to,
+        &target,
         "--delta",
         "--keep-going",
         "--verbose"
@@ -1112,7 +1128,7 @@ fn of_a_damaged_frame_only_the_files_are_lost_that_are_damaged() {
         "{}",
         ran.err
     );
-    let is_there = |i: &u64| fs::read(to.join(format!("f{i}"))).unwrap() == noise(*i, 2000);
+    let is_there = |i: &u64| fs::read(target.join(format!("f{i}"))).unwrap() == noise(*i, 2000);
     assert_eq!((0..50).filter(|i| !is_there(i)).collect::<Vec<_>>(), [25]);
 }
 
@@ -1154,7 +1170,7 @@ fn a_file_that_was_not_written_to_is_left_when_the_backup_is_damaged() {
 #[test]
 fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
     let place = Place::new("zstd:1");
-    let (to, tree) = (place.at("to/big"), place.at("tree/big"));
+    let (target, tree) = (place.at("to/big"), place.at("tree/big"));
     damage(
         &place.at("repo"),
         &fs::read(tree.join("exact")).unwrap()[1 << 20..][..400],
@@ -1164,7 +1180,7 @@ fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
         &fs::read(tree.join("small")).unwrap()[..400],
     );
     let names = ["exact", "odd", "small"];
-    for with in [
+    for option in [
         &["--delta"][..],
         &["--overwrite=all"],
         &["--delta", "--no-tricks"],
@@ -1172,8 +1188,8 @@ fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
     ] {
         // Others could have them open who may not by the backup: none of them is written to in place.
         for name in names {
-            write(to.join(name), format!("what was there of {name}"));
-            set_mode(&to.join(name), 0o666);
+            write(target.join(name), format!("what was there of {name}"));
+            set_mode(&target.join(name), 0o666);
         }
         let args = args![
             "restore",
@@ -1182,26 +1198,26 @@ fn a_file_that_is_made_anew_stays_what_it_was_when_the_backup_is_damaged() {
             place.at("to"),
             "--keep-going"
         ];
-        let ran = fullbore(args.into_iter().chain(with.iter().map(OsString::from))).ends_with(4);
-        let with = with.join(" ");
+        let ran = fullbore(args.into_iter().chain(option.iter().map(OsString::from))).ends_with(4);
+        let option = option.join(" ");
         for name in ["exact", "small"] {
             assert_eq!(
-                fs::read_to_string(to.join(name)).unwrap(),
+                fs::read_to_string(target.join(name)).unwrap(),
                 format!("what was there of {name}"),
-                "{with}"
+                "{option}"
             );
             assert!(
                 ran.err.contains(&format!("\"big/{name}\" is unchanged")),
-                "{with}: {}",
+                "{option}: {}",
                 ran.err
             );
         }
         assert_eq!(
-            fs::read(to.join("odd")).unwrap(),
+            fs::read(target.join("odd")).unwrap(),
             fs::read(tree.join("odd")).unwrap(),
-            "{with}"
+            "{option}"
         );
-        assert_eq!(runs::names(&to), names, "{with}");
+        assert_eq!(runs::names(&target), names, "{option}");
     }
 }
 
@@ -1211,12 +1227,12 @@ fn a_run_that_is_killed_costs_nothing_of_what_it_was_about_to_replace() {
         return;
     }
     let place = Place::new("zstd:1");
-    let to = place.at("to/big");
+    let target = place.at("to/big");
     let names = ["exact", "odd", "small"];
-    for with in ["--delta", "--overwrite=all"] {
+    for option in ["--delta", "--overwrite=all"] {
         for name in names {
-            write(to.join(name), format!("what was there of {name}"));
-            set_mode(&to.join(name), 0o666);
+            write(target.join(name), format!("what was there of {name}"));
+            set_mode(&target.join(name), 0o666);
         }
         // Each has its content by then, and no name.
         let args = args![
@@ -1224,19 +1240,19 @@ fn a_run_that_is_killed_costs_nothing_of_what_it_was_about_to_replace() {
             place.at("repo"),
             "--to",
             place.at("to"),
-            with,
+            option,
             "big"
         ];
         let ran = tampered("linkat:signal=KILL", None, args);
-        assert_ne!(ran.code, 0, "{with}: {}", ran.err);
+        assert_ne!(ran.code, 0, "{option}: {}", ran.err);
         for name in names {
             assert_eq!(
-                fs::read_to_string(to.join(name)).unwrap(),
+                fs::read_to_string(target.join(name)).unwrap(),
                 format!("what was there of {name}"),
-                "{with}"
+                "{option}"
             );
         }
-        assert_eq!(runs::names(&to), names, "{with}");
+        assert_eq!(runs::names(&target), names, "{option}");
     }
     place.delta(&[]);
     place.assert_restored("in the end");
@@ -1248,7 +1264,7 @@ fn where_there_is_no_room_for_both_what_is_replaced_goes_first() {
         return;
     }
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     let names = ["a", "b", "c"];
     names
         .iter()
@@ -1256,18 +1272,18 @@ fn where_there_is_no_room_for_both_what_is_replaced_goes_first() {
         .for_each(|(name, seed)| write(tree.join(name), noise(seed, 3 << 20)));
     write(tree.join("small"), noise(9, 300_000));
     fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
-    fs::create_dir(&to).unwrap();
-    let Some(_mount) = Mount::tmpfs(&to, "10m") else {
+    fs::create_dir(&target).unwrap();
+    let Some(_mount) = Mount::tmpfs(&target, "10m") else {
         return;
     };
-    for with in ["--delta", "--overwrite=all"] {
+    for option in ["--delta", "--overwrite=all"] {
         for name in names {
-            write(to.join(name), noise(10, 3 << 20));
-            set_mode(&to.join(name), 0o666);
+            write(target.join(name), noise(10, 3 << 20));
+            set_mode(&target.join(name), 0o666);
         }
-        write(to.join("small"), noise(11, 300_000));
-        fullbore(args!["restore", place.at("repo"), "--to", &to, with]).ends_with(0);
-        assert_same(&shape(&tree), &shape(&to), with);
+        write(target.join("small"), noise(11, 300_000));
+        fullbore(args!["restore", place.at("repo"), "--to", &target, option]).ends_with(0);
+        assert_same(&shape(&tree), &shape(&target), option);
     }
 }
 
@@ -1277,24 +1293,24 @@ fn what_is_replaced_stays_where_there_is_no_room_without_it_either() {
         return;
     }
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     write(tree.join("large"), noise(1, 12 << 20));
     fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
-    fs::create_dir(&to).unwrap();
-    let Some(_mount) = Mount::tmpfs(&to, "8m") else {
+    fs::create_dir(&target).unwrap();
+    let Some(_mount) = Mount::tmpfs(&target, "8m") else {
         return;
     };
-    write(to.join("large"), noise(2, 5 << 20));
+    write(target.join("large"), noise(2, 5 << 20));
     fullbore(args![
         "restore",
         place.at("repo"),
         "--to",
-        &to,
+        &target,
         "--overwrite=all"
     ])
     .ends_with(1)
     .has_one_error("no space left");
-    assert!(fs::read(to.join("large")).unwrap() == noise(2, 5 << 20));
+    assert!(fs::read(target.join("large")).unwrap() == noise(2, 5 << 20));
 }
 
 #[test]
@@ -1303,27 +1319,28 @@ fn a_restore_that_fails_gives_the_directories_back_that_it_took_over() {
         return;
     }
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     write(tree.join("d/e/large"), noise(1, 3 << 20));
     fullbore(args!["backup", &tree, "--to", place.at("repo"), "-q"]).ends_with(0);
-    fs::create_dir(&to).unwrap();
-    let Some(_mount) = Mount::tmpfs(&to, "1m") else {
+    fs::create_dir(&target).unwrap();
+    let Some(_mount) = Mount::tmpfs(&target, "1m") else {
         return;
     };
-    fs::create_dir_all(to.join("d/e")).unwrap();
+    fs::create_dir_all(target.join("d/e")).unwrap();
     let who = |name: &str| {
-        fs::metadata(to.join(name)).map(|found| (found.uid(), found.gid(), found.mode() & 0o7777))
+        fs::metadata(target.join(name))
+            .map(|found| (found.uid(), found.gid(), found.mode() & 0o7777))
     };
     for (name, owner, mode) in [("d", 1234, 0o2775), ("d/e", 0, 0o1777)] {
-        std::os::unix::fs::chown(to.join(name), Some(owner), Some(owner)).unwrap();
-        set_mode(&to.join(name), mode);
+        std::os::unix::fs::chown(target.join(name), Some(owner), Some(owner)).unwrap();
+        set_mode(&target.join(name), mode);
     }
-    for with in ["--delta", "--overwrite=all"] {
-        fullbore(args!["restore", place.at("repo"), "--to", &to, with])
+    for option in ["--delta", "--overwrite=all"] {
+        fullbore(args!["restore", place.at("repo"), "--to", &target, option])
             .ends_with(1)
             .has_one_error("no space left");
-        assert_eq!(who("d").unwrap(), (1234, 1234, 0o2775), "{with}");
-        assert_eq!(who("d/e").unwrap(), (0, 0, 0o1777), "{with}");
+        assert_eq!(who("d").unwrap(), (1234, 1234, 0o2775), "{option}");
+        assert_eq!(who("d/e").unwrap(), (0, 0, 0o1777), "{option}");
     }
 }
 
@@ -1368,13 +1385,13 @@ fn a_device_in_the_place_of_a_file_is_not_opened() {
 #[test]
 fn a_file_is_no_target() {
     let place = Place::new("none");
-    for with in ["--delta", "--overwrite=all"] {
+    for option in ["--delta", "--overwrite=all"] {
         let args = args![
             "restore",
             place.at("repo"),
             "--to",
             place.at("tree/big/odd"),
-            with
+            option
         ];
         fullbore(args).ends_with(1).has_one_error("not a directory");
     }
@@ -1383,7 +1400,7 @@ fn a_file_is_no_target() {
 #[test]
 fn another_name_of_a_damaged_file_does_not_become_what_stands_in_its_place() {
     let place = Place { dir: temp() };
-    let (tree, to) = (place.at("tree"), place.at("to"));
+    let (tree, target) = (place.at("tree"), place.at("to"));
     write(tree.join("a"), noise(1, 200_000));
     fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
     fullbore(args![
@@ -1397,25 +1414,25 @@ fn another_name_of_a_damaged_file_does_not_become_what_stands_in_its_place() {
     ])
     .ends_with(0);
     damage(&place.at("repo"), &noise(1, 200_000)[..400]);
-    for with in ["--delta", "--overwrite=all"] {
+    for option in ["--delta", "--overwrite=all"] {
         ["a", "b"]
             .iter()
-            .for_each(|name| write(to.join(name), format!("what was there of {name}")));
+            .for_each(|name| write(target.join(name), format!("what was there of {name}")));
         let args = args![
             "restore",
             place.at("repo"),
             "--to",
-            &to,
-            with,
+            &target,
+            option,
             "--keep-going"
         ];
         let ran = fullbore(args).ends_with(4);
         assert!(ran.err.contains("1 hard link"), "{}", ran.err);
         for name in ["a", "b"] {
             assert_eq!(
-                fs::read_to_string(to.join(name)).unwrap(),
+                fs::read_to_string(target.join(name)).unwrap(),
                 format!("what was there of {name}"),
-                "{with}"
+                "{option}"
             );
         }
     }
@@ -1453,13 +1470,13 @@ fn what_is_damaged_in_the_backup_is_named_and_the_rest_is_restored() {
 #[test]
 fn to_remove_what_does_not_belong_is_asked_for_with_delta_only() {
     let place = Place::new("none");
-    for with in ["--overwrite=all", "--plan"] {
+    for option in ["--overwrite=all", "--plan"] {
         let ran = fullbore(args![
             "restore",
             place.at("repo"),
             "--to",
             place.at("to"),
-            with,
+            option,
             "--delete"
         ])
         .ends_with(2);
@@ -1480,8 +1497,8 @@ fn nothing_is_restored_into_the_repository_that_is_read() {
         &["--delta"],
         &["--delta", "--delete"],
     ] {
-        for to in [repo.join("inside"), repo.join("a/b"), repo.clone()] {
-            let args = args!["restore", repo, "--to", to]
+        for target in [repo.join("inside"), repo.join("a/b"), repo.clone()] {
+            let args = args!["restore", repo, "--to", target]
                 .into_iter()
                 .chain(more.iter().map(OsString::from));
             fullbore(args).ends_with(2).has_one_error("which is read");
@@ -1522,16 +1539,16 @@ fn a_link_above_what_was_asked_for_is_not_replaced() {
 #[test]
 fn a_plan_says_what_would_be_removed_and_removes_nothing() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repository"),
         dir.path().join("to"),
     );
     write(tree.join("a"), "1");
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
-    write(to.join("mine"), "2");
+    write(target.join("mine"), "2");
     let plan = args![
-        "restore", repository, "--to", to, "--plan", "--delta", "--delete"
+        "restore", repository, "--to", target, "--plan", "--delta", "--delete"
     ];
     let said = fullbore(plan.clone()).ends_with(0).out;
     assert!(said.starts_with("delete: \"mine\"\nbackup "), "{said}");
@@ -1542,5 +1559,5 @@ fn a_plan_says_what_would_be_removed_and_removes_nothing() {
         (&lines[0]["path"], &lines[1]["files"]),
         (&"mine".into(), &1.into())
     );
-    assert_eq!(names(&to), ["mine"]);
+    assert_eq!(names(&target), ["mine"]);
 }

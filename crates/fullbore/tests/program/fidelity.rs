@@ -22,14 +22,14 @@ fn assert_comes_back(tree: &Path) {
     let dir = temp();
     let before = shape(tree);
     fullbore(args!["init", dir.path().join("repository")]).ends_with(0); // a new one is announced
-    for to in ["repository", "x.tar.zst", "x.tar.lz4"].map(|to| dir.path().join(to)) {
+    for target in ["repository", "x.tar.zst", "x.tar.lz4"].map(|target| dir.path().join(target)) {
         let back = dir.path().join("back");
-        let ran = fullbore(args!["backup", tree, "--to", to, "--quiet"]);
+        let ran = fullbore(args!["backup", tree, "--to", target, "--quiet"]);
         assert_eq!((ran.code, &*ran.err), (0, ""));
-        let ran = fullbore(args!["restore", to, "--to", back, "--json"]).ends_with(0);
+        let ran = fullbore(args!["restore", target, "--to", back, "--json"]).ends_with(0);
         assert_eq!(ran.json().last().unwrap()["notes"], serde_json::json!([]));
-        assert_same(&before, &shape(&back), &format!("{to:?}"));
-        fullbore(args!["verify", to, "--data", "--against", back]).ends_with(0);
+        assert_same(&before, &shape(&back), &format!("{target:?}"));
+        fullbore(args!["verify", target, "--data", "--against", back]).ends_with(0);
         shell("chmod -R u+rwX \"$1\"; rm -rf \"$1\"", args![back]).ends_with(0);
     }
 }
@@ -205,8 +205,8 @@ fn access_lists_come_back() {
         return;
     }
     runs::write(dir.path().join("d/inherits"), "y");
-    let lists = |at: &Path| {
-        shell("cd \"$1\" && getfacl -n f d d/inherits", args![at])
+    let lists = |path: &Path| {
+        shell("cd \"$1\" && getfacl -n f d d/inherits", args![path])
             .ends_with(0)
             .out
     };
@@ -245,40 +245,40 @@ mkdir s && echo x >s/f && mkdir s/d && setfacl -m u:31001:rw,g:31001:r,u:31003:x
         return;
     }
     shell(make, args![dir.path()]).ends_with(0);
-    let on = |host: &str, line: &str| {
+    let run_on = |host: &str, line: &str| {
         let line = format!(
             "cd \"$2\" && unshare -m --propagation private sh -c 'mount --bind p{host} /etc/passwd && mount --bind g{host} /etc/group && \
              fullbore=\"$0\" && {line}' \"$1\""
         );
         shell(&line, args![FULLBORE, dir.path()])
     };
-    let lists = |at: &str| {
+    let lists = |path: &str| {
         let line = format!(
-            "cd \"$1\" && getfacl -n -p {at}/f {at}/d | grep -E '^(default:)?(user|group):[0-9]'"
+            "cd \"$1\" && getfacl -n -p {path}/f {path}/d | grep -E '^(default:)?(user|group):[0-9]'"
         );
         shell(&line, args![dir.path()]).ends_with(0).out
     };
-    on(
+    run_on(
         "A",
         "\"$fullbore\" backup s --to r -q && \"$fullbore\" backup s --to x.tar.zst -q",
     )
     .ends_with(0);
-    let ran = on("B", "\"$fullbore\" restore r --to o").ends_with(0);
+    let ran = run_on("B", "\"$fullbore\" restore r --to o").ends_with(0);
     let mapped =
         "user:31003:--x\nuser:32001:rw-\ngroup:32001:r--\nuser:31002:r--\ndefault:user:32001:rwx\n";
     assert_eq!(lists("o"), mapped);
     assert!(ran.err.contains("permissions of \"bob\""), "{}", ran.err);
-    on("B", "\"$fullbore\" restore r --to n --numeric-owner -q").ends_with(0);
+    run_on("B", "\"$fullbore\" restore r --to n --numeric-owner -q").ends_with(0);
     assert_eq!(lists("n"), lists("s"));
-    on("B", "mkdir t && zstd -dc x.tar.zst | tar --acls -xf - -C t 2>/dev/null; \"$fullbore\" copy s c -q").ends_with(0);
+    run_on("B", "mkdir t && zstd -dc x.tar.zst | tar --acls -xf - -C t 2>/dev/null; \"$fullbore\" copy s c -q").ends_with(0);
     assert!(
         lists("t").contains("user:32001:rw-"),
         "stock tar maps names: {}",
         lists("t")
     );
     assert_eq!(lists("c"), lists("s"), "a copy on one host");
-    on("B", "\"$fullbore\" verify r --against o").ends_with(0);
-    let ran = on(
+    run_on("B", "\"$fullbore\" verify r --against o").ends_with(0);
+    let ran = run_on(
         "B",
         "setfacl -m u:31001:rw,u:32001:- o/f && \"$fullbore\" verify r --against o",
     );
@@ -350,16 +350,28 @@ fn paths_deeper_than_the_system_takes_come_back() {
     let dir = temp();
     let tree = dir.path().join("t");
     fs::create_dir(&tree).unwrap();
-    let mut at: OwnedFd = File::open(&tree).unwrap().into();
+    let mut directory: OwnedFd = File::open(&tree).unwrap().into();
     for level in 0..60 {
         let name = format!("{level:02}{}", "d".repeat(120));
-        mkdirat(&at, &*name, Mode::from_raw_mode(0o755)).unwrap();
-        at = rustix::fs::openat(&at, &*name, rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
+        mkdirat(&directory, &*name, Mode::from_raw_mode(0o755)).unwrap();
+        directory = rustix::fs::openat(
+            &directory,
+            &*name,
+            rustix::fs::OFlags::DIRECTORY,
+            Mode::empty(),
+        )
+        .unwrap();
     }
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
-    let file = rustix::fs::openat(&at, "at the bottom", flags, Mode::from_raw_mode(0o600)).unwrap();
+    let file = rustix::fs::openat(
+        &directory,
+        "at the bottom",
+        flags,
+        Mode::from_raw_mode(0o600),
+    )
+    .unwrap();
     File::from(file).write_all(b"deep").unwrap();
-    rustix::fs::symlinkat("target", &at, "link").unwrap();
+    rustix::fs::symlinkat("target", &directory, "link").unwrap();
     assert!(shape(&tree).keys().any(|path| path.len() > 7000));
     assert_comes_back(&tree);
     fullbore(args![
@@ -554,7 +566,7 @@ fn what_cannot_be_read_is_listed_and_the_rest_goes_on() {
         "{plan}"
     );
     assert_eq!(runs::names(&back), ["a", "closed", "z"]);
-    let list = |at: &Path| shell("getfacl -cnp \"$1\"", args![at.join("closed")]).out;
+    let list = |path: &Path| shell("getfacl -cnp \"$1\"", args![path.join("closed")]).out;
     assert_eq!(list(&tree), list(&back));
     let ran = fullbore(args![
         "restore",
@@ -726,7 +738,7 @@ fn standard_input_is_stored_as_a_file_whatever_the_codec() {
             let _ = fs::remove_file(&file);
             let repository = dir.path().join(format!("r{n} {len}"));
             let is_repository = |codec: &str| !codec.starts_with("gzip");
-            for to in [file]
+            for target in [file]
                 .into_iter()
                 .chain(is_repository(codec).then_some(repository))
             {
@@ -736,7 +748,7 @@ fn standard_input_is_stored_as_a_file_whatever_the_codec() {
                     "--frame-size",
                     "64K",
                     "--to",
-                    to,
+                    target,
                     "--quiet"
                 ];
                 let ran = Ran::from(fed(
@@ -746,7 +758,7 @@ fn standard_input_is_stored_as_a_file_whatever_the_codec() {
                     &input,
                 ));
                 assert_eq!(ran.code, 0, "{codec} {len}: {}", ran.err);
-                assert_stream(&to, dir.path(), &input);
+                assert_stream(&target, dir.path(), &input);
             }
         }
         let ran = fed(
@@ -763,12 +775,15 @@ fn standard_input_is_stored_as_a_file_whatever_the_codec() {
             &input,
         );
         assert!(ran.status.success());
-        let to = dir.path().join("y.tar.zst");
-        fs::write(&to, &ran.stdout).unwrap();
-        assert_stream(&to, dir.path(), &input);
-        let tar = shell("zstd -dc \"$1\" | tar -xO dump.sql | sha256sum", args![to])
-            .ends_with(0)
-            .out;
+        let target = dir.path().join("y.tar.zst");
+        fs::write(&target, &ran.stdout).unwrap();
+        assert_stream(&target, dir.path(), &input);
+        let tar = shell(
+            "zstd -dc \"$1\" | tar -xO dump.sql | sha256sum",
+            args![target],
+        )
+        .ends_with(0)
+        .out;
         fs::write(dir.path().join("input"), &input).unwrap();
         assert_eq!(
             tar,
@@ -793,7 +808,7 @@ fn standard_input_is_stored_however_many_readers_there_are() {
     let dir = temp();
     let input = noise(1, 5_000_000);
     for (n, readers) in ["1", "2", "16"].into_iter().enumerate() {
-        let to = dir.path().join(n.to_string());
+        let target = dir.path().join(n.to_string());
         let options = args![
             "--frame-size",
             "64K",
@@ -803,7 +818,7 @@ fn standard_input_is_stored_however_many_readers_there_are() {
             readers,
             "--quiet",
             "--to",
-            to
+            target
         ];
         let ran = fed(
             args!["backup", "--stdin-name", "s"]
@@ -814,7 +829,7 @@ fn standard_input_is_stored_however_many_readers_there_are() {
         assert!(ran.status.success());
         fullbore(args![
             "restore",
-            to,
+            target,
             "--to",
             dir.path().join("b"),
             "--quiet"
@@ -873,18 +888,18 @@ fn a_link_or_a_pipe_whose_attributes_cannot_be_read_is_listed_as_a_file_is() {
     let tree = dir.path().join("t");
     three_kinds(&tree);
     for (errno, code) in [("EIO", 3), ("EACCES", 3), ("EOPNOTSUPP", 0), ("ENODATA", 0)] {
-        let [to, back] = ["of", "back"].map(|what| dir.path().join(format!("{what} {errno}")));
+        let [target, back] = ["of", "back"].map(|word| dir.path().join(format!("{word} {errno}")));
         let ran = tampered(
             &format!("llistxattr:error={errno}"),
             None,
-            args!["backup", tree, "--to", to],
+            args!["backup", tree, "--to", target],
         )
         .ends_with(code);
         for name in ["link", "pipe"] {
             let is_told = ran.err.contains(&format!("not captured: \"{name}\": "));
             assert_eq!(is_told, code == 3, "{errno}: {}", ran.err);
         }
-        fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(code);
+        fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(code);
         assert_eq!(
             runs::names(&back).len(),
             if code == 3 { 1 } else { 3 },
@@ -911,7 +926,7 @@ fn where_proc_is_not_mounted_nothing_is_lost_in_silence() {
         return;
     }
     let dir = temp();
-    let [tree, to, back] = ["t", "r", "b"].map(|name| dir.path().join(name));
+    let [tree, target, back] = ["t", "r", "b"].map(|name| dir.path().join(name));
     three_kinds(&tree);
     set_mode(&tree.join("pipe"), 0o622);
     let is_set = set_xattr(&tree.join("link"), "trusted.a", b"1")
@@ -920,7 +935,7 @@ fn where_proc_is_not_mounted_nothing_is_lost_in_silence() {
     if !or_skip(is_set, "this file system has no attributes or no lists") {
         return;
     }
-    let ran = bare(&args!["backup", tree, "--to", to]);
+    let ran = bare(&args!["backup", tree, "--to", target]);
     if ran.code == 3 {
         // Before Linux 6.13.
         for name in ["link", "pipe"] {
@@ -932,10 +947,10 @@ fn where_proc_is_not_mounted_nothing_is_lost_in_silence() {
         return;
     }
     ran.ends_with(0);
-    let ran = bare(&args!["restore", to, "--to", back]).ends_with(0);
+    let ran = bare(&args!["restore", target, "--to", back]).ends_with(0);
     assert!(!ran.err.contains("note: "), "{}", ran.err);
     assert_same(&shape(&tree), &shape(&back), "without /proc");
-    bare(&args!["verify", to, "--against", back]).ends_with(0);
+    bare(&args!["verify", target, "--against", back]).ends_with(0);
 }
 
 #[test]
@@ -944,10 +959,10 @@ fn what_is_there_is_not_missing_although_its_attributes_are() {
         return;
     }
     let dir = temp();
-    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let (tree, target) = (dir.path().join("t"), dir.path().join("r"));
     three_kinds(&tree);
-    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
-    let args = args!["verify", to, "--against", tree];
+    fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
+    let args = args!["verify", target, "--against", tree];
     let ran = tampered("llistxattr:error=ENOENT", None, args).ends_with(1);
     assert!(
         ran.out.contains("pipe: attributes could not be read: ") && !ran.out.contains("missing"),
@@ -965,11 +980,11 @@ fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_t
         return;
     }
     let dir = temp();
-    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let (tree, target) = (dir.path().join("t"), dir.path().join("r"));
     three_kinds(&tree);
     for (owned, call) in [("file", "fchown"), ("link", "fchownat")] {
         lchown(tree.join(owned), Some(5), Some(5)).unwrap();
-        fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+        fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
         for (errno, code) in [
             ("EPERM", 0),
             ("EINVAL", 0),
@@ -982,7 +997,7 @@ fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_t
             let ran = tampered(
                 &format!("{call}:error={errno}"),
                 None,
-                args!["restore", to, "--to", back],
+                args!["restore", target, "--to", back],
             );
             let ran = ran.ends_with(code);
             let said = if code == 0 {
@@ -997,7 +1012,7 @@ fn an_owner_that_the_system_refuses_is_noted_and_one_that_it_fails_to_set_ends_t
             ];
             let why = why
                 .iter()
-                .find(|(of, _)| *of == errno)
+                .find(|(number, _)| *number == errno)
                 .map_or("", |(_, why)| why);
             assert!(ran.err.contains(why), "{call} {errno}: {}", ran.err);
         }
@@ -1025,10 +1040,10 @@ fn who_may_give_files_away_but_not_dress_them_then_restores_their_content() {
     fullbore(args!["backup", tree, "--to", store, "--quiet"]).ends_with(0);
     let line = "exec setpriv --bounding-set=-fowner --inh-caps=-fowner \"$@\"";
     let ran = shell(line, args![runs::FULLBORE, "restore", store, "--to", back]).ends_with(0);
-    for what in ["mode", "time"] {
+    for word in ["mode", "time"] {
         assert!(
             ran.err
-                .contains(&format!("{what} not restored (operation not permitted)")),
+                .contains(&format!("{word} not restored (operation not permitted)")),
             "{}",
             ran.err
         );
@@ -1093,9 +1108,9 @@ fn an_attribute_that_the_disk_fails_to_remove_ends_the_restore() {
         return;
     }
     let dir = temp();
-    let [tree, to, back] = ["t", "r", "back"].map(|name| dir.path().join(name));
+    let [tree, target, back] = ["t", "r", "back"].map(|name| dir.path().join(name));
     runs::write(tree.join("f"), "content");
-    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
     runs::write(back.join("f"), "content");
     for (errno, code) in [("EPERM", 0), ("EIO", 1)] {
         shell(
@@ -1103,7 +1118,7 @@ fn an_attribute_that_the_disk_fails_to_remove_ends_the_restore() {
             args![back.join("f")],
         )
         .ends_with(0);
-        let args = args!["restore", to, "--to", back, "--delta"];
+        let args = args!["restore", target, "--to", back, "--delta"];
         let ran = tampered(&format!("fremovexattr:error={errno}"), None, args).ends_with(code);
         let said = if code == 0 {
             "removal of attribute \"user.foreign\""
@@ -1126,14 +1141,24 @@ fn calls_that_a_container_forbids_are_done_without() {
         .iter()
         .flat_map(|call| [(call, "EPERM"), (call, "ENOSYS")])
     {
-        let [to, back] =
-            ["of", "back"].map(|what| dir.path().join(format!("{what} {call} {errno}")));
+        let [target, back] =
+            ["of", "back"].map(|word| dir.path().join(format!("{word} {call} {errno}")));
         let inject = format!("{call}:error={errno}");
-        let [from, into] =
+        let [source, into] =
             [&tree, &back].map(|path| path.join("..").join(path.file_name().unwrap()));
-        tampered(&inject, None, args!["backup", from, "--to", to, "--quiet"]).ends_with(0);
+        tampered(
+            &inject,
+            None,
+            args!["backup", source, "--to", target, "--quiet"],
+        )
+        .ends_with(0);
         fs::create_dir(&back).unwrap();
-        tampered(&inject, None, args!["restore", to, "--to", into, "--quiet"]).ends_with(0);
+        tampered(
+            &inject,
+            None,
+            args!["restore", target, "--to", into, "--quiet"],
+        )
+        .ends_with(0);
         assert_same(&shape(&tree), &shape(&back), &inject);
     }
 }
@@ -1144,13 +1169,13 @@ fn with_what_the_target_was_tried_is_removed_or_said_to_be_left() {
         return;
     }
     let dir = temp();
-    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let (tree, target) = (dir.path().join("t"), dir.path().join("r"));
     runs::write(tree.join("file"), "text");
-    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
     for (when, left) in [("1", 0), ("1+", 1)] {
         let back = dir.path().join(format!("back {when}"));
         let inject = format!("unlink,unlinkat:error=EIO:when={when}");
-        let ran = tampered(&inject, None, args!["restore", to, "--to", back]).ends_with(0);
+        let ran = tampered(&inject, None, args!["restore", target, "--to", back]).ends_with(0);
         let is_told = ran
             .err
             .contains("a temporary file of this restore: input/output error")
@@ -1176,7 +1201,7 @@ fn what_has_the_name_of_a_piece_is_a_file_in_what_is_complete_by_itself() {
     write(tree.join(".fullbore/parts/note"), "note");
     let archive = fed(args!["backup", tree, "--to", "-", "--quiet"], b"");
     assert!(archive.status.success());
-    let to = dir.path().join("to");
-    let ran = Ran::from(fed(args!["restore", "-", "--to", to], &archive.stdout)).ends_with(0);
-    assert_same(&shape(&tree), &shape(&to), &ran.err);
+    let target = dir.path().join("to");
+    let ran = Ran::from(fed(args!["restore", "-", "--to", target], &archive.stdout)).ends_with(0);
+    assert_same(&shape(&tree), &shape(&target), &ran.err);
 }

@@ -27,8 +27,8 @@ use std::{
 /// Files of a tree and their content.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut found, mut stack) = (BTreeMap::new(), vec![dir.to_owned()]);
-    while let Some(at) = stack.pop() {
-        for path in fs::read_dir(&at)
+    while let Some(place) = stack.pop() {
+        for path in fs::read_dir(&place)
             .into_iter()
             .flatten()
             .map(|entry| entry.unwrap().path())
@@ -120,7 +120,7 @@ fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
     for more in [&["--compress", "zstd"][..], &["--compress", "none"]] {
         let dir = temp();
         let all = three(dir.path(), more);
-        let (repository, to) = (dir.path().join("repo"), dir.path().join("to"));
+        let (repository, target) = (dir.path().join("repo"), dir.path().join("to"));
         let verify = || fullbore(args!["verify", repository, "--data", "--json"]);
         assert_eq!(verify().ends_with(0).json().pop().unwrap()["backups"], 3);
         // Others need all of the second backup: without its root it is like one that was forgotten and pruned.
@@ -134,10 +134,17 @@ fn the_loss_of_any_object_names_exactly_the_files_that_are_lost_with_it() {
             fs::remove_file(&object).unwrap();
             let verdict = verify().ends_with(4).json().pop().unwrap();
             for (id, wanted) in &all {
-                let _ = fs::remove_dir_all(&to);
-                let from = format!("{}@{id}", repository.display());
-                let ran = fullbore(args!["restore", from, "--to", to, "--keep-going", "-q"]);
-                let given = files(&to);
+                let _ = fs::remove_dir_all(&target);
+                let selected = format!("{}@{id}", repository.display());
+                let ran = fullbore(args![
+                    "restore",
+                    selected,
+                    "--to",
+                    target,
+                    "--keep-going",
+                    "-q"
+                ]);
+                let given = files(&target);
                 let missing: BTreeSet<String> = wanted
                     .iter()
                     .filter(|(name, data)| given.get(*name) != Some(data))
@@ -246,14 +253,17 @@ fn a_disk_that_fails_at_any_moment_of_a_restore_is_told() {
     });
     fullbore(args!["backup", &tree, "--to", &repo]).ends_with(0);
     let mut ends = BTreeSet::new();
-    for at in 1..14 {
-        let to = dir.path().join(format!("to{at}"));
+    for index in 1..14 {
+        let target = dir.path().join(format!("to{index}"));
         let line = "strace -f -qq -o /dev/null -e trace=pread64 -e inject=pread64:error=EIO:when=$1+ \"$2\" restore \"$3\" --to \"$4\" 2>&1";
-        let ran = shell(line, args![at.to_string(), runs::FULLBORE, &repo, &to]);
-        let links = fs::read_dir(to.join("b")).map_or(0, Iterator::count);
+        let ran = shell(
+            line,
+            args![index.to_string(), runs::FULLBORE, &repo, &target],
+        );
+        let links = fs::read_dir(target.join("b")).map_or(0, Iterator::count);
         assert!(
             ran.code != 0 || links == 400,
-            "from read {at} on: {links} links, {}",
+            "from read {index} on: {links} links, {}",
             ran.out
         );
         ends.insert(ran.code);
@@ -290,7 +300,7 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
     for more in [&["--compress", "zstd"][..], &["--compress", "none"]] {
         let dir = temp();
         let all = three(dir.path(), more);
-        let (repository, copy, to) = (
+        let (repository, copy, target) = (
             dir.path().join("repo"),
             dir.path().join("copy"),
             dir.path().join("to"),
@@ -326,16 +336,16 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
                 done.out, after.out, after.err
             );
             let of_root = name.ends_with("root.json");
-            for (at, (id, wanted)) in all.iter().enumerate() {
-                let _ = fs::remove_dir_all(&to);
+            for (index, (id, wanted)) in all.iter().enumerate() {
+                let _ = fs::remove_dir_all(&target);
                 let ran = fullbore(args![
                     "restore",
                     format!("{}@{id}", copy.display()),
                     "--to",
-                    to,
+                    target,
                     "-q"
                 ]);
-                let given = files(&to);
+                let given = files(&target);
                 assert!(
                     given
                         .iter()
@@ -348,7 +358,7 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
                     .cloned()
                     .collect();
                 // A root that is rebuilt cannot tell whether there were whole pages of others.
-                let may_lack = of_root && at > 0 && name.to_str().unwrap().contains(id);
+                let may_lack = of_root && index > 0 && name.to_str().unwrap().contains(id);
                 let wanted_code = if missing.is_empty() && !may_lack {
                     0
                 } else {
@@ -357,7 +367,7 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
                 assert_eq!(ran.code, wanted_code, "{case}, {id}: {}", ran.err);
                 let lost = match &verdict {
                     // A full backup comes back as it was; one that shared whole pages with others does not.
-                    _ if of_root && (at == 0 || !name.to_str().unwrap().contains(id)) => {
+                    _ if of_root && (index == 0 || !name.to_str().unwrap().contains(id)) => {
                         BTreeSet::new()
                     }
                     _ if of_root => continue,
@@ -373,7 +383,7 @@ fn a_repair_says_what_it_does_and_afterwards_everything_that_is_left_restores() 
 #[test]
 fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -386,15 +396,15 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
     let id = ran.json().pop().unwrap()["id"].as_str().unwrap().to_owned();
     fs::remove_file(repository.join("backups").join(&id).join("root.json")).unwrap();
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
-    let (from, export) = (
+    let (source, export) = (
         format!("{}@{id}", repository.display()),
         dir.path().join("x.tar.zst"),
     );
-    fullbore(args!["export", from, "--to", export, "-q"]).ends_with(0);
-    for from in [from.clone(), export.display().to_string()] {
-        let _ = fs::remove_dir_all(&to);
-        let ran = fullbore(args!["restore", from, "--to", to]).ends_with(3);
-        assert!(files(&to).len() < 12_001, "nothing is lost here");
+    fullbore(args!["export", source, "--to", export, "-q"]).ends_with(0);
+    for source in [source.clone(), export.display().to_string()] {
+        let _ = fs::remove_dir_all(&target);
+        let ran = fullbore(args!["restore", source, "--to", target]).ends_with(3);
+        assert!(files(&target).len() < 12_001, "nothing is lost here");
         assert!(
             ran.err.contains("the root was lost") && !ran.err.contains("every digest"),
             "{}",
@@ -403,7 +413,7 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
         // One file is there or not; a directory may hold less than it did.
         fullbore(args![
             "restore",
-            from,
+            source,
             "z",
             "--to",
             dir.path().join("one"),
@@ -411,12 +421,12 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
         ])
         .ends_with(0);
         let whole = files(&tree);
-        let args = args!["restore", from, "--to", tree, "--delta", "--delete"];
+        let args = args!["restore", source, "--to", tree, "--delta", "--delete"];
         fullbore(args)
             .ends_with(4)
             .has_one_error("file list is damaged");
         assert_eq!(files(&tree), whole);
-        fullbore(args!["restore", from, "--to", tree, "--delta", "-q"]).ends_with(3);
+        fullbore(args!["restore", source, "--to", tree, "--delta", "-q"]).ends_with(3);
         assert_eq!(files(&tree), whole);
     }
 }
@@ -424,7 +434,7 @@ fn what_a_backup_lost_with_its_root_is_told_to_whoever_restores_or_exports_it() 
 #[test]
 fn what_a_backup_lost_with_a_page_is_told_to_whoever_restores_or_exports_it() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -456,21 +466,21 @@ fn what_a_backup_lost_with_a_page_is_told_to_whoever_restores_or_exports_it() {
     }
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
-    let (from, export) = (
+    let (source, export) = (
         repository.display().to_string(),
         dir.path().join("x.tar.zst"),
     );
-    fullbore(args!["export", from, "--to", export, "-q"]).ends_with(0);
+    fullbore(args!["export", source, "--to", export, "-q"]).ends_with(0);
     let whole = files(&tree);
-    for from in [from, export.display().to_string()] {
-        let _ = fs::remove_dir_all(&to);
-        let ran = fullbore(args!["restore", from, "--to", to]).ends_with(3);
+    for source in [source, export.display().to_string()] {
+        let _ = fs::remove_dir_all(&target);
+        let ran = fullbore(args!["restore", source, "--to", target]).ends_with(3);
         assert!(
             ran.err.contains("unknown names") && !ran.err.contains("every digest"),
             "{}",
             ran.err
         );
-        let args = args!["restore", from, "--to", tree, "--delta", "--delete"];
+        let args = args!["restore", source, "--to", tree, "--delta", "--delete"];
         fullbore(args)
             .ends_with(4)
             .has_one_error("file list is damaged");
@@ -526,7 +536,7 @@ fn the_last_backup_is_not_passed_over_when_its_root_is_lost() {
 #[test]
 fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -542,11 +552,11 @@ fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
     for file in [399, 10] {
         let content = &noise(file, 3000)[1000..1300];
         let stored = fs::read(&segment).unwrap();
-        let at = stored
+        let index = stored
             .windows(300)
             .position(|bytes| bytes == content)
             .expect("noise is stored as it is");
-        spoil(&segment, at as u64 + 150);
+        spoil(&segment, index as u64 + 150);
         fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
         for is_lost in [false, true] {
             if is_lost {
@@ -557,9 +567,9 @@ fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
                 fullbore(args!["list", format!("{}@latest", repository.display())]).ends_with(0);
             assert_eq!(listed.out.lines().count(), 402, "{}", listed.out);
             fullbore(args!["verify", repository]).ends_with(0);
-            let _ = fs::remove_dir_all(&to);
-            fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(3);
-            given.push(files(&to));
+            let _ = fs::remove_dir_all(&target);
+            fullbore(args!["restore", repository, "--to", target, "-q"]).ends_with(3);
+            given.push(files(&target));
         }
     }
     assert!(given[0] == given[1] && given[2] == given[3] && given[2].len() < given[0].len());
@@ -568,7 +578,7 @@ fn a_root_that_is_lost_after_a_repair_has_every_entry_once() {
 #[test]
 fn a_page_that_only_the_manifest_has_keeps_its_place() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -606,8 +616,8 @@ fn a_page_that_only_the_manifest_has_keeps_its_place() {
     fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
     fullbore(args!["repair", repository, "--data"]).ends_with(0);
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
-    fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
-    assert!(files(&to) == files(&tree));
+    fullbore(args!["restore", repository, "--to", target, "-q"]).ends_with(0);
+    assert!(files(&target) == files(&tree));
     fullbore(args![
         "export",
         repository,
@@ -623,7 +633,7 @@ fn a_segment_that_is_lost_with_root_and_manifest_is_missed() {
     // One in the middle: nothing tells of the last.
     for codec in ["zstd", "lz4"] {
         let dir = temp();
-        let (tree, repository, to) = (
+        let (tree, repository, target) = (
             dir.path().join("tree"),
             dir.path().join("repo"),
             dir.path().join("to"),
@@ -644,9 +654,9 @@ fn a_segment_that_is_lost_with_root_and_manifest_is_missed() {
             fs::remove_file(lost).unwrap();
         }
         fullbore(args!["repair", repository, "--yes"]).ends_with(0);
-        let ran = fullbore(args!["restore", repository, "--to", to]).ends_with(3);
+        let ran = fullbore(args!["restore", repository, "--to", target]).ends_with(3);
         assert!(
-            ran.err.contains("and a segment or a part of one") && !files(&to).is_empty(),
+            ran.err.contains("and a segment or a part of one") && !files(&target).is_empty(),
             "{segment:?}: {}",
             ran.err
         );
@@ -662,7 +672,7 @@ fn a_segment_that_is_lost_with_root_and_manifest_is_missed() {
 #[test]
 fn a_manifest_that_nothing_reads_any_more_can_be_lost() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -683,8 +693,8 @@ fn a_manifest_that_nothing_reads_any_more_can_be_lost() {
     fs::remove_file(repository.join("backups").join(&first).join("manifest")).unwrap();
     backup();
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
-    fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
-    assert_eq!(files(&to), files(&tree));
+    fullbore(args!["restore", repository, "--to", target, "-q"]).ends_with(0);
+    assert_eq!(files(&target), files(&tree));
 }
 
 #[test]
@@ -782,7 +792,7 @@ fn a_backup_that_cannot_be_looked_at_is_not_passed_over() {
         return;
     }
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -806,9 +816,9 @@ fn a_backup_that_cannot_be_looked_at_is_not_passed_over() {
         let ran = with_denied(&args![command, format!("{}@latest", repository.display())]);
         assert_eq!(ran.code, 1, "{command}: {}{}", ran.out, ran.err);
     }
-    let ran = with_denied(&args!["restore", repository, "--to", to]).ends_with(1);
+    let ran = with_denied(&args!["restore", repository, "--to", target]).ends_with(1);
     assert!(
-        ran.err.contains("permission denied") && !to.join("file").exists(),
+        ran.err.contains("permission denied") && !target.join("file").exists(),
         "{}",
         ran.err
     );
@@ -845,13 +855,13 @@ fn change_root(home: &Path, change: impl FnOnce(&mut Root)) {
 fn what_holds_no_backup_is_not_sound() {
     let dir = temp();
     let (id, home) = small(dir.path(), 1).pop().unwrap();
-    let (repository, to) = (dir.path().join("repo"), dir.path().join("to"));
-    let at = |id: &str| format!("{}@{id}", repository.display());
+    let (repository, target) = (dir.path().join("repo"), dir.path().join("to"));
+    let selected = |id: &str| format!("{}@{id}", repository.display());
     let root = home.join("root.json");
     fs::rename(&root, home.join("partial.json")).unwrap();
     for args in [
         &args!["verify", repository][..],
-        &args!["restore", at(&id), "--to", to],
+        &args!["restore", selected(&id), "--to", target],
         &args!["show", repository],
     ] {
         let ran = fullbore(args.iter().cloned()).ends_with(1);
@@ -957,17 +967,17 @@ fn a_root_is_missed_though_others_need_all_that_it_had() {
 fn a_root_that_is_lost_or_damaged_is_not_a_backup_that_never_was() {
     let dir = temp();
     let (id, home) = small(dir.path(), 1).pop().unwrap();
-    let (repository, to) = (dir.path().join("repo"), dir.path().join("to"));
-    let at = |id: &str| format!("{}@{id}", repository.display());
-    let ran = fullbore(args!["restore", at("2027"), "--to", to]).ends_with(1);
+    let (repository, target) = (dir.path().join("repo"), dir.path().join("to"));
+    let selected = |id: &str| format!("{}@{id}", repository.display());
+    let ran = fullbore(args!["restore", selected("2027"), "--to", target]).ends_with(1);
     assert!(ran.err.contains("it holds 1 backup, "), "{}", ran.err);
     let whole = fs::read(home.join("root.json")).unwrap();
     fs::remove_file(home.join("root.json")).unwrap();
     for args in [
-        &args!["restore", repository, "--to", to][..],
+        &args!["restore", repository, "--to", target][..],
         &args!["show", repository],
-        &args!["list", at(&id)],
-        &args!["restore", at(&id[..12]), "--to", to],
+        &args!["list", selected(&id)],
+        &args!["restore", selected(&id[..12]), "--to", target],
     ] {
         let ran = fullbore(args.iter().cloned())
             .ends_with(4)
@@ -981,7 +991,7 @@ fn a_root_that_is_lost_or_damaged_is_not_a_backup_that_never_was() {
     let mut damaged = whole;
     damaged[30] ^= 1;
     fs::write(home.join("root.json"), damaged).unwrap();
-    let ran = fullbore(args!["restore", repository, "--to", to])
+    let ran = fullbore(args!["restore", repository, "--to", target])
         .ends_with(4)
         .has_one_error("damaged");
     assert!(
@@ -1002,10 +1012,10 @@ fn a_repository_without_its_own_file_is_one_that_can_be_repaired() {
     let (id, _) = small(dir.path(), 1).pop().unwrap();
     let repository = dir.path().join("repo");
     fs::remove_file(repository.join("fullbore-repo.json")).unwrap();
-    let at = format!("{}@{id}", repository.display());
+    let selected = format!("{}@{id}", repository.display());
     for args in [
         &args!["list", repository][..],
-        &args!["list", at],
+        &args!["list", selected],
         &args!["show", repository],
         &args!["verify", repository],
         &args!["restore", repository, "--to", dir.path().join("to")],
@@ -1170,14 +1180,14 @@ fn had(
     to: &Path,
 ) -> BTreeSet<String> {
     let _ = fs::remove_dir_all(to);
-    let from = format!("{}@{id}", repository.display());
-    let ran = fullbore(args!["restore", from, "--to", to, "--keep-going", "-q"]);
+    let backup = format!("{}@{id}", repository.display());
+    let ran = fullbore(args!["restore", backup, "--to", to, "--keep-going", "-q"]);
     let given = files(to);
     assert!(
         given
             .iter()
             .all(|(name, data)| wanted.get(name) == Some(data)),
-        "{from}: wrong content, {}",
+        "{backup}: wrong content, {}",
         ran.err
     );
     given.into_keys().collect()
@@ -1218,7 +1228,7 @@ fn a_repair_takes_nothing_from_what_can_be_restored() {
         let pairs = names
             .iter()
             .enumerate()
-            .flat_map(|(at, one)| names[at + 1..].iter().map(move |other| [one, other]))
+            .flat_map(|(index, one)| names[index + 1..].iter().map(move |other| [one, other]))
             // All pairs of the one codec are enough for what does not ask for it.
             .step_by(if codec == "zstd" { 1 } else { 3 });
         // One pair is gone, the next is damaged.
@@ -1296,12 +1306,18 @@ fn a_file_that_was_cut_by_its_content_and_has_no_other_checksum_is_looked_at() {
     let mut stored = fs::read(&segment).unwrap();
     stored[150_000] ^= 4;
     fs::write(&segment, stored).unwrap();
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let mut lost = 0;
     for id in [&first, &second, &third] {
-        let from = format!("{}@{id}", repository.display());
-        let ran = fullbore(args!["restore", from, "--to", to.join(id), "--quiet"]);
-        let verdict = fullbore(args!["verify", from, "--data", "--json"])
+        let selected = format!("{}@{id}", repository.display());
+        let ran = fullbore(args![
+            "restore",
+            selected,
+            "--to",
+            target.join(id),
+            "--quiet"
+        ]);
+        let verdict = fullbore(args!["verify", selected, "--data", "--json"])
             .json()
             .pop()
             .unwrap();
@@ -1311,8 +1327,15 @@ fn a_file_that_was_cut_by_its_content_and_has_no_other_checksum_is_looked_at() {
     }
     assert!(lost > 0);
     fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
-    let from = format!("{}@{second}", repository.display());
-    fullbore(args!["restore", from, "--to", to.join("rest"), "--quiet"]).ends_with(3);
+    let selected = format!("{}@{second}", repository.display());
+    fullbore(args![
+        "restore",
+        selected,
+        "--to",
+        target.join("rest"),
+        "--quiet"
+    ])
+    .ends_with(3);
 }
 
 /// A backup of ten files of incompressible content, and the directory it is in.
@@ -1401,7 +1424,7 @@ fn a_page_whose_manifest_is_damaged_is_not_referred_to() {
         assert!(
             damage[0]
                 .as_str()
-                .is_some_and(|what| what.contains("manifest"))
+                .is_some_and(|word| word.contains("manifest"))
                 && page != first,
             "{damage} {page}"
         );
@@ -1426,17 +1449,18 @@ fn an_export_says_which_pages_it_could_not_read() {
         &segments(&repository)[0],
         pages["offset"].as_u64().unwrap() + 30,
     );
-    for (number, from) in [&file, &repository].into_iter().enumerate() {
+    for (number, source) in [&file, &repository].into_iter().enumerate() {
         for name in ["y.tar.zst", "r"] {
-            let to = dir.path().join(format!("{number}{name}"));
-            let ran = fullbore(args!["export", from, "--to", to, "--keep-going"]).ends_with(4);
+            let target = dir.path().join(format!("{number}{name}"));
+            let ran =
+                fullbore(args!["export", source, "--to", target, "--keep-going"]).ends_with(4);
             assert!(
                 ran.err.contains("but for what is named above"),
                 "{}",
                 ran.err
             );
             let back = dir.path().join(format!("{number}{name} back"));
-            let ran = fullbore(args!["restore", to, "--to", back]).ends_with(3);
+            let ran = fullbore(args!["restore", target, "--to", back]).ends_with(3);
             assert!(
                 ran.err.contains("lost with a page of the manifest"),
                 "{}",
@@ -1570,11 +1594,11 @@ fn a_segment_that_is_not_there_is_told_of_once() {
 /// Where `wanted` stands in a file of a repository, which keeps what does not compress as it is.
 fn flip(segment: &Path, wanted: &[u8]) {
     let mut bytes = fs::read(segment).unwrap();
-    let at = bytes
+    let offset = bytes
         .windows(wanted.len())
         .position(|window| window == wanted)
         .expect("noise is stored as it is");
-    bytes[at] ^= 1;
+    bytes[offset] ^= 1;
     fs::write(segment, bytes).unwrap();
 }
 
@@ -1621,10 +1645,10 @@ fn every_command_loses_of_a_damaged_frame_only_what_is_damaged() {
         "--keep-going"
     ])
     .ends_with(4);
-    let to = dir.path().join("exported");
-    fullbore(args!["restore", exported, "--to", to]).ends_with(3);
+    let target = dir.path().join("exported");
+    fullbore(args!["restore", exported, "--to", target]).ends_with(3);
     assert_eq!(
-        files(&to)
+        files(&target)
             .into_iter()
             .filter(|(name, _)| name != "f07")
             .collect::<BTreeMap<_, _>>(),
@@ -1633,10 +1657,10 @@ fn every_command_loses_of_a_damaged_frame_only_what_is_damaged() {
     fullbore(args!["find", repository, "f07"]).ends_with(0);
     fullbore(args!["repair", repository, "--data", "--yes"]).ends_with(0);
     fullbore(args!["find", repository, "f07"]).ends_with(1); // what was not captured no backup holds
-    let to = dir.path().join("repaired");
-    fullbore(args!["restore", repository, "--to", to]).ends_with(3);
+    let target = dir.path().join("repaired");
+    fullbore(args!["restore", repository, "--to", target]).ends_with(3);
     assert_eq!(
-        files(&to)
+        files(&target)
             .into_iter()
             .filter(|(name, _)| name != "f07")
             .collect::<BTreeMap<_, _>>(),
@@ -1659,10 +1683,10 @@ fn a_damaged_frame_by_which_no_file_is_lost_ends_nothing() {
         .find(|path| path.to_str().unwrap().ends_with("zst"))
         .unwrap();
     flip(&segment, &noise(9, 2000)[500..564]); // what the second backup does not want
-    let to = dir.path().join("to");
-    let ran = fullbore(args!["restore", repository, "--to", to]).ends_with(0);
+    let target = dir.path().join("to");
+    let ran = fullbore(args!["restore", repository, "--to", target]).ends_with(0);
     assert!(ran.err.contains("no requested data is lost"), "{}", ran.err);
-    assert_eq!(files(&to), files(&tree));
+    assert_eq!(files(&target), files(&tree));
     let exported = dir.path().join("x.tar.zst");
     fullbore(args!["export", repository, "--to", exported]).ends_with(0);
     let verdict = fullbore(args![
@@ -1758,30 +1782,30 @@ fn no_name_is_given_to_what_was_not_restored() {
     fullbore(args!["backup", &tree, "--to", &repo, "--quiet"]).ends_with(0);
     let segment = segments(&repo).pop().unwrap();
     let mut stored = fs::read(&segment).unwrap();
-    let at = stored
+    let index = stored
         .windows(300)
         .position(|bytes| *bytes == content[100..400])
         .unwrap();
-    stored[at + 50] ^= 1;
+    stored[index + 50] ^= 1;
     fs::write(&segment, stored).unwrap();
     for how in ["--overwrite=all", "--delta"] {
         for names in [&["b", "c"][..], &[]] {
-            let to = temp();
+            let target = temp();
             ["a", "b", "c"]
                 .iter()
-                .for_each(|name| write(to.path().join(name), format!("old {name}")));
+                .for_each(|name| write(target.path().join(name), format!("old {name}")));
             let command = args![
                 "restore",
                 &repo,
                 "--to",
-                to.path(),
+                target.path(),
                 "--keep-going",
                 "--quiet",
                 how
             ];
             let ran = fullbore(command.into_iter().chain(runs::args(names))).ends_with(4);
             assert_eq!(
-                fs::read(to.path().join("c")).unwrap(),
+                fs::read(target.path().join("c")).unwrap(),
                 b"old c",
                 "{how} {names:?}: {}",
                 ran.err
@@ -1820,15 +1844,15 @@ fn linked(tree: &Path) {
 fn change_page(home: &Path, change: impl FnOnce(&mut ManifestPage)) {
     let mut manifest = fs::read(home.join("manifest")).unwrap();
     change_root(home, |root| {
-        let [at] = &mut root.pages[..] else {
+        let [place] = &mut root.pages[..] else {
             panic!("several pages")
         };
-        let from = at.manifest_offset.unwrap() as usize;
-        let mut page = ManifestPage::decode(&manifest[from..][..at.bytes as usize]).unwrap();
+        let start = place.manifest_offset.unwrap() as usize;
+        let mut page = ManifestPage::decode(&manifest[start..][..place.bytes as usize]).unwrap();
         change(&mut page);
         let stored = page.encode().unwrap();
-        (at.manifest_offset, at.bytes) = (Some(manifest.len() as u64), stored.len() as u64);
-        (at.digest, at.segment, at.offset) = (hex(blake3::hash(&stored).as_bytes()), 0, 0);
+        (place.manifest_offset, place.bytes) = (Some(manifest.len() as u64), stored.len() as u64);
+        (place.digest, place.segment, place.offset) = (hex(blake3::hash(&stored).as_bytes()), 0, 0);
         manifest.extend(stored);
     });
     fs::write(home.join("manifest"), manifest).unwrap();
@@ -1837,7 +1861,7 @@ fn change_page(home: &Path, change: impl FnOnce(&mut ManifestPage)) {
 #[test]
 fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
     let dir = temp();
-    let (tree, repo, to) = (
+    let (tree, repo, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -1865,9 +1889,9 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
         };
     });
     for how in ["--overwrite=all", "--delta"] {
-        old_names(&to);
-        let ran = fullbore(args!["restore", &repo, "p", "--to", &to, how]).ends_with(3);
-        assert!(has_old_names(&to), "{how}: {}", ran.err);
+        old_names(&target);
+        let ran = fullbore(args!["restore", &repo, "p", "--to", &target, how]).ends_with(3);
+        assert!(has_old_names(&target), "{how}: {}", ran.err);
         assert!(
             ran.err
                 .contains("the file that it links to does not exist): 2 entries"),
@@ -1875,10 +1899,10 @@ fn no_name_is_given_to_what_stands_in_for_a_file_that_was_not_captured() {
             ran.err
         );
     }
-    fs::remove_dir_all(&to).unwrap();
-    let ran = fullbore(args!["restore", &repo, "p", "--to", &to]).ends_with(3);
+    fs::remove_dir_all(&target).unwrap();
+    let ran = fullbore(args!["restore", &repo, "p", "--to", &target]).ends_with(3);
     assert!(
-        files(&to).len() == 1 && ran.err.contains("2 entries"),
+        files(&target).len() == 1 && ran.err.contains("2 entries"),
         "{}",
         ran.err
     );
@@ -1916,10 +1940,10 @@ fn spoil_page(home: &Path, holds: impl Fn(&Value) -> bool) -> (PathBuf, u64) {
         &home.join("manifest"),
         page["manifest_offset"].as_u64().unwrap() + 20,
     );
-    let at = page["offset"].as_u64().unwrap();
+    let position = page["offset"].as_u64().unwrap();
     let segment = home.join(segment_of(page));
-    spoil(&segment, at + 20);
-    (segment, at)
+    spoil(&segment, position + 20);
+    (segment, position)
 }
 
 /// A backup of [`linked`] with many pages, and the directory it is in.
@@ -1945,22 +1969,22 @@ fn linked_pages(dir: &Path) -> (PathBuf, PathBuf) {
 fn no_name_is_given_to_what_stands_in_for_a_file_whose_page_is_lost() {
     let dir = temp();
     let (repo, home) = linked_pages(dir.path());
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     spoil_page(&home, |page| page["first"] == "a");
     for how in ["--overwrite=all", "--delta"] {
-        old_names(&to);
+        old_names(&target);
         let ran = fullbore(args![
             "restore",
             &repo,
             "p",
             "--to",
-            &to,
+            &target,
             "--keep-going",
             "--quiet",
             how
         ])
         .ends_with(4);
-        assert!(has_old_names(&to), "{how}: {}", ran.err);
+        assert!(has_old_names(&target), "{how}: {}", ran.err);
         assert!(
             ["p/y", "p/z"].iter().all(|name| ran.err.contains(name)),
             "{how}: {}",
@@ -1996,11 +2020,11 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_a_page() {
     let (repo, home) = linked_pages(dir.path());
     // One in the midst of those that go on with it, and what of the tar would tell the same.
     let seen = std::cell::Cell::new(0);
-    let (segment, at) = spoil_page(&home, |page| {
+    let (segment, offset) = spoil_page(&home, |page| {
         page["first"] == "a" && seen.replace(seen.get() + 1) == 2
     });
     let segment = fs::File::options().write(true).open(segment).unwrap();
-    segment.write_all_at(&[0; 60_000], at - 64_000).unwrap();
+    segment.write_all_at(&[0; 60_000], offset - 64_000).unwrap();
     fullbore(args!["repair", &repo, "--yes"]).ends_with(0);
     has_no_name_of_a(
         &format!("{}@latest", repo.display()),
@@ -2173,22 +2197,22 @@ fn what_may_be_on_a_page_that_is_lost_keeps_nothing_else_from_coming_back() {
         (firsts[1], &firsts[1..2]),
         ("d/f0", &[]),
     ] {
-        let to = dir.path().join(path.replace('/', "-"));
-        fullbore(args!["restore", &repo, path, "--to", &to, "--quiet"]).ends_with(4);
+        let target = dir.path().join(path.replace('/', "-"));
+        fullbore(args!["restore", &repo, path, "--to", &target, "--quiet"]).ends_with(4);
         for how in ["--overwrite=all", "--delta"] {
             let ran = fullbore(args![
                 "restore",
                 &repo,
                 path,
                 "--to",
-                &to,
+                &target,
                 "--keep-going",
                 how,
                 "-q"
             ])
             .ends_with(4);
             assert!(ran.err.contains("it describes"), "{path}: {}", ran.err);
-            let given = files(&to);
+            let given = files(&target);
             assert!(
                 wanted.iter().all(|name| given.contains_key(*name)),
                 "{path} {wanted:?}: {:?}",

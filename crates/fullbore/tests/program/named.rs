@@ -34,12 +34,14 @@ fn backup(paths: &[PathBuf], to: &Path, options: &[&str]) -> Ran {
 
 /// The paths in the latest backup of `from`, without those above `base` and with `base` cut off.
 fn listed(from: &Path, base: &Path) -> Vec<String> {
-    let from = if from.is_dir() {
+    let source = if from.is_dir() {
         format!("{}@latest", from.display())
     } else {
         from.display().to_string()
     };
-    let entries = fullbore(args!["list", from, "--json"]).ends_with(0).json();
+    let entries = fullbore(args!["list", source, "--json"])
+        .ends_with(0)
+        .json();
     let paths = entries
         .iter()
         .map(|entry| format!("/{}", entry["path"].as_str().unwrap()));
@@ -57,22 +59,26 @@ fn stored_in_any_order(base: &Path, paths: &[&str], options: &[&str]) -> Vec<Str
         let mut paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
         paths.rotate_left(turn);
         for ending in ["r", ".tar.zst"] {
-            let to = dir.path().join(format!("{turn}{ending}"));
-            let dry =
-                backup(&paths, &to, &[options, &["--dry-run", "--json"]].concat()).ends_with(0);
-            let made = backup(&paths, &to, &[options, &["--json"]].concat()).ends_with(0);
+            let target = dir.path().join(format!("{turn}{ending}"));
+            let dry = backup(
+                &paths,
+                &target,
+                &[options, &["--dry-run", "--json"]].concat(),
+            )
+            .ends_with(0);
+            let made = backup(&paths, &target, &[options, &["--json"]].concat()).ends_with(0);
             assert_eq!(
                 dry.json()[0]["entries"],
                 made.json().pop().unwrap()["entries"],
                 "{paths:?}"
             );
-            let names = listed(&to, base);
+            let names = listed(&target, base);
             assert_eq!(
                 found.get_or_insert(names.clone()),
                 &names,
                 "{paths:?} into {ending}"
             );
-            fullbore(args!["verify", to, "--data"]).ends_with(0);
+            fullbore(args!["verify", target, "--data"]).ends_with(0);
         }
     }
     found.unwrap()
@@ -275,19 +281,22 @@ fn a_path_below_another_is_stored_though_that_may_be_entered_but_not_listed() {
     files(&base, &["a/in/f", "a/other", "a/in/sub/g"]);
     set_mode(&base.join("a"), 0o711);
     set_mode(&base.join("a/in"), 0o711);
-    let to = dir.path().join("to");
-    fs::create_dir(&to).unwrap();
-    set_mode(&to, 0o777);
+    let target = dir.path().join("to");
+    fs::create_dir(&target).unwrap();
+    set_mode(&target, 0o777);
     let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
-    for (at, paths) in [["a", "a/in/sub"], ["a/in/sub", "a"]].iter().enumerate() {
+    for (index, paths) in [["a", "a/in/sub"], ["a/in/sub", "a"]].iter().enumerate() {
         for name in ["r", "x.tar.zst"] {
-            let to = to.join(format!("{at}{name}"));
+            let target = target.join(format!("{index}{name}"));
             let paths = paths.iter().map(|path| base.join(path).into_os_string());
-            let options = args![FULLBORE, "backup", "--full-paths", "--to", to].into_iter();
+            let options = args![FULLBORE, "backup", "--full-paths", "--to", target].into_iter();
             let ran = shell(line, options.chain(paths)).ends_with(3);
             assert_eq!(ran.err.matches("not captured").count(), 1, "{}", ran.err);
             assert!(ran.err.contains("/t/a\": permission denied"), "{}", ran.err);
-            assert_eq!(listed(&to, &base), ["a", "a/in", "a/in/sub", "a/in/sub/g"]);
+            assert_eq!(
+                listed(&target, &base),
+                ["a", "a/in", "a/in/sub", "a/in/sub/g"]
+            );
         }
     }
 }
@@ -379,10 +388,10 @@ fn a_restore_in_place_keeps_a_link_above_a_whole_path() {
     let base = dir.path().canonicalize().unwrap().join("t");
     files(&base, &["data/home/alice/f", "data/home/bob/g"]);
     symlink("data/home", base.join("home")).unwrap();
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     backup(
         &[base.join("home/alice")],
-        &to,
+        &target,
         &["--full-paths", "--quiet"],
     )
     .ends_with(0);
@@ -392,7 +401,7 @@ fn a_restore_in_place_keeps_a_link_above_a_whole_path() {
     let below = base.strip_prefix("/").unwrap();
     fullbore(args![
         "restore",
-        to,
+        target,
         "--to",
         "/",
         below,
@@ -422,8 +431,8 @@ fn a_path_in_a_pseudo_file_system_is_stored_beside_the_root_of_the_tree() {
     let _proc = Mount::at(&base.join("a/proc"));
     // Its files have no size, so they are named as not captured, as if they were backed up alone.
     let paths = ["a", "a/proc/sys/kernel/random", "a/proc/version"].map(|path| base.join(path));
-    for to in ["r", "x.tar.zst"].map(|name| dir.path().join(name)) {
-        let ran = backup(&paths, &to, &["--full-paths"]).ends_with(3);
+    for target in ["r", "x.tar.zst"].map(|name| dir.path().join(name)) {
+        let ran = backup(&paths, &target, &["--full-paths"]).ends_with(3);
         for path in ["a/proc/sys/kernel/random/boot_id", "a/proc/version"] {
             assert!(
                 ran.err.contains(&format!("{path}\": its size")),
@@ -431,7 +440,7 @@ fn a_path_in_a_pseudo_file_system_is_stored_beside_the_root_of_the_tree() {
                 ran.err
             );
         }
-        let mut names = listed(&to, &base);
+        let mut names = listed(&target, &base);
         names.retain(|name| !name.starts_with("a/proc/sys/kernel/random/"));
         let way = [
             "a",
@@ -452,11 +461,11 @@ fn an_incremental_backup_of_paths_in_one_another_finds_what_is_the_same() {
     let base = dir.path().join("t");
     files(&base, &["a/cache/keep/f", "a/cache/other", "a/z"]);
     fs::hard_link(base.join("a/z"), base.join("a/cache/keep/z")).unwrap();
-    let (to, back) = (dir.path().join("r"), dir.path().join("b"));
+    let (target, back) = (dir.path().join("r"), dir.path().join("b"));
     let paths = [base.join("a/cache/keep"), base.join("a")];
     let options = ["--full-paths", "--exclude", "cache", "--json"];
-    backup(&paths, &to, &options).ends_with(0);
-    let second = backup(&paths, &to, &options)
+    backup(&paths, &target, &options).ends_with(0);
+    let second = backup(&paths, &target, &options)
         .ends_with(0)
         .json()
         .pop()
@@ -466,7 +475,7 @@ fn an_incremental_backup_of_paths_in_one_another_finds_what_is_the_same() {
         (&2.into(), &2.into()),
         "{second}"
     );
-    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(0);
     let back = back.join(base.strip_prefix("/").unwrap()).join("a");
     assert_same(
         &shape(&base.join("a/cache/keep")),
@@ -481,9 +490,14 @@ fn an_archive_that_the_backup_goes_to_is_refused_as_a_path_below_another() {
     let dir = temp();
     let base = dir.path().join("t");
     files(&base, &["a/f"]);
-    let to = base.join("a/x.tar.zst");
-    backup(&[base.join("a")], &to, &[]).ends_with(0);
-    let ran = backup(&[base.join("a"), to.clone()], &to, &["--full-paths"]).ends_with(2);
+    let target = base.join("a/x.tar.zst");
+    backup(&[base.join("a")], &target, &[]).ends_with(0);
+    let ran = backup(
+        &[base.join("a"), target.clone()],
+        &target,
+        &["--full-paths"],
+    )
+    .ends_with(2);
     ran.has_one_error("the backup is written to it");
 }
 
@@ -496,7 +510,7 @@ fn a_path_that_leads_nowhere_fails_the_backup() {
     symlink("loop", base.join("loop")).unwrap();
     symlink("y".repeat(3000), base.join("long")).unwrap();
     symlink("a/f/below", base.join("below a file")).unwrap();
-    let to = dir.path().join("r");
+    let destination = dir.path().join("r");
     for name in ["link", "loop", "long", "below a file"] {
         for paths in [
             vec![base.join(name)],
@@ -504,7 +518,7 @@ fn a_path_that_leads_nowhere_fails_the_backup() {
             vec![base.join(name), base.join("a")],
         ] {
             for options in [&[][..], &["--dry-run"], &["--full-paths"]] {
-                let ran = backup(&paths, &to, options)
+                let ran = backup(&paths, &destination, options)
                     .ends_with(1)
                     .has_one_error("which does not exist");
                 assert!(
@@ -522,7 +536,7 @@ fn a_path_that_leads_nowhere_fails_the_backup() {
             }
         }
     }
-    assert!(!to.exists());
+    assert!(!destination.exists());
 }
 
 #[test]
@@ -534,21 +548,21 @@ fn a_path_without_content_to_read_fails_the_backup_and_standard_input_is_advised
     symlink("pipe", base.join("to pipe")).unwrap();
     symlink("/dev/null", base.join("null")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(base.join("socket")).unwrap();
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     let things = [
         ("pipe", "is a pipe"),
         ("to pipe", "points to a pipe"),
         ("socket", "is a socket"),
     ];
-    for (name, what) in things
+    for (name, word) in things
         .into_iter()
         .chain([("null", "points to a character device")])
     {
         for paths in [vec![base.join(name)], vec![base.join("a"), base.join(name)]] {
             for options in [&[][..], &["--dry-run"], &["--full-paths"]] {
-                let ran = backup(&paths, &to, options)
+                let ran = backup(&paths, &target, options)
                     .ends_with(1)
-                    .has_one_error(what);
+                    .has_one_error(word);
                 assert!(ran.err.contains("--stdin-name NAME"), "{}", ran.err);
             }
         }
@@ -557,17 +571,20 @@ fn a_path_without_content_to_read_fails_the_backup_and_standard_input_is_advised
         "\"$1\" backup <(echo dump) --to \"$2\"",
         "echo dump | \"$1\" backup /dev/stdin --to \"$2\"",
     ] {
-        let ran = shell(line, args![FULLBORE, to])
+        let ran = shell(line, args![FULLBORE, target])
             .ends_with(1)
             .has_one_error("points to a pipe");
         assert!(ran.err.contains("--stdin-name NAME"), "{}", ran.err);
     }
-    shell("\"$1\" backup /dev/null --to \"$2\"", args![FULLBORE, to])
-        .ends_with(1)
-        .has_one_error("is a character device");
-    assert!(!to.exists());
+    shell(
+        "\"$1\" backup /dev/null --to \"$2\"",
+        args![FULLBORE, target],
+    )
+    .ends_with(1)
+    .has_one_error("is a character device");
+    assert!(!target.exists());
     // Below a PATH they are what they are.
-    backup(&[base], &to, &["--quiet"]).ends_with(0);
+    backup(&[base], &target, &["--quiet"]).ends_with(0);
 }
 
 #[test]
@@ -583,25 +600,25 @@ fn of_a_block_device_that_is_named_the_node_is_stored_and_that_is_said() {
         return;
     }
     symlink("disk", base.join("to disk")).unwrap();
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     for paths in [
         vec![base.join("disk")],
         vec![base.join("a"), base.join("disk")],
     ] {
-        let ran = backup(&paths, &to, &["--dry-run"]).ends_with(0);
+        let ran = backup(&paths, &target, &["--dry-run"]).ends_with(0);
         assert!(
             ran.err.contains("only the node of the block device"),
             "{}",
             ran.err
         );
-        let ran = backup(&paths, &to, &[]).ends_with(0);
+        let ran = backup(&paths, &target, &[]).ends_with(0);
         assert!(
             ran.err.contains("only the node of the block device"),
             "{}",
             ran.err
         );
     }
-    let ran = backup(&[base.join("to disk")], &to, &[])
+    let ran = backup(&[base.join("to disk")], &target, &[])
         .ends_with(1)
         .has_one_error("points to a block device");
     assert!(
@@ -646,11 +663,16 @@ fn marks_in_a_path_that_is_named_do_not_count_and_that_is_said() {
     files(&base, &["c/sub/x"]);
     let options = ["--exclude-caches", "--exclude-if-present", ".nobackup"];
     let stored = |paths: &[&str], more: &[&str]| {
-        let to = dir.path().join("r");
-        let _ = fs::remove_dir_all(&to);
+        let target = dir.path().join("r");
+        let _ = fs::remove_dir_all(&target);
         let paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
-        let dry = backup(&paths, &to, &[&options[..], more, &["--dry-run"]].concat()).ends_with(0);
-        let ran = backup(&paths, &to, &[&options[..], more].concat()).ends_with(0);
+        let dry = backup(
+            &paths,
+            &target,
+            &[&options[..], more, &["--dry-run"]].concat(),
+        )
+        .ends_with(0);
+        let ran = backup(&paths, &target, &[&options[..], more].concat()).ends_with(0);
         assert_eq!(
             dry.out.matches(" contains ").count(),
             ran.err.matches(" contains ").count(),
@@ -670,7 +692,7 @@ fn marks_in_a_path_that_is_named_do_not_count_and_that_is_said() {
         } else {
             &base
         };
-        listed(&to, base)
+        listed(&target, base)
     };
     assert_eq!(stored(&["a"], &[]), ["", ".nobackup", "sub", "z"]);
     assert_eq!(
@@ -709,14 +731,14 @@ fn marks_in_a_path_that_is_named_do_not_count_and_that_is_said() {
     let list = dir.path().join("list");
     fs::write(&list, "z\nsub\nsub/x\n").unwrap();
     let by_list = args!["--files-from", list, "--exclude-if-present", ".nobackup"];
-    let to = dir.path().join("l");
+    let target = dir.path().join("l");
     fullbore(
-        args!["backup", base.join("a"), "--to", to, "--quiet"]
+        args!["backup", base.join("a"), "--to", target, "--quiet"]
             .into_iter()
             .chain(by_list),
     )
     .ends_with(0);
-    assert_eq!(listed(&to, Path::new("")), ["", "sub", "z"]);
+    assert_eq!(listed(&target, Path::new("")), ["", "sub", "z"]);
 }
 
 #[test]
@@ -724,8 +746,10 @@ fn a_path_is_called_as_it_was_named_wherever_it_leads() {
     let dir = temp();
     let base = dir.path().canonicalize().unwrap().join("t");
     let current = base.join("current");
-    let sources = |to: &Path| -> Vec<serde_json::Value> {
-        let backups = fullbore(args!["list", to, "--json"]).ends_with(0).json();
+    let sources = |target: &Path| -> Vec<serde_json::Value> {
+        let backups = fullbore(args!["list", target, "--json"])
+            .ends_with(0)
+            .json();
         backups
             .into_iter()
             .map(|backup| backup["source"]["paths"].clone())
@@ -743,9 +767,9 @@ fn a_path_is_called_as_it_was_named_wherever_it_leads() {
             (vec![current.join("conf")], &[]),
             (vec![current.clone(), base.join("releases/1")], &[]),
         ];
-        for (at, (paths, options)) in cases.into_iter().enumerate() {
-            let to = dir.path().join(format!("r{at}"));
-            let made = backup(&paths, &to, &[options, &["--json"]].concat())
+        for (index, (paths, options)) in cases.into_iter().enumerate() {
+            let target = dir.path().join(format!("r{index}"));
+            let made = backup(&paths, &target, &[options, &["--json"]].concat())
                 .ends_with(0)
                 .json()
                 .pop()
@@ -754,9 +778,9 @@ fn a_path_is_called_as_it_was_named_wherever_it_leads() {
             paths.sort_by_key(|path| path.file_name().map(OsStr::to_owned));
             let expected = serde_json::json!(paths);
             assert!(
-                sources(&to).iter().all(|source| *source == expected),
+                sources(&target).iter().all(|source| *source == expected),
                 "{:?}",
-                sources(&to)
+                sources(&target)
             );
             assert_eq!(
                 made["bases"].as_array().unwrap().is_empty(),
@@ -799,10 +823,10 @@ fn a_path_is_called_as_it_was_named_wherever_it_leads() {
             current.clone(),
         ),
     ] {
-        let to = temp();
-        let to = to.path().join("r");
-        shell(line, args![FULLBORE, base, to]).ends_with(0);
-        assert_eq!(sources(&to), [serde_json::json!([expected])], "{line}");
+        let target = temp();
+        let target = target.path().join("r");
+        shell(line, args![FULLBORE, base, target]).ends_with(0);
+        assert_eq!(sources(&target), [serde_json::json!([expected])], "{line}");
     }
 }
 
@@ -895,10 +919,10 @@ fn no_pattern_excludes_a_path_that_is_named_and_that_is_said() {
         vec![base.join("a/home")],
         vec![base.join("a"), base.join("a/home")],
     ] {
-        let to = dir.path().join(format!("r{}", paths.len()));
-        let ran = backup(&paths, &to, &["--full-paths", "--exclude", &pattern]).ends_with(0);
+        let target = dir.path().join(format!("r{}", paths.len()));
+        let ran = backup(&paths, &target, &["--full-paths", "--exclude", &pattern]).ends_with(0);
         assert!(ran.err.contains("matched nothing"), "{}", ran.err);
-        assert!(listed(&to, &base).contains(&"a/home/f".to_owned()));
+        assert!(listed(&target, &base).contains(&"a/home/f".to_owned()));
     }
 }
 
@@ -917,35 +941,42 @@ fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
         ],
     );
     symlink("data", base.join("link")).unwrap();
-    let at = |path: &str| base.join(path).display().to_string();
+    let path_text = |path: &str| base.join(path).display().to_string();
     let stored = |paths: &[&str], patterns: &[&str], options: &[&str]| {
-        let to = dir.path().join("r");
-        let _ = fs::remove_dir_all(&to);
+        let target = dir.path().join("r");
+        let _ = fs::remove_dir_all(&target);
         let paths: Vec<PathBuf> = paths.iter().map(|path| base.join(path)).collect();
         let patterns: Vec<&str> = patterns
             .iter()
             .flat_map(|pattern| ["--exclude", pattern])
             .collect();
-        let ran = backup(&paths, &to, &[&patterns[..], options].concat()).ends_with(0);
+        let ran = backup(&paths, &target, &[&patterns[..], options].concat()).ends_with(0);
         assert!(!ran.err.contains("matched nothing"), "{}", ran.err);
         let base = if options.is_empty() {
             Path::new("")
         } else {
             &base
         };
-        let mut names = listed(&to, base);
+        let mut names = listed(&target, base);
         names.retain(|name| !name.is_empty());
         names
     };
     let rest = ["data", "data/cache", "data/cache/y", "f"];
     assert_eq!(stored(&["data"], &["/cache"], &[]), rest);
-    for pattern in [at("data/cache"), at("data//cache/"), at("data") + "/cach*"] {
+    for pattern in [
+        path_text("data/cache"),
+        path_text("data//cache/"),
+        path_text("data") + "/cach*",
+    ] {
         assert_eq!(stored(&["data"], &[&pattern], &[]), rest, "{pattern}");
         assert_eq!(stored(&["link"], &[&pattern], &[]), rest, "{pattern}");
     }
-    assert_eq!(stored(&["link"], &[&at("link/cache")], &[]), rest);
-    let but = "!".to_owned() + &at("data/data");
-    assert_eq!(stored(&["data"], &[&at("data/*"), "!/f", &but], &[]), rest);
+    assert_eq!(stored(&["link"], &[&path_text("link/cache")], &[]), rest);
+    let but = "!".to_owned() + &path_text("data/data");
+    assert_eq!(
+        stored(&["data"], &[&path_text("data/*"), "!/f", &but], &[]),
+        rest
+    );
     // Of several PATHs, each of them.
     let several = [
         "data",
@@ -963,7 +994,7 @@ fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
     assert_eq!(
         stored(
             &["www", "data"],
-            &[&at("data/cache"), &at("www/cache")],
+            &[&path_text("data/cache"), &path_text("www/cache")],
             &[]
         ),
         several
@@ -972,12 +1003,12 @@ fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
     assert_eq!(
         stored(
             &["data", "www"],
-            &[&at("data/cache"), &at("www/cache")],
+            &[&path_text("data/cache"), &path_text("www/cache")],
             &["--full-paths"]
         ),
         several
     );
-    let linked = stored(&["link"], &[&at("data/cache")], &["--full-paths"]);
+    let linked = stored(&["link"], &[&path_text("data/cache")], &["--full-paths"]);
     assert_eq!(
         linked,
         [
@@ -990,14 +1021,14 @@ fn an_absolute_pattern_is_a_place_of_this_machine_or_of_the_backup() {
     );
     // A PATH of the same name as what is in it: the place of this machine is meant.
     let line = "cd \"$2\" && unshare -m sh -c 'mount --bind \"$1\" /srv && exec \"$0\" backup /srv --to \"$2\" --exclude /srv/f' \"$1\" data \"$3\"";
-    let to = dir.path().join("s");
+    let target = dir.path().join("s");
     runs::write(base.join("data/srv/f"), "within");
     if or_skip(
         is_root() && Path::new("/srv").is_dir() && has("unshare"),
         "nothing can be mounted here",
     ) {
-        shell(line, args![FULLBORE, base, to]).ends_with(0);
-        let names = listed(&to, Path::new(""));
+        shell(line, args![FULLBORE, base, target]).ends_with(0);
+        let names = listed(&target, Path::new(""));
         assert!(
             names.contains(&"srv/f".to_owned()) && !names.contains(&"f".to_owned()),
             "{names:?}"
@@ -1011,9 +1042,9 @@ fn a_list_that_names_what_is_below_a_link_is_told_where_that_is() {
     let base = dir.path().join("t");
     files(&base, &["releases/42/f", "z"]);
     symlink("releases/42", base.join("current")).unwrap();
-    let (list, to) = (dir.path().join("list"), dir.path().join("r"));
+    let (list, target) = (dir.path().join("list"), dir.path().join("r"));
     fs::write(&list, "current/f\ncurrent/sub/g\nz\n").unwrap();
-    let ran = fullbore(args!["backup", base, "--files-from", list, "--to", to]).ends_with(3);
+    let ran = fullbore(args!["backup", base, "--files-from", list, "--to", target]).ends_with(3);
     for name in ["current/f", "current/sub/g"] {
         let said = format!(
             "not captured: {name:?}: \"current\" is a symbolic link to \"releases/42\", and links are not followed"
@@ -1022,7 +1053,7 @@ fn a_list_that_names_what_is_below_a_link_is_told_where_that_is() {
     }
     // What was not captured is listed, too.
     assert_eq!(
-        listed(&to, Path::new("")),
+        listed(&target, Path::new("")),
         ["", "current", "current/f", "current/sub/g", "z"]
     );
 }
@@ -1037,39 +1068,39 @@ fn names_of_any_bytes_are_taken() {
     runs::write(base.join(name(b"m\xff/.no\xfe")), "");
     runs::write(base.join(name(b"m\xff/in")), "in");
     runs::write(base.join("z"), "z");
-    let to = dir.path().join(name(b"r\xe9"));
+    let target = dir.path().join(name(b"r\xe9"));
     let run = |args: &[OsString]| fullbore(args.iter().cloned());
-    run(&args!["backup", base, "--to", to]).ends_with(0);
-    let paths = |from: &OsString| -> Vec<Vec<u8>> {
+    run(&args!["backup", base, "--to", target]).ends_with(0);
+    let paths = |source: &OsString| -> Vec<Vec<u8>> {
         let back = temp();
         let back = back.path().join("b");
-        run(&args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+        run(&args!["restore", source, "--to", back, "--quiet"]).ends_with(0);
         shape(&back)
             .into_keys()
             .filter(|path| !path.is_empty())
             .collect()
     };
-    let to = to.into_os_string();
-    assert_eq!(paths(&to).len(), 6);
-    run(&args!["find", to, name(b"caf\xe9")]).ends_with(0);
-    run(&args!["find", to, name(b"/caf\xe9/f")]).ends_with(0);
-    let none = run(&args!["find", to, name(b"caf\xea")]).ends_with(1);
+    let target = target.into_os_string();
+    assert_eq!(paths(&target).len(), 6);
+    run(&args!["find", target, name(b"caf\xe9")]).ends_with(0);
+    run(&args!["find", target, name(b"/caf\xe9/f")]).ends_with(0);
+    let none = run(&args!["find", target, name(b"caf\xea")]).ends_with(1);
     none.has_one_error("could not find");
-    let latest = OsString::from_vec([to.as_bytes(), b"@latest"].concat());
+    let latest = OsString::from_vec([target.as_bytes(), b"@latest"].concat());
     for args in [
-        &args!["list", to][..],
+        &args!["list", target][..],
         &args!["list", latest, name(b"caf\xe9")],
         &args!["show", latest],
-        &args!["verify", to, "--data"],
+        &args!["verify", target, "--data"],
         &args!["verify", latest, "--against", base],
-        &args!["verify", to, "--for", "1m"],
-        &args!["verify", to, "--sample", "50%"],
+        &args!["verify", target, "--for", "1m"],
+        &args!["verify", target, "--sample", "50%"],
         &args!["tag", latest, "a=b"],
         &args!["pin", latest],
         &args!["unpin", latest],
-        &args!["repair", to],
-        &args!["forget", to, "--keep-last", "9"],
-        &args!["prune", to],
+        &args!["repair", target],
+        &args!["forget", target, "--keep-last", "9"],
+        &args!["prune", target],
         &args!["restore", latest, name(b"caf\xe9/f"), "--plan"],
         &args![
             "export",
@@ -1089,11 +1120,11 @@ fn names_of_any_bytes_are_taken() {
             "backup",
             base,
             "--to",
-            to,
+            target,
             "--report",
             dir.path().join(name(b"page\xe9.html"))
         ],
-        &args!["diff", to, "latest", "latest", name(b"caf\xe9")],
+        &args!["diff", target, "latest", "latest", name(b"caf\xe9")],
     ] {
         run(args).ends_with(0);
     }

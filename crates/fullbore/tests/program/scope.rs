@@ -26,14 +26,14 @@ fn listed(from: &Path) -> Vec<String> {
 /// Back `tree` up by these options, and list what is stored.
 fn stored(tree: &Path, options: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let dir = temp();
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     fullbore(
-        args!["backup", tree, "--to", to, "--quiet"]
+        args!["backup", tree, "--to", target, "--quiet"]
             .into_iter()
             .chain(options),
     )
     .ends_with(0);
-    listed(&to)
+    listed(&target)
 }
 
 fn files(dir: &Path, names: &[&str]) {
@@ -61,21 +61,21 @@ fn a_single_file_is_the_file() {
 fn several_paths_are_stored_under_their_last_names() {
     let dir = temp();
     files(dir.path(), &["x/one/f", "y/two/f", "z/file"]);
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     let paths = args![
         dir.path().join("y/two"),
         dir.path().join("x/one"),
         dir.path().join("z/file")
     ];
     fullbore(
-        args!["backup", "--to", to, "--quiet"]
+        args!["backup", "--to", target, "--quiet"]
             .into_iter()
             .chain(paths),
     )
     .ends_with(0);
-    assert_eq!(listed(&to), ["file", "one", "one/f", "two", "two/f"]);
+    assert_eq!(listed(&target), ["file", "one", "one/f", "two", "two/f"]);
     let back = dir.path().join("b");
-    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(0);
     assert_same(
         &shape(&dir.path().join("x/one")),
         &shape(&back.join("one")),
@@ -104,13 +104,13 @@ fn a_link_to_a_directory_is_stored_under_its_own_name() {
 fn equal_names_are_an_error_that_suggests_whole_paths() {
     let dir = temp();
     files(dir.path(), &["x/same/f", "y/same/g"]);
-    let (to, paths) = (
+    let (target, paths) = (
         dir.path().join("r"),
         args![dir.path().join("x/same"), dir.path().join("y/same")],
     );
     let backup = |options: &[&str]| {
         fullbore(
-            args!["backup", "--to", to]
+            args!["backup", "--to", target]
                 .into_iter()
                 .chain(paths.clone())
                 .chain(runs::args(options)),
@@ -120,7 +120,7 @@ fn equal_names_are_an_error_that_suggests_whole_paths() {
         .ends_with(2)
         .has_one_error("cannot store two paths as \"same\"");
     assert!(ran.err.contains("hint:  use --full-paths"), "{}", ran.err);
-    assert!(!to.exists());
+    assert!(!target.exists());
     backup(&["--full-paths", "--quiet"]).ends_with(0);
     let base = dir
         .path()
@@ -128,7 +128,7 @@ fn equal_names_are_an_error_that_suggests_whole_paths() {
         .unwrap()
         .trim_start_matches('/')
         .to_owned();
-    let names = listed(&to);
+    let names = listed(&target);
     for name in ["x/same", "x/same/f", "y/same/g", "x", ""] {
         let name = format!("{base}/{name}");
         assert!(
@@ -154,12 +154,16 @@ fn a_path_that_is_not_there_is_an_error() {
 #[test]
 fn an_empty_standard_input_is_an_error_and_what_it_holds_is_not_foretold() {
     let dir = temp();
-    for to in [
+    for target in [
         dir.path().join("r").into_os_string(),
         dir.path().join("x.tar.zst").into_os_string(),
         "-".into(),
     ] {
-        let ran: Ran = fed(args!["backup", "--stdin-name", "dump.sql", "--to", to], b"").into();
+        let ran: Ran = fed(
+            args!["backup", "--stdin-name", "dump.sql", "--to", target],
+            b"",
+        )
+        .into();
         let ran = ran
             .ends_with(1)
             .has_one_error("cannot back up an empty stream");
@@ -412,7 +416,7 @@ fn what_a_list_names_and_the_rules_leave_out_is_left_out() {
 #[test]
 fn names_of_one_file_in_a_list_are_links() {
     let dir = temp();
-    let (tree, list, to, back) = (
+    let (tree, list, target, back) = (
         dir.path().join("t"),
         dir.path().join("list"),
         dir.path().join("r"),
@@ -429,11 +433,11 @@ fn names_of_one_file_in_a_list_are_links() {
         "--files-from",
         list,
         "--to",
-        to,
+        target,
         "--quiet"
     ])
     .ends_with(0);
-    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(0);
     assert_same(&shape(&tree), &shape(&back), "by a list");
 }
 
@@ -547,9 +551,9 @@ fn marked_directories_are_stored_without_their_contents() {
 #[test]
 fn a_dry_run_counts_and_writes_nothing() {
     let dir = temp();
-    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let (tree, target) = (dir.path().join("t"), dir.path().join("r"));
     sample(&tree);
-    let ran = fullbore(args!["backup", tree, "--to", to, "--dry-run", "--json"]).ends_with(0);
+    let ran = fullbore(args!["backup", tree, "--to", target, "--dry-run", "--json"]).ends_with(0);
     let dry = &ran.json()[0];
     let real = fullbore(args!["backup", tree, "--to", "null:", "--json"])
         .ends_with(0)
@@ -560,9 +564,9 @@ fn a_dry_run_counts_and_writes_nothing() {
         (&dry["files"], &dry["bytes"], &dry["entries"]),
         (&real["files"], &real["bytes"], &real["entries"])
     );
-    assert!(!to.exists());
+    assert!(!target.exists());
     if or_skip(has("strace"), "there is no strace") {
-        let args = args!["backup", tree, "--to", to, "--dry-run"];
+        let args = args!["backup", tree, "--to", target, "--dry-run"];
         let ran =
             runs::tampered("getdents64:error=EACCES", Some(&tree.join("a")), args).ends_with(3);
         assert!(
@@ -613,10 +617,10 @@ fn an_archive_that_is_named_by_a_link_is_what_that_leads_to() {
 fn what_looks_like_another_machine_is_no_directory_here() {
     let dir = temp();
     runs::write(dir.path().join("t/f"), "x");
-    for to in ["sftp://host/x", "user@host:/x", "host:x", "null:x", "null"] {
+    for target in ["sftp://host/x", "user@host:/x", "host:x", "null:x", "null"] {
         let ran = shell(
             "cd \"$1\"; \"$2\" backup t --to \"$3\"",
-            args![dir.path(), FULLBORE, to],
+            args![dir.path(), FULLBORE, target],
         )
         .ends_with(2);
         ran.has_one_error("a path of this machine does not begin like this");
@@ -626,8 +630,8 @@ fn what_looks_like_another_machine_is_no_directory_here() {
         args![dir.path(), FULLBORE],
     )
     .ends_with(0);
-    for to in ["-", "null:", "x.tar.zst"] {
-        fullbore(args!["copy", dir.path().join("a:b"), to]).ends_with(2);
+    for target in ["-", "null:", "x.tar.zst"] {
+        fullbore(args!["copy", dir.path().join("a:b"), target]).ends_with(2);
     }
 }
 
@@ -637,10 +641,10 @@ fn on_a_terminal_what_is_left_is_told() {
         return;
     }
     let dir = temp();
-    (0..30).for_each(|at| {
+    (0..30).for_each(|offset| {
         runs::write(
-            dir.path().join(format!("t/{at}")),
-            runs::noise(at, 1_000_000),
+            dir.path().join(format!("t/{offset}")),
+            runs::noise(offset, 1_000_000),
         )
     });
     let line = "script -qec \"'$1' backup '$2' --to null: --max-rate 8M --workers 1\" /dev/null";
@@ -655,12 +659,16 @@ fn on_a_terminal_what_is_left_is_told() {
 #[test]
 fn json_has_the_promised_fields() {
     let dir = temp();
-    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let (tree, target) = (dir.path().join("t"), dir.path().join("r"));
     sample(&tree);
     let options = args!["--tag", "job=night", "--tag", "empty=", "--json"];
-    let lines = fullbore(args!["backup", tree, "--to", to].into_iter().chain(options))
-        .ends_with(0)
-        .json();
+    let lines = fullbore(
+        args!["backup", tree, "--to", target]
+            .into_iter()
+            .chain(options),
+    )
+    .ends_with(0)
+    .json();
     let result = lines.last().unwrap();
     for field in [
         "id",
@@ -687,7 +695,7 @@ fn json_has_the_promised_fields() {
             .iter()
             .all(|line| line["type"] == "progress")
     );
-    let backup = fullbore(args!["list", to, "--json"])
+    let backup = fullbore(args!["list", target, "--json"])
         .ends_with(0)
         .json()
         .pop()
@@ -712,7 +720,7 @@ fn json_has_the_promised_fields() {
         serde_json::json!({"job": "night", "empty": ""})
     );
     assert_eq!(backup["entries"], shape(&tree).len());
-    let shown = fullbore(args!["show", to, "--json"]).ends_with(0);
+    let shown = fullbore(args!["show", target, "--json"]).ends_with(0);
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&shown.out).unwrap()["id"],
         backup["id"]
@@ -833,9 +841,9 @@ fn two_file_systems_are_two_streams_of_one_backup() {
         return;
     };
     files(&tree, &["m/sub/inner/three"]);
-    let (to, back) = (dir.path().join("r"), dir.path().join("b"));
-    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
-    let names = runs::names(&only(&to.join("backups")));
+    let (target, back) = (dir.path().join("r"), dir.path().join("b"));
+    fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
+    let names = runs::names(&only(&target.join("backups")));
     assert_eq!(
         names
             .iter()
@@ -845,12 +853,12 @@ fn two_file_systems_are_two_streams_of_one_backup() {
         ["s01", "s02", "s03"]
     );
     let before = shape(&tree);
-    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(0);
     assert_same(&before, &shape(&back), "three streams");
-    fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
+    fullbore(args!["verify", target, "--data", "--against", tree]).ends_with(0);
     let stock = dir.path().join("stock");
     let line = "mkdir \"$2\" && zstd -dcq \"$1\"/s0*.tar.zst | tar -xi -p -C \"$2\"";
-    shell(line, args![only(&to.join("backups")), stock]).ends_with(0);
+    shell(line, args![only(&target.join("backups")), stock]).ends_with(0);
     assert_same(&before, &shape(&stock), "three streams by zstd and tar");
     let (file, one) = (dir.path().join("x.tar.zst"), dir.path().join("one"));
     fullbore(args!["backup", tree, "--to", file, "--quiet"]).ends_with(0);
@@ -859,7 +867,7 @@ fn two_file_systems_are_two_streams_of_one_backup() {
     let small = dir.path().join("small");
     fullbore(args![
         "restore",
-        to,
+        target,
         "--to",
         small,
         "m/sub/inner/three",
@@ -930,12 +938,12 @@ fn what_the_backup_is_written_to_is_not_part_of_it_though_a_list_names_it() {
     files(&tree, &["a/file", "z"]);
     let repository = tree.join("a/r");
     fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
-    let by_list = |to: &Path, find: &str| {
+    let by_list = |target: &Path, find: &str| {
         let line = format!(
             "cd \"$2\" && {find} -print0 | \"$1\" backup . --files-from - --null --to \"$3\" --quiet"
         );
-        shell(&line, args![FULLBORE, tree, to]).ends_with(0);
-        listed(to)
+        shell(&line, args![FULLBORE, tree, target]).ends_with(0);
+        listed(target)
     };
     assert_eq!(
         by_list(&repository, "find ."),
@@ -971,12 +979,12 @@ fn what_the_backup_is_written_to_is_not_part_of_it_though_a_list_names_it() {
 #[test]
 fn pseudo_file_systems_are_not_entered() {
     let dir = temp();
-    let at = dir.path().join("t/proc");
-    fs::create_dir_all(&at).unwrap();
-    let mounted = is_root() && runs::shell("mount -t proc proc \"$1\"", args![at]).code == 0;
+    let path = dir.path().join("t/proc");
+    fs::create_dir_all(&path).unwrap();
+    let mounted = is_root() && runs::shell("mount -t proc proc \"$1\"", args![path]).code == 0;
     if or_skip(mounted, "no proc can be mounted here") {
         let listed = stored(&dir.path().join("t"), []);
-        runs::shell("umount -l \"$1\"", args![at]).ends_with(0);
+        runs::shell("umount -l \"$1\"", args![path]).ends_with(0);
         assert_eq!(listed, [".", "proc"]);
     }
 }
@@ -984,14 +992,16 @@ fn pseudo_file_systems_are_not_entered() {
 #[test]
 fn the_latest_of_many_backups_in_one_second_is_the_last() {
     let dir = temp();
-    let (tree, to) = (dir.path().join("t"), dir.path().join("r"));
+    let (tree, target) = (dir.path().join("t"), dir.path().join("r"));
     let mut made = Vec::new();
     for n in 0..12 {
         runs::write(tree.join("f"), n.to_string());
-        let ran = fullbore(args!["backup", tree, "--to", to, "--json"]).ends_with(0);
+        let ran = fullbore(args!["backup", tree, "--to", target, "--json"]).ends_with(0);
         made.push(ran.json().pop().unwrap()["id"].clone());
     }
-    let listed = fullbore(args!["list", to, "--json"]).ends_with(0).json();
+    let listed = fullbore(args!["list", target, "--json"])
+        .ends_with(0)
+        .json();
     assert_eq!(
         listed
             .into_iter()
@@ -1001,7 +1011,7 @@ fn the_latest_of_many_backups_in_one_second_is_the_last() {
     );
     fullbore(args![
         "restore",
-        to,
+        target,
         "--to",
         dir.path().join("b"),
         "--quiet"
@@ -1083,8 +1093,8 @@ fn a_path_in_the_repository_that_the_backup_goes_to_is_refused() {
             &args![tree, path, "--full-paths"],
             &args![path, "--dry-run"],
         ] {
-            let to = args!["backup", "--to", repository].into_iter();
-            let said = fullbore(to.chain(args.iter().cloned()))
+            let words = args!["backup", "--to", repository].into_iter();
+            let said = fullbore(words.chain(args.iter().cloned()))
                 .ends_with(2)
                 .has_one_error("inside the destination repository");
             assert!(said.err.contains(path.to_str().unwrap()), "{}", said.err);

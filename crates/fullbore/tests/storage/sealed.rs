@@ -229,8 +229,8 @@ fn a_range_is_read_with_no_more_than_the_chunks_that_hold_it() {
     assert_eq!((first.calls, recording.requests()), (2, 3));
     assert_eq!(first.bytes, (OBJECT_PREFIX_BYTES + CHUNK_BYTES + 16) as u64);
     recording.reset();
-    let at = 5 * CHUNK_BYTES as u64 - 1;
-    assert!(read(&sealed, "a/o", at, 2) == bytes[5 * CHUNK_BYTES - 1..][..2]);
+    let offset = 5 * CHUNK_BYTES as u64 - 1;
+    assert!(read(&sealed, "a/o", offset, 2) == bytes[5 * CHUNK_BYTES - 1..][..2]);
     assert_eq!(recording.requests(), 1);
     assert_eq!(
         recording.count(Operation::ReadAt).bytes,
@@ -390,20 +390,20 @@ fn every_byte_of_an_object_that_is_flipped_is_found() {
     let all = stored.len();
     // All of the header, of the borders of chunks and of the end, and some of what is between.
     let edges = (0..=all / (CHUNK_BYTES + 16)).flat_map(|chunk| {
-        let at = OBJECT_PREFIX_BYTES + chunk * (CHUNK_BYTES + 16);
-        at - 20..at + 20
+        let offset = OBJECT_PREFIX_BYTES + chunk * (CHUNK_BYTES + 16);
+        offset - 20..offset + 20
     });
     let places = (0..OBJECT_PREFIX_BYTES)
         .chain(edges)
         .chain(all - 120..all)
         .chain((0..all).step_by(1999));
-    for at in places.filter(|at| *at < all).collect::<BTreeSet<_>>() {
+    for index in places.filter(|index| *index < all).collect::<BTreeSet<_>>() {
         for bit in [0, 5] {
             let mut changed = stored.clone();
-            changed[at] ^= 1 << bit;
+            changed[index] ^= 1 << bit;
             put(&memory, key, &changed);
             refuses(&memory, &ring, key, &plain)
-                .unwrap_or_else(|why| panic!("byte {at}, bit {bit}: {why}"));
+                .unwrap_or_else(|why| panic!("byte {index}, bit {bit}: {why}"));
         }
     }
 }
@@ -469,14 +469,14 @@ fn an_object_under_the_key_of_another_or_of_another_repository_is_found() {
 fn an_object_that_another_process_replaced_is_read_anew() {
     let (memory, sealed, ring) = memory_and_sealed();
     let other = SealedObjects::new(memory, ring);
-    for (length, at) in [
+    for (length, offset) in [
         (3 * CHUNK_BYTES, 70_000),
         (10, 3),
         (5 * CHUNK_BYTES + 9, 300_000),
     ] {
-        let bytes = pattern(length, at);
+        let bytes = pattern(length, offset);
         upload(&other, "a/o", &bytes, 1 << 20);
-        assert!(read(&sealed, "a/o", at, 5) == bytes[at as usize..at as usize + 5]);
+        assert!(read(&sealed, "a/o", offset, 5) == bytes[offset as usize..offset as usize + 5]);
     }
 }
 
@@ -533,20 +533,20 @@ fn every_byte_of_a_root_that_is_flipped_is_found_and_so_is_a_root_of_another() {
     let root = seal(&root_of(ID)).unwrap();
     sealed.put(&key, &root, &PutIf::Absent).unwrap();
     let stored = get(&memory, &key).unwrap();
-    let refused = |bytes: &[u8], what: &str| {
+    let refused = |bytes: &[u8], word: &str| {
         put(&memory, &key, bytes);
-        let error = sealed.get(&key).expect_err(what);
+        let error = sealed.get(&key).expect_err(word);
         assert!(
             matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Permission),
-            "{what}: {}",
+            "{word}: {}",
             error.line()
         );
-        assert!(error.what.contains(&key), "{what}: {}", error.line());
+        assert!(error.what.contains(&key), "{word}: {}", error.line());
     };
-    for at in 0..stored.len() {
+    for offset in 0..stored.len() {
         let mut changed = stored.clone();
-        changed[at] ^= 1;
-        refused(&changed, &format!("byte {at}"));
+        changed[offset] ^= 1;
+        refused(&changed, &format!("byte {offset}"));
     }
     for len in (0..stored.len()).step_by(7) {
         refused(&stored[..len], &format!("{len} bytes"));
@@ -812,9 +812,9 @@ fn a_backup_without_a_key_is_refused_before_anything_is_stored() {
 #[test]
 fn a_put_key_seals_nothing_in_the_name_of_another_one() {
     let (memory, sealed, ring) = memory_and_sealed();
-    let of = |author| Arc::new(ring.for_putting(author));
+    let ring_of = |author| Arc::new(ring.for_putting(author));
     let (one, other) = (random_author().unwrap(), random_author().unwrap());
-    let hosts = [one, other].map(|author| SealedObjects::new(memory.clone(), of(author)));
+    let hosts = [one, other].map(|author| SealedObjects::new(memory.clone(), ring_of(author)));
     hosts[0]
         .put(&root_key(ID), &seal(&root_of(ID)).unwrap(), &PutIf::Absent)
         .unwrap();

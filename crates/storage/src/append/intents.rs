@@ -43,8 +43,8 @@ impl AppendSession {
     ) -> Result<()> {
         let name = format!("the intent of backup {id:?}");
         let refused = |why: String| {
-            let what = format!("cannot store {name}");
-            Err(Error::new(ErrorKind::Permission, what).because(why))
+            let message = format!("cannot store {name}");
+            Err(Error::new(ErrorKind::Permission, message).because(why))
         };
         if body.len() as u64 > max_document_bytes(&format!("{INTENTS}/{id}.json")) / 2 {
             return refused("it is too long".to_owned());
@@ -68,8 +68,8 @@ impl AppendSession {
     fn check_source(&self, source: &str, is_sealed: bool) -> Result<()> {
         match self.owner(is_sealed)? {
             RootOwner::Host(host) if !source.is_empty() && source != host => {
-                let what = format!("cannot add a backup of host {source:?}");
-                Err(Error::new(ErrorKind::Permission, what)
+                let message = format!("cannot add a backup of host {source:?}");
+                Err(Error::new(ErrorKind::Permission, message)
                     .because(format!("this host may add backups of {host:?}"))
                     .hint(format!("run the backup with --host {host}")))
             }
@@ -91,10 +91,11 @@ impl AppendSession {
         if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
             && root.source.host != host
         {
-            let what = format!("cannot take backup {base:?} as the base");
-            let of = &root.source.host;
-            let why = format!("it is of host {of:?}, and this host may add backups of {host:?}");
-            return Err(Error::new(ErrorKind::Permission, what)
+            let message = format!("cannot take backup {base:?} as the base");
+            let source_host = &root.source.host;
+            let why =
+                format!("it is of host {source_host:?}, and this host may add backups of {host:?}");
+            return Err(Error::new(ErrorKind::Permission, message)
                 .because(why)
                 .hint(format!("run the backup with --host {host}")));
         }

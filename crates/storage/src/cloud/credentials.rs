@@ -75,8 +75,8 @@ pub(super) fn with_profile(
 }
 
 fn unsupported(profile: &str, key: &str) -> Error {
-    let what = format!("cannot use the AWS profile {}", quoted(profile.as_bytes()));
-    Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot use the AWS profile {}", quoted(profile.as_bytes()));
+    Error::new(ErrorKind::Usage, message)
         .because(format!("it takes its credentials from {key}"))
         .hint(
             "have AWS's own tool print them: credential_process = aws configure export-credentials --profile NAME --format process, in \

@@ -125,17 +125,17 @@ impl Requests {
         let mut found = Vec::new();
         let mut after = Marker::default();
         loop {
-            let what = || format!("could not list the unfinished uploads of {describe}");
+            let message = || format!("could not list the unfinished uploads of {describe}");
             let body = match self.unfinished(prefix, &after).await {
                 Ok(body) => body,
                 Err(failed) if failed.is_refused_kind() => return Ok(None),
-                Err(failed) => return Err(failed.error(what())),
+                Err(failed) => return Err(failed.error(message())),
             };
             let Some(body) = body else {
                 return Ok(Some(found));
             };
             let page: Page = quick_xml::de::from_reader(body.as_slice())
-                .map_err(|error| Error::corrupt(what()).because(error))?;
+                .map_err(|error| Error::corrupt(message()).because(error))?;
             found.extend(page.upload);
             let next = Marker {
                 key: page.next_key_marker,
@@ -145,7 +145,7 @@ impl Requests {
             let goes_on = (&next.key, &next.upload) != (&after.key, &after.upload);
             // And one with new markers may send uploads without end.
             if found.len() > MAX_UNFINISHED {
-                return Err(Error::corrupt(what()).because("the list has no end"));
+                return Err(Error::corrupt(message()).because("the list has no end"));
             }
             if !page.is_truncated || !goes_on {
                 return Ok(Some(found));

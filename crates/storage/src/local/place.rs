@@ -30,9 +30,9 @@ pub fn refuse_other_contents(root: &Path) -> Result<()> {
     match other {
         None => Ok(()),
         Some(other) if other.file_name() == LOST_AND_FOUND => {
-            let what = format!("cannot make a repository in {}: it is the root of a file system", quoted_path(root));
+            let text = format!("cannot make a repository in {}: it is the root of a file system", quoted_path(root));
             let own = root.join("fullbore");
-            Err(Error::new(ErrorKind::Usage, what)
+            Err(Error::new(ErrorKind::Usage, text)
                 .because(format!("it holds {LOST_AND_FOUND:?}"))
                 .hint(format!("give the repository a directory of its own, such as {}", quoted_path(&own))))
         }

@@ -206,7 +206,7 @@ impl WireStream {
 
     fn read_socket(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let silent = Instant::now() + self.silence;
-        let deadline = self.deadline.map_or(silent, |by| by.min(silent));
+        let deadline = self.deadline.map_or(silent, |limit| limit.min(silent));
         let late = || {
             let why = "a message did not come as a whole in time";
             io::Error::new(io::ErrorKind::TimedOut, why)

@@ -173,7 +173,7 @@ impl ClusterBackups {
         let all: Vec<_> = self.of_primaries(timeline).collect();
         let Some((one, other, why)) = (0..all.len())
             .rev()
-            .find_map(|at| diverged_histories(all[at], &all[..at]))
+            .find_map(|index| diverged_histories(all[index], &all[..index]))
         else {
             return Ok(chosen.id.clone());
         };

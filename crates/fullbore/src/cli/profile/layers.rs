@@ -284,14 +284,17 @@ for = '30m'
     #[test]
     fn the_command_line_wins_over_the_environment_and_that_over_the_profile() {
         let workers = ("FULLBORE_WORKERS", "5");
-        let of = |line: &str| {
+        let name_of = |line: &str| {
             let words = expanded(line, &[workers]);
             let words = words.split(' ').filter(|word| word.contains("workers"));
             words.map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(of("fullbore backup -P web"), ["--workers=5"]);
-        assert_eq!(of("fullbore backup -P web --workers=6"), ["--workers=6"]);
-        assert_eq!(of("fullbore prune -P web"), [""; 0]);
+        assert_eq!(name_of("fullbore backup -P web"), ["--workers=5"]);
+        assert_eq!(
+            name_of("fullbore backup -P web --workers=6"),
+            ["--workers=6"]
+        );
+        assert_eq!(name_of("fullbore prune -P web"), [""; 0]);
     }
 
     #[test]

@@ -96,13 +96,13 @@ impl Bench {
             paths: vec![self.path.clone()],
             ..Scope::default()
         };
-        let to = SinkSpec::Null;
+        let sink = SinkSpec::Null;
         let tags = BTreeMap::new();
         let backup = Backup {
             storages: Storages::default(),
             no_create: false,
             subject: Subject::Files(scope),
-            to,
+            to: sink,
             codec,
             digest,
             host: None,
@@ -120,11 +120,11 @@ impl Bench {
     fn read(&self) -> Result<Figure> {
         let outcome = self.backup(Codec::Tar, Algorithm::None)?;
         if outcome.root.totals.bytes == 0 {
-            let what = format!(
+            let message = format!(
                 "cannot measure reading from \"{}\": it has no content",
                 self.path.display()
             );
-            return Err(Error::new(ErrorKind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         let remark = format!(
             "{} files, {} computing threads",
@@ -198,11 +198,11 @@ impl Bench {
             .path
             .join(format!(".fullbore-bench-{}", std::process::id()));
         if dir::is_append_only(&self.path) {
-            let what = format!(
+            let message = format!(
                 "cannot write and remove a test file in {:?}: the directory is append-only",
                 self.path
             );
-            return Err(Error::new(ErrorKind::Permission, what).hint("choose another directory"));
+            return Err(Error::new(ErrorKind::Permission, message).hint("choose another directory"));
         }
         let sample = sample_text();
         let mut output = Output::create(&path, 0o600)?;

@@ -107,12 +107,12 @@ impl Diff {
                 .then_some(id)
         };
         earlier.filter_map(of_it).last().ok_or_else(|| {
-            let what = format!(
+            let message = format!(
                 "could not find a backup of {} before {:?}",
                 source_text(&root.source),
                 root.id
             );
-            Error::new(ErrorKind::NotFound, what)
+            Error::new(ErrorKind::NotFound, message)
                 .hint("name two backups: `fullbore list` shows all of them")
         })
     }
@@ -263,13 +263,13 @@ impl DiffRun<'_> {
             return Ok(());
         };
         let wanted = self.selection.holds(&entry.path);
-        let what = was
+        let word = was
             .zip(is)
             .map_or(Vec::new(), |(was, is)| differing_properties(was, is));
         let size = |parts: &Parts| last(parts).entry.size();
         let new = |parts: &Parts| last(parts).entry.data_len();
         let (change, bytes, sum) = match (was, is) {
-            (Some(_), Some(_)) if what.is_empty() => return Ok(()),
+            (Some(_), Some(_)) if word.is_empty() => return Ok(()),
             (Some(was), Some(is)) => {
                 let bytes = differing_bytes((&self.a.root, was), (&self.b.root, is));
                 ("changed", bytes, &mut self.totals.changed)
@@ -293,7 +293,7 @@ impl DiffRun<'_> {
             size_before: before,
             size_after: after,
             differing_bytes: bytes,
-            what: &what,
+            what: &word,
         };
         if std::mem::take(&mut self.lacks_header) {
             text::line(self.out, &format!("  {:>15}  PATH", "BYTES"))?;
@@ -329,12 +329,12 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
         }
         _ => String::new(),
     };
-    let what = if line.what.is_empty() {
+    let message = if line.what.is_empty() {
         String::new()
     } else {
         format!("  ({sizes}{})", line.what.join(", "))
     };
-    format!("{sign} {bytes:>15}  {path}{slash}{what}")
+    format!("{sign} {bytes:>15}  {path}{slash}{message}")
 }
 
 fn summary(totals: &DiffTotals) -> String {

@@ -118,8 +118,8 @@ fn drill(args: DrillArgs, storages: &Storages, numbers: &mut RunNumbers) -> Resu
 /// The drill that the arguments ask for.
 fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
     if args.from == "-" {
-        let what = "cannot drill a stream";
-        return Err(Error::new(ErrorKind::Usage, what).hint("write it to a file first"));
+        let message = "cannot drill a stream";
+        return Err(Error::new(ErrorKind::Usage, message).hint("write it to a file first"));
     }
     let recovery = RecoveryOptions {
         target: args.target.target(),

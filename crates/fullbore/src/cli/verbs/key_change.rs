@@ -260,8 +260,8 @@ fn keep_memory(
     (before, after): (KeyRing, KeyRing),
     out: &mut dyn Write,
 ) -> Result<()> {
-    let with = |ring| SealedObjects::new(stored.clone(), Arc::new(ring));
-    match carry_memory(&with(before), &with(after)) {
+    let sealed_with = |ring| SealedObjects::new(stored.clone(), Arc::new(ring));
+    match carry_memory(&sealed_with(before), &sealed_with(after)) {
         Ok(()) => Ok(()),
         Err(error) => {
             let lost = "results of earlier verifications do not count any more: run `fullbore verify --data`";

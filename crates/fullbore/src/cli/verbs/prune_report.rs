@@ -139,11 +139,11 @@ impl Prune {
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
         }
         for id in &pruned.doubtful {
-            let what = format!("{id}  skipped: cannot tell whether the backup is still running");
+            let message = format!("{id}  skipped: cannot tell whether the backup is still running");
             text::line(
                 out,
                 &format!(
-                    "{what}; if it is not, remove {:?}",
+                    "{message}; if it is not, remove {:?}",
                     protocol::intent_key(id)
                 ),
             )?;

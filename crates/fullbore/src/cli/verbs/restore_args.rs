@@ -168,8 +168,8 @@ impl DeltaArgs {
         let given = given.into_iter().find(|(is_given, _)| *is_given);
         match (self.deletion(), given) {
             (None, Some((_, option))) => {
-                let what = format!("cannot use {option}: nothing is deleted");
-                Err(Error::new(ErrorKind::Usage, what).hint("add --mirror, or --delta --delete"))
+                let message = format!("cannot use {option}: nothing is deleted");
+                Err(Error::new(ErrorKind::Usage, message).hint("add --mirror, or --delta --delete"))
             }
             _ => Ok(()),
         }

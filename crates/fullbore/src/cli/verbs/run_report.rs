@@ -144,18 +144,18 @@ impl RunStep {
 
     fn verify_summary(&self) -> String {
         let sampled = &self.result["sampled"];
-        let of = |key: &str| sampled[key].as_u64().unwrap_or_default();
+        let sampled_number = |key: &str| sampled[key].as_u64().unwrap_or_default();
         if sampled.is_null() {
             return format!("{} sound", counted(self.number("backups"), "backup"));
         }
-        let never = match of("never_bytes") {
+        let never = match sampled_number("never_bytes") {
             0 => String::new(),
             count => format!("; {} were never checked", bytes(count)),
         };
         format!(
             "{} of {} checked, no damage{never}",
-            bytes(of("bytes")),
-            bytes(of("of_bytes"))
+            bytes(sampled_number("bytes")),
+            bytes(sampled_number("of_bytes"))
         )
     }
 }

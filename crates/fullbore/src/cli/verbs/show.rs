@@ -192,13 +192,16 @@ fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
                 live.of_bytes
             }
         };
-        live.fold((0, 0, 0), |(used, of, segments): (u64, u64, u64), live| {
-            (
-                used.saturating_add(live.bytes),
-                of.saturating_add(all(live).max(live.bytes)),
-                segments + 1,
-            )
-        })
+        live.fold(
+            (0, 0, 0),
+            |(used, total, segments): (u64, u64, u64), live| {
+                (
+                    used.saturating_add(live.bytes),
+                    total.saturating_add(all(live).max(live.bytes)),
+                    segments + 1,
+                )
+            },
+        )
     };
     let line = |backup: &str| {
         let (live, all, segments) = sum(Some(backup));
@@ -341,7 +344,7 @@ fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     ];
     let counts: Vec<String> = counts
         .iter()
-        .map(|(what, n)| format!("{} {what}", text::count(*n)))
+        .map(|(word, n)| format!("{} {word}", text::count(*n)))
         .collect();
     text::line(
         out,

@@ -73,8 +73,8 @@ fn former_root(objects: &dyn Objects, id: &str) -> Result<(Vec<u8>, Root)> {
 }
 
 fn lost(id: &str, why: &str) -> Error {
-    let what = format!("cannot list backup {id:?} again");
-    Error::new(ErrorKind::NotFound, what).because(why.to_owned())
+    let message = format!("cannot list backup {id:?} again");
+    Error::new(ErrorKind::NotFound, message).because(why.to_owned())
 }
 
 fn needed_objects(root: &Root) -> Result<Vec<NeededObject>> {

@@ -447,12 +447,12 @@ fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut stretch_start = item.from;
     let mut end = item.from;
-    for (at, extent) in item.extents.iter().enumerate() {
+    for (index, extent) in item.extents.iter().enumerate() {
         end += u64::from(extent.len);
         let is_enough = end - stretch_start >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
-        if is_enough || at + 1 == item.extents.len() {
-            found.push(start..at + 1);
-            (start, stretch_start) = (at + 1, end);
+        if is_enough || index + 1 == item.extents.len() {
+            found.push(start..index + 1);
+            (start, stretch_start) = (index + 1, end);
         }
     }
     found
