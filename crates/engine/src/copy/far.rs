@@ -117,7 +117,7 @@ impl CopyTarget for FarTarget {
         let is_compressed = self.level.is_some();
         let mut question = encode_call(&CopyCall::Put { is_compressed }, b"");
         let begin = question.len();
-        let bytes: usize = parts.iter().map(|offset| ranges[*offset].len()).sum();
+        let bytes: usize = parts.iter().map(|index| ranges[*index].len()).sum();
         question.reserve_exact(bytes);
         for index in parts {
             let member = frame.data.get(ranges[*index].clone());

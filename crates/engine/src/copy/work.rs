@@ -234,7 +234,7 @@ impl<'a> CopyWork<'a> {
         self.plan.note_refused(&answer);
         let bytes: u64 = parts
             .iter()
-            .map(|offset| u64::from(frame.parts[*offset].len))
+            .map(|index| u64::from(frame.parts[*index].len))
             .sum();
         self.count_sent(bytes);
         self.meter.files.fetch_add(parts.len() as u64, Relaxed);
