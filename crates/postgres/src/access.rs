@@ -202,7 +202,6 @@ fn open_sql(
 /// Returns the error if neither way is open: that of the files if the server is on this host, as
 /// its socket is, and that of SQL otherwise. The other one is added to it.
 fn both_refused(params: &Params, local: Error, by_sql: Error) -> Error {
-    let is_socket = |host: &Host| matches!(host.place, SettingPlace::Socket(_));
     let (first, second) = if params.hosts.iter().all(is_socket) {
         (local, by_sql)
     } else {
@@ -210,6 +209,10 @@ fn both_refused(params: &Params, local: Error, by_sql: Error) -> Error {
     };
     let error = first.detail(format!("nor otherwise: {}", second.line()));
     second.detail.into_iter().fold(error, Error::detail)
+}
+
+fn is_socket(host: &Host) -> bool {
+    matches!(host.place, SettingPlace::Socket(_))
 }
 
 /// Opens the files of a cluster that another host has.

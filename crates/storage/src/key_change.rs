@@ -98,15 +98,10 @@ fn add_file(
         .because("the key of the repository was rotated meanwhile, or a rotation was interrupted")
         .hint("run the same command again; if it fails again, run `fullbore key rotate` first"));
     }
-    let exists = || {
-        Error::new(ErrorKind::Exists, format!("cannot add key {name:?}"))
-            .because("there is one of this name")
-            .hint("choose another name, or remove that key first: fullbore key remove")
-    };
     // The list comes first: what a rotation does not know it would leave behind with an old key.
     let list = |members: &mut Members| {
         if objects.stat(&key)?.is_some() {
-            return Err(exists());
+            return Err(key_exists(name));
         }
         members.files.insert(key.clone(), member.clone());
         Ok(())
@@ -114,9 +109,15 @@ fn add_file(
     change_members_and(objects, ring, list, || {
         match objects.put(&key, file, &PutIf::Absent)? {
             Put::Done(_) => Ok(()),
-            Put::Refused => Err(exists()),
+            Put::Refused => Err(key_exists(name)),
         }
     })
+}
+
+fn key_exists(name: &str) -> Error {
+    Error::new(ErrorKind::Exists, format!("cannot add key {name:?}"))
+        .because("there is one of this name")
+        .hint("choose another name, or remove that key first: fullbore key remove")
 }
 
 /// Removes a key file. Whoever had it can read with a copy of it all that was sealed so far: rotate the key afterwards. Of a put key, the

@@ -203,7 +203,6 @@ impl Differences {
             }
         }
         let there = there.map(|record| record.entry);
-        let is_directory = |entry: &Entry| entry.kind == EntryKind::Directory;
         let is_blocked = there.as_ref().is_some_and(is_directory) && !is_directory(&scanned.entry);
         if is_blocked && self.plan.options.delete {
             return self.make_later(scanned);
@@ -393,6 +392,10 @@ impl Differences {
     fn has_same_mode(&self, entry: &Entry, there: &Entry) -> bool {
         entry.mode == there.mode && self.plan.options.is_same_owner(entry, there)
     }
+}
+
+fn is_directory(entry: &Entry) -> bool {
+    entry.kind == EntryKind::Directory
 }
 
 /// An entry of the target, as the state before.

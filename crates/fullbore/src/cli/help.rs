@@ -49,9 +49,12 @@ fn with_ends(command: Command) -> Command {
 pub(super) fn notes_of(command: &Command) -> String {
     let text = command.get_after_help().map(ToString::to_string);
     let text = text.unwrap_or_default();
-    let is_note = |line: &&str| ![SELECT_LINE, GLOBAL_LINE].contains(line);
     let notes: Vec<&str> = text.lines().filter(is_note).collect();
     notes.join("\n")
+}
+
+fn is_note(line: &&str) -> bool {
+    ![SELECT_LINE, GLOBAL_LINE].contains(line)
 }
 
 /// The overview that `fullbore -h` and `fullbore` print: the usual commands, and the names of all others.

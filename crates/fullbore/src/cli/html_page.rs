@@ -167,24 +167,13 @@ impl ReportNumbers {
     }
 
     fn fact_table(&self) -> String {
-        let row = |(name, value): &(String, String)| {
-            let (name, value) = (escape(name), escape(value));
-            format!("<tr><th>{name}</th><td>{value}</td></tr>\n")
-        };
-        let rows: String = self.facts.iter().map(row).collect();
+        let rows: String = self.facts.iter().map(fact_row).collect();
         format!("<table class=\"facts\">{rows}</table>\n")
     }
 
     /// Where the time of the processors went.
     fn work_table(&self) -> String {
-        let row = |(name, share): &(String, f64)| {
-            let (name, percent) = (escape(name), share * 100.0);
-            format!(
-                "<tr><th>{name}</th><td>{percent:.0} %</td>\
-                 <td class=\"bar\"><span style=\"width:{percent:.0}%\"></span></td></tr>\n"
-            )
-        };
-        let rows: String = self.work.iter().map(row).collect();
+        let rows: String = self.work.iter().map(work_row).collect();
         let use_text = escape(&self.processors);
         format!("<h2>where the time went</h2>\n<p>{use_text}</p>\n<table>{rows}</table>\n")
     }
@@ -247,6 +236,19 @@ impl ReportNumbers {
     fn seconds(&self) -> f64 {
         self.points.last().map_or(1.0, |point| point.to)
     }
+}
+
+fn fact_row((name, value): &(String, String)) -> String {
+    let (name, value) = (escape(name), escape(value));
+    format!("<tr><th>{name}</th><td>{value}</td></tr>\n")
+}
+
+fn work_row((name, share): &(String, f64)) -> String {
+    let (name, percent) = (escape(name), share * 100.0);
+    format!(
+        "<tr><th>{name}</th><td>{percent:.0} %</td>\
+         <td class=\"bar\"><span style=\"width:{percent:.0}%\"></span></td></tr>\n"
+    )
 }
 
 /// A page has no script, and asks nobody for anything.

@@ -106,13 +106,15 @@ fn page_file(path: &Path, what: &str) -> Result<OutputFile> {
     let failed = |e| Error::io(what, e);
     let output = OutputFile::new_or_device(path).map_err(failed)?;
     let earlier = output.earlier(BEGINS.len() as u64).map_err(failed)?;
-    let is_other =
-        |earlier: &EarlierFile| !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes();
-    if earlier.as_ref().is_some_and(is_other) {
+    if earlier.as_ref().is_some_and(is_foreign) {
         let message = format!("{what}: another file is there");
         return Err(Error::new(ErrorKind::Usage, message).hint("give the report a name of its own"));
     }
     Ok(output)
+}
+
+fn is_foreign(earlier: &EarlierFile) -> bool {
+    !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes()
 }
 
 /// The path behind the word that asks for numbers.

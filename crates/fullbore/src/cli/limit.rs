@@ -220,18 +220,18 @@ fn times(headroom: f64) -> String {
 
 /// Busy, starved and blocked shares of each side, by name.
 pub(super) fn shares(verdict: &LimitVerdict) -> Value {
-    let row = |side: Side| {
-        let share = verdict.of(side);
-        (
-            side.name().to_owned(),
-            json!({"busy": rounded(share.busy), "starved": rounded(share.starved), "blocked": rounded(share.blocked)}),
-        )
-    };
-    [Side::Source, Side::Workers, Side::Sink]
-        .map(row)
-        .into_iter()
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+    let sides = [Side::Source, Side::Workers, Side::Sink].into_iter();
+    let shares = sides.map(|side| (side.name().to_owned(), side_shares(verdict, side)));
+    shares.collect::<serde_json::Map<_, _>>().into()
+}
+
+fn side_shares(verdict: &LimitVerdict, side: Side) -> Value {
+    let share = verdict.of(side);
+    json!({
+        "busy": rounded(share.busy),
+        "starved": rounded(share.starved),
+        "blocked": rounded(share.blocked),
+    })
 }
 
 #[cfg(test)]

@@ -195,10 +195,7 @@ impl MetricsFile {
         let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
         let output = OutputFile::new(path).map_err(failed)?;
         let earlier = output.earlier(MAX_BYTES).map_err(failed)?;
-        let is_other = |earlier: &EarlierFile| {
-            !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
-        };
-        if earlier.as_ref().is_some_and(is_other) {
+        if earlier.as_ref().is_some_and(is_foreign) {
             let message = format!("cannot write metrics to {path:?}: another file is there");
             return Err(Error::new(ErrorKind::Exists, message));
         }
@@ -245,6 +242,10 @@ impl MetricsFile {
             parse(&String::from_utf8_lossy(&own.bytes))
         })
     }
+}
+
+fn is_foreign(earlier: &EarlierFile) -> bool {
+    !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
 }
 
 /// The numbers after a run that ended at `now`.
@@ -331,14 +332,15 @@ fn quoted_label(text: &str) -> String {
 
 /// The numbers of a file that [`render`] has made; lines that are not understood are dropped.
 fn parse(text: &str) -> Numbers {
-    let line = |line: &str| {
-        let (name, rest) = line.split_once('{')?;
-        let (labels, value) = rest.rsplit_once("} ")?;
-        let is_known = METRICS.iter().any(|(known, _)| *known == name);
-        let value = value.parse().ok().filter(|_| is_known)?;
-        Some(((name.to_owned(), labels.to_owned()), value))
-    };
-    text.lines().filter_map(line).collect()
+    text.lines().filter_map(parse_metric).collect()
+}
+
+fn parse_metric(line: &str) -> Option<((String, String), f64)> {
+    let (name, rest) = line.split_once('{')?;
+    let (labels, value) = rest.rsplit_once("} ")?;
+    let is_known = METRICS.iter().any(|(known, _)| *known == name);
+    let value = value.parse().ok().filter(|_| is_known)?;
+    Some(((name.to_owned(), labels.to_owned()), value))
 }
 
 fn render(numbers: &Numbers) -> String {

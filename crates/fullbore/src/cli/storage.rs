@@ -313,15 +313,6 @@ impl StorageArgs {
     /// Returns these options as words, with whole paths: for a command that runs later, in another directory.
     fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
-        let mut add = |option: &str, value: OsString| {
-            let word = [OsStr::new(option), OsStr::new("="), &value];
-            words.push(word.into_iter().collect());
-        };
-        let whole = |path: &PathBuf| {
-            path.canonicalize()
-                .unwrap_or_else(|_| path.clone())
-                .into_os_string()
-        };
         let passphrase_file = self
             .passphrase_file
             .iter()
@@ -340,16 +331,20 @@ impl StorageArgs {
             .into_iter()
             .filter_map(|(option, path)| Some((option, path.as_ref()?)));
         for (option, path) in files.chain(certificates) {
-            add(option, whole(path));
+            add_option(option, absolute_word(path), &mut words);
         }
         for (option, values) in [
             ("--expect-keys", &self.expect_keys),
             ("--storage", &self.storage),
         ] {
-            values.iter().for_each(|value| add(option, value.into()));
+            values
+                .iter()
+                .for_each(|value| add_option(option, value.into(), &mut words));
         }
         for (option, value) in [("--ssh", &self.ssh), ("--far-program", &self.far_program)] {
-            value.iter().for_each(|value| add(option, value.into()));
+            value
+                .iter()
+                .for_each(|value| add_option(option, value.into(), &mut words));
         }
         words
     }
@@ -365,4 +360,15 @@ impl StorageArgs {
             is_kept: of.is_kept()?,
         })
     }
+}
+
+fn add_option(option: &str, value: OsString, words: &mut Vec<OsString>) {
+    let word = [OsStr::new(option), OsStr::new("="), &value];
+    words.push(word.into_iter().collect());
+}
+
+fn absolute_word(path: &Path) -> OsString {
+    path.canonicalize()
+        .unwrap_or_else(|_| path.to_owned())
+        .into_os_string()
 }

@@ -241,13 +241,12 @@ fn without_wild_guess(mut error: clap::Error) -> clap::Error {
             continue;
         };
         let word = word.clone();
-        let is_like = |guess: &String| distance(&word, guess) <= word.len().div_ceil(4);
         let is_wild = match error.get(suggested) {
-            Some(ContextValue::String(guess)) => !is_like(guess),
+            Some(ContextValue::String(guess)) => !is_like(guess, &word),
             Some(ContextValue::Strings(guesses)) => {
                 let alike: Vec<String> = guesses
                     .iter()
-                    .filter(|guess| is_like(guess))
+                    .filter(|guess| is_like(guess, &word))
                     .cloned()
                     .collect();
                 let is_wild = alike.is_empty();
@@ -261,6 +260,10 @@ fn without_wild_guess(mut error: clap::Error) -> clap::Error {
         }
     }
     error
+}
+
+fn is_like(guess: &str, word: &str) -> bool {
+    distance(word, guess) <= word.len().div_ceil(4)
 }
 
 /// Returns how many letters are added, removed, replaced or swapped between two words.
@@ -328,12 +331,17 @@ fn missing(error: &clap::Error) -> Option<Error> {
         .filter_map(|word| word.split(' ').next())
         .filter(|word| word.starts_with("--"))
         .collect();
-    let has_options = |line: &str| options.iter().all(|option| line.contains(option));
-    let found = examples(verb).iter().find(|(_, line)| has_options(line));
+    let found = examples(verb)
+        .iter()
+        .find(|(_, line)| has_options(line, &options));
     let (_, example) = found.or(examples(verb).first())?;
     let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
     let hint = format!("for example `{example}`; `fullbore {verb} -h` explains");
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+fn has_options(line: &str, options: &[&str]) -> bool {
+    options.iter().all(|option| line.contains(option))
 }
 
 #[cfg(test)]

@@ -42,18 +42,15 @@ impl AppendSession {
         backup: &mut AnnouncedBackup,
     ) -> Result<()> {
         let name = format!("the intent of backup {id:?}");
-        let refused = |why: String| {
-            let message = format!("cannot store {name}");
-            Err(Error::new(ErrorKind::Permission, message).because(why))
-        };
         if body.len() as u64 > max_document_bytes(&format!("{INTENTS}/{id}.json")) / 2 {
-            return refused("it is too long".to_owned());
+            return refused_intent("it is too long".to_owned(), &name);
         }
         let intent: Intent = open_sealed(body, &name)?;
         if intent.id != id || intent.bases.len() > MAX_BASES {
-            return refused(format!(
-                "it is not of this backup, or names more than {MAX_BASES} bases"
-            ));
+            return refused_intent(
+                format!("it is not of this backup, or names more than {MAX_BASES} bases"),
+                &name,
+            );
         }
         self.check_source(&intent.source, backup.is_sealed)?;
         for base in &intent.bases {
@@ -105,4 +102,9 @@ impl AppendSession {
         backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
         Ok(())
     }
+}
+
+fn refused_intent(why: String, name: &str) -> Result<()> {
+    let message = format!("cannot store {name}");
+    Err(Error::new(ErrorKind::Permission, message).because(why))
 }

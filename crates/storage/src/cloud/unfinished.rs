@@ -105,13 +105,16 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> object_store
 
 /// Returns a value of a query: all but the plainest signs as `%XX`.
 fn encoded(value: &str) -> String {
-    let one = |byte: u8| match byte {
+    value.bytes().map(encoded_byte).collect()
+}
+
+fn encoded_byte(byte: u8) -> String {
+    match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
             char::from(byte).to_string()
         }
         _ => format!("%{byte:02X}"),
-    };
-    value.bytes().map(one).collect()
+    }
 }
 
 impl Requests {

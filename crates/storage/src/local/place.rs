@@ -17,14 +17,11 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// # Errors
 /// [`ErrorKind::Usage`] with the name of the first other content.
 pub fn refuse_other_contents(root: &Path) -> Result<()> {
-    let known = |name: &OsStr| {
-        name == REPOSITORY || ROOMS.iter().any(|room| name == *room) || is_partial(name)
-    };
     let others = fs::read_dir(root)
         .into_iter()
         .flatten()
         .flatten()
-        .filter(|entry| !known(&entry.file_name()));
+        .filter(|entry| !is_known_name(&entry.file_name()));
     // Any other name makes a better message than lost+found.
     let other = others.max_by_key(|entry| entry.file_name() != LOST_AND_FOUND);
     match other {
@@ -39,6 +36,10 @@ pub fn refuse_other_contents(root: &Path) -> Result<()> {
         Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", quoted_path(root)))
             .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
     }
+}
+
+fn is_known_name(name: &OsStr) -> bool {
+    name == REPOSITORY || ROOMS.iter().any(|room| name == *room) || is_partial(name)
 }
 
 /// Returns whether a killed attempt to make a repository leaves this name.

@@ -77,15 +77,9 @@ impl TlsFiles {
     /// # Errors
     /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
     pub(super) fn read(&self) -> Result<TlsParts> {
-        let named = |file: &Option<PathBuf>, option: &str| {
-            file.clone().ok_or_else(|| {
-                let message = "cannot use TLS without a certificate, its key and an authority";
-                Error::new(ErrorKind::Usage, message).hint(format!("name the file with {option}"))
-            })
-        };
-        let chain = named(&self.certificate, "--tls-cert")?;
-        let key = named(&self.key, "--tls-key")?;
-        let authorities = named(&self.authorities, "--tls-ca")?;
+        let chain = named_file(self.certificate.as_ref(), "--tls-cert")?;
+        let key = named_file(self.key.as_ref(), "--tls-key")?;
+        let authorities = named_file(self.authorities.as_ref(), "--tls-ca")?;
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(&authorities)?);
         if roots.is_empty() {
@@ -106,6 +100,13 @@ impl TlsFiles {
         let message = format!("cannot use the certificate {certificate:?} with the key {key:?}");
         Error::new(ErrorKind::Usage, message).because(error)
     }
+}
+
+fn named_file(file: Option<&PathBuf>, option: &str) -> Result<PathBuf> {
+    file.cloned().ok_or_else(|| {
+        let message = "cannot use TLS without a certificate, its key and an authority";
+        Error::new(ErrorKind::Usage, message).hint(format!("name the file with {option}"))
+    })
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {

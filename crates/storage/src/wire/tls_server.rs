@@ -90,11 +90,12 @@ fn stamps(files: &TlsFiles, clients: &TlsClients) -> Vec<FileStamp> {
         &files.authorities,
         &clients.revoked,
     ];
-    let stamp = |file: &PathBuf| {
-        let facts = fs::metadata(file).ok()?;
-        Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
-    };
-    all.into_iter().flatten().map(stamp).collect()
+    all.into_iter().flatten().map(file_stamp).collect()
+}
+
+fn file_stamp(file: &PathBuf) -> Option<(u64, u64, i64, i64)> {
+    let facts = fs::metadata(file).ok()?;
+    Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
 fn server_config(files: &TlsFiles, clients: &TlsClients) -> Result<Arc<ServerConfig>> {

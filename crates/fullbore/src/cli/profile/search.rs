@@ -18,14 +18,15 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// The directories that have profiles; the first with a name wins.
 pub(super) fn directories() -> Vec<PathBuf> {
-    let absolute = |name: &str| {
-        let dir = env::var_os(name).map(PathBuf::from);
-        dir.filter(|dir| dir.is_absolute())
-    };
-    let home = || Some(absolute("HOME")?.join(".config"));
-    let user = absolute("XDG_CONFIG_HOME").or_else(home);
+    let home = || Some(absolute_variable("HOME")?.join(".config"));
+    let user = absolute_variable("XDG_CONFIG_HOME").or_else(home);
     let user = user.map(|dir| dir.join("fullbore"));
     user.into_iter().chain([SYSTEM.into()]).collect()
+}
+
+fn absolute_variable(name: &str) -> Option<PathBuf> {
+    let dir = env::var_os(name).map(PathBuf::from);
+    dir.filter(|dir| dir.is_absolute())
 }
 
 /// The file of a profile.

@@ -140,17 +140,20 @@ impl Bench {
 
     fn digests(&self) -> Vec<Figure> {
         let sample = sample_text();
-        let digest = |algorithm: Algorithm| {
-            let seconds = self
-                .seconds_of_rounds(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
-            figure(
-                &format!("digest {algorithm:?}").to_lowercase(),
-                self.rounds() * FRAME as u64,
-                seconds,
-                self.threads(),
-            )
-        };
-        [Algorithm::Blake3, Algorithm::Crc32c].map(digest).into()
+        let algorithms = [Algorithm::Blake3, Algorithm::Crc32c];
+        algorithms
+            .map(|algorithm| self.digest(algorithm, &sample))
+            .into()
+    }
+
+    fn digest(&self, algorithm: Algorithm, sample: &[u8]) -> Figure {
+        let digest = |_| drop(piece(algorithm, sample, 0, u64::MAX, FRAME as u64));
+        figure(
+            &format!("digest {algorithm:?}").to_lowercase(),
+            self.rounds() * FRAME as u64,
+            self.seconds_of_rounds(digest),
+            self.threads(),
+        )
     }
 
     /// Measures compressing and decompressing a sample: from the path if it is a file, otherwise

@@ -191,11 +191,6 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
 /// Returns whether a backup is meant, and not a directory: the source is a repository or one of its
 /// backups, and the target is one or may become one.
 fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Result<bool> {
-    let is_repository = |location: &Location| match location {
-        Location::Local(path) => path.join(REPOSITORY).is_file(),
-        Location::Cloud { .. } | Location::Server(_) => true,
-        _ => false,
-    };
     let (from_location, to_location) = (Location::parse(from)?, Location::parse(to)?);
     if is_repository(&to_location) || matches!(from_location, Location::Cloud { .. }) {
         return Ok(true);
@@ -225,6 +220,14 @@ fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Res
         _ => true,
     };
     Ok((names_backup || is_repository(&from_location)) && may_become_one)
+}
+
+fn is_repository(location: &Location) -> bool {
+    match location {
+        Location::Local(path) => path.join(REPOSITORY).is_file(),
+        Location::Cloud { .. } | Location::Server(_) => true,
+        _ => false,
+    }
 }
 
 /// Reads the patterns of files, without empty lines and comments.

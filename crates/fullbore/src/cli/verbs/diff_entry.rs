@@ -26,10 +26,6 @@ impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
             Ok(item) => vec![item],
             Err(error) => return Some(Err(error)),
         };
-        let follows = |parts: &Parts, next: &PageItem| {
-            let last = last(parts);
-            last.more && next.from > 0 && next.entry.path == last.entry.path
-        };
         while let Some(Ok(next)) = self
             .0
             .next_if(|next| next.as_ref().is_ok_and(|next| follows(&parts, next)))
@@ -38,6 +34,11 @@ impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
         }
         Some(Ok(parts))
     }
+}
+
+fn follows(parts: &Parts, next: &PageItem) -> bool {
+    let last = last(parts);
+    last.more && next.from > 0 && next.entry.path == last.entry.path
 }
 
 /// Returns the last part, which has the facts known only at the end of the entry.

@@ -110,11 +110,6 @@ impl<'a> PathSweep<'a> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
         let backups = join_ranges(sheet.of.iter().map(|index| *index..=*index).collect());
-        // A file that spans several pages is found once, by the part with its digest. A file that
-        // was not captured counts as not held.
-        let is_held = |record: &&Record| {
-            !record.more && (record.state.is_stored() || !record.entry.is_file())
-        };
         let pattern = self.pattern.clone();
         let mut links = Vec::new();
         for record in page
@@ -158,6 +153,12 @@ impl<'a> PathSweep<'a> {
             .entry(ArchiveOrder(record.entry.path.clone()))
             .or_default()
     }
+}
+
+/// A file that spans several pages is found once, by the part with its digest. A file that
+/// was not captured counts as not held.
+fn is_held(record: &&Record) -> bool {
+    !record.more && (record.state.is_stored() || !record.entry.is_file())
 }
 
 impl Iterator for PathSweep<'_> {
@@ -237,10 +238,14 @@ fn join_ranges(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize
 }
 
 fn by_range(versions: Vec<HeldVersion>) -> Vec<InRange> {
-    let version_line = |HeldVersion { version, runs }: HeldVersion| {
-        runs.into_iter().map(move |run| (version.clone(), run))
-    };
-    let mut all: Vec<_> = versions.into_iter().flat_map(version_line).collect();
+    let mut all: Vec<_> = versions.into_iter().flat_map(version_runs).collect();
     all.sort_by_key(|(_, run)| *run.start());
     all
+}
+
+/// Returns the version with each run of backups that hold it.
+fn version_runs(
+    HeldVersion { version, runs }: HeldVersion,
+) -> impl Iterator<Item = (FoundVersion, RangeInclusive<usize>)> {
+    runs.into_iter().map(move |run| (version.clone(), run))
 }

@@ -93,22 +93,6 @@ const PARTS: usize = 3;
 
 /// The names of the parts that were requested, and the verb for them; `None` for the whole backup.
 fn parts(summary: &Summary) -> (Option<String>, &'static str) {
-    let named_list = |names: Vec<String>, word: &str| {
-        let more = names.len().saturating_sub(PARTS);
-        let named = names
-            .iter()
-            .take(PARTS)
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join(", ");
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
-        let is = if names.len() == 1 { "is" } else { "are" };
-        (Some(format!("{word}{named}{more}")), is)
-    };
     match (&summary.paths[..], &summary.databases[..]) {
         ([], []) => (None, "is"),
         (paths @ [_, ..], _) => named_list(paths.iter().map(|path| quoted(path)).collect(), ""),
@@ -118,6 +102,23 @@ fn parts(summary: &Summary) -> (Option<String>, &'static str) {
             "databases ",
         ),
     }
+}
+
+fn named_list(names: Vec<String>, word: &str) -> (Option<String>, &str) {
+    let more = names.len().saturating_sub(PARTS);
+    let named = names
+        .iter()
+        .take(PARTS)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    let is = if names.len() == 1 { "is" } else { "are" };
+    (Some(format!("{word}{named}{more}")), is)
 }
 
 /// The result of a restore as JSON.

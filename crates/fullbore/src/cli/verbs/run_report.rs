@@ -168,16 +168,22 @@ fn result_of(name: &str, out: &[u8]) -> Value {
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
     if name != "forget" {
-        let is_result = |line: &Value| line["type"] == "result";
         return lines.into_iter().rfind(is_result).unwrap_or_default();
     }
-    let is_forgotten = |line: &&Value| line["forgotten"] == true;
     let forgotten = lines.iter().filter(is_forgotten).count();
     let kept = lines
         .iter()
         .filter(|line| line["forgotten"] == false)
         .count();
     json!({"forgotten": forgotten, "kept": kept})
+}
+
+fn is_result(line: &Value) -> bool {
+    line["type"] == "result"
+}
+
+fn is_forgotten(line: &&Value) -> bool {
+    line["forgotten"] == true
 }
 
 /// The run of a profile up to now.
@@ -226,16 +232,12 @@ impl ProfileRun {
 
     /// The worst code of all steps: damage, then failures, then entries that could not be read.
     pub(super) fn exit_code(&self) -> u8 {
-        let badness = |code: &u8| match code {
-            0 => 0,
-            3 => 1,
-            2 => 2,
-            4 => 4,
-            _ => 3,
-        };
         let of_steps = self.steps.iter().map(|step| step.code);
         let of_rest = (!self.failures.is_empty()).then_some(1);
-        of_steps.chain(of_rest).max_by_key(badness).unwrap_or(0)
+        of_steps
+            .chain(of_rest)
+            .max_by_key(exit_code_rank)
+            .unwrap_or(0)
     }
 
     pub(super) fn outcome(&self) -> RunOutcome {
@@ -291,5 +293,15 @@ impl ProfileRun {
             verify: result("verify"),
             ..RunNumbers::default()
         }
+    }
+}
+
+fn exit_code_rank(code: &u8) -> i32 {
+    match code {
+        0 => 0,
+        3 => 1,
+        2 => 2,
+        4 => 4,
+        _ => 3,
     }
 }

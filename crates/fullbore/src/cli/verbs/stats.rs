@@ -194,12 +194,8 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
         ),
     ];
     lines.push(("forgotten", forgotten(stats)));
-    let backup = |id: &Option<String>, time: &Option<String>| {
-        let (id, time) = (id.as_ref()?, time.as_ref()?);
-        Some(format!("{id}, {}", local_second(time)))
-    };
-    let oldest = backup(&stats.oldest, &stats.oldest_time);
-    let newest = backup(&stats.newest, &stats.newest_time);
+    let oldest = backup_line(stats.oldest.as_deref(), stats.oldest_time.as_deref());
+    let newest = backup_line(stats.newest.as_deref(), stats.newest_time.as_deref());
     lines.extend(oldest.map(|oldest| ("oldest", oldest)));
     lines.extend(newest.map(|newest| ("newest", newest)));
     let verified = match stats.last_verified {
@@ -222,6 +218,10 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
     lines
         .iter()
         .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
+}
+
+fn backup_line(id: Option<&str>, time: Option<&str>) -> Option<String> {
+    Some(format!("{}, {}", id?, local_second(time?)))
 }
 
 /// Returns how much WAL was archived, if there is some.
