@@ -58,6 +58,7 @@ impl CopyWay {
         match (archive.store().sealing(), Sealing::of(&**to)) {
             (Sealing::Clear, Sealing::Clear) => Ok((Self::AsStored, to.clone())),
             (Sealing::Locked, _) => {
+                // Bytes that cannot be read here are copied as they are: both sides need the same keys.
                 let origin = storages.objects(&place(from)?.0)?;
                 match keys::share_keys(&*origin, to)? {
                     Some(to) => Ok((Self::AsStored, to)),

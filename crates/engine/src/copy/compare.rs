@@ -298,6 +298,7 @@ impl Differences {
         let found = difference(entry, &there);
         let is_unchanged = !found.size && !found.mtime;
         if self.plan.options.is_compared(entry, &there) {
+            // Sizes are equal, so only the workers find out whether the content is.
             self.await_check(entry.size(), &entry.path.clone());
             if scanned.is_first {
                 self.plan

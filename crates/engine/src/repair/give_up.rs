@@ -226,6 +226,7 @@ impl RemainingBackup {
     fn add(&mut self, at: &PageAt, page: ManifestPage, files: &HashSet<EntryPath>) -> Result<()> {
         let root = &mut self.root;
         let page = without(page, files, REASON, |record| {
+            // The totals of a damaged root may be smaller than this file.
             root.totals.bytes -= record.entry.size().min(root.totals.bytes);
             note(root, &record.entry.path, REASON.to_owned());
         });

@@ -541,6 +541,7 @@ fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
         let in_manifest = copies
             .iter()
             .any(|copy| matches!(copy.0, ObjectName::Manifest(_)) && is_whole(copy));
+        // If another manifest has the page whole, every reader falls back to it.
         if !in_manifest && let Some(copy) = copies.iter().find(|copy| is_whole(copy)) {
             let mut stored = Vec::new();
             if archive

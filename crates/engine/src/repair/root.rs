@@ -446,6 +446,7 @@ fn add(
                 0,
             )
         });
+    // In place of the first page that it replaces, else behind the last one of its segment.
     if let Some((stream, segment, order, offset)) = replaced.min().or(own) {
         behind.insert(stream, (segment, order));
         found.push(FoundPage {

@@ -138,6 +138,7 @@ impl RestoreRun<'_> {
         let mut data = std::mem::take(&mut worker.stretch);
         let runs = self.assemble(worker, jobs, start, &mut data)?;
         let mut clock = ThreadClock::now();
+        // Lost frames leave gaps, so each part between them is hashed and written by itself.
         for run in runs.chunk_by(|a, b| a.end == b.start) {
             let begin = run[0].start;
             let end = run[run.len() - 1].end;
@@ -149,6 +150,7 @@ impl RestoreRun<'_> {
             self.write_part(&mut worker.writer, &shared, begin, content, hash)?;
             lap(&self.meter.sink, &mut clock);
         }
+        // The next stretch uses the same buffer.
         worker.stretch = data;
         Ok(())
     }

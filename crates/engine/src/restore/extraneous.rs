@@ -62,6 +62,7 @@ pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<Ex
     {
         match open_root(path) {
             Ok(dir) => places.push((place.to_vec(), dir)),
+            // A target that does not exist has no files to remove.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(format!("could not open the target {path:?}"), e)),
         }
@@ -83,6 +84,7 @@ pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<Ex
         let item = item.map_err(|e| {
             e.detail("nothing is removed, because the list of files in the backup is incomplete")
         })?;
+        // A large file may have more records, which name the same path.
         if item.from == 0 && !rules.leaves_out(&item.entry.path) {
             walk.expect(
                 &item.entry.path,

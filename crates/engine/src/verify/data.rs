@@ -195,6 +195,7 @@ impl ContentCheck<'_> {
             .before(at)
             .map(|previous| (previous, files(previous.records(&all, false)).peekable()));
         for parts in files(archive.records(&all, false)) {
+            // Unchanged files were planned with the previous backup: they are in the same frames.
             if let Some((earlier, records)) = &mut previous
                 && was_looked_at((archive, &parts), earlier, records)
             {

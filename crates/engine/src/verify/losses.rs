@@ -267,6 +267,7 @@ fn lost_files(
         };
         let path = &first.entry.path;
         let (is_lost, first_name) = match &first.entry.kind {
+            // A link comes after the file that it names, so the fate of the file is known.
             EntryKind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
             EntryKind::File { .. } => {
                 let lacks_frames = parts

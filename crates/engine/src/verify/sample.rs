@@ -104,6 +104,7 @@ impl SampleVerify {
         meter: &Meter,
     ) -> Result<Option<(VerifyVerdict, Sampled)>> {
         let start = Instant::now();
+        // A second look counts again.
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(objects)?;
         let check = RunningCheck::new(archives, Some(&**objects), false, meter);

@@ -38,6 +38,7 @@ impl RunningCheck<'_> {
     fn manifests_of(&self, archive: &Archive) -> Result<()> {
         let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
         for page in &archive.root.pages {
+            // Without a key no page can be read: only the length shows that some are lacking.
             let end = page
                 .manifest_offset
                 .map(|offset| offset.saturating_add(page.bytes));

@@ -195,6 +195,7 @@ impl TypedLine {
                 let first = self.positionals.first();
                 let named = first.filter(|offset| words[**offset].as_bytes().starts_with(b"@"));
                 match named {
+                    // `@ID` alone names a backup of the repository that stands in.
                     Some(at) if has_backup => {
                         words[*at] = [repository, &words[*at]].into_iter().collect();
                     }
@@ -206,6 +207,7 @@ impl TypedLine {
             }
             None => {}
         }
+        // The new word shifts the offsets of all others.
         let read = Self::read(program, words);
         Self {
             alias: self.alias,

@@ -102,6 +102,7 @@ impl ReportNumbers {
         limit: &RunLimit,
         timeline: &[MeterSample],
     ) -> Self {
+        // A long run has more samples than a chart has columns.
         let step = timeline.len().div_ceil(POINTS).max(1);
         let samples = std::iter::once(&START).chain(timeline.iter().step_by(step));
         let samples: Vec<_> = samples.collect();

@@ -275,11 +275,13 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
     if let Some(sampled) = run.verify.as_ref().map(|verify| &verify["sampled"]) {
         let of_bytes = number(&sampled["of_bytes"]);
         let never = number(&sampled["never_bytes"]);
+        // A repository without segments has no share of checked bytes.
         if of_bytes > 0.0 {
             set("fullbore_verified_bytes", number(&sampled["bytes"]));
             set("fullbore_verified_ratio", 1.0 - never / of_bytes);
         }
     }
+    // A step that the profile does not have any more must not keep its last exit code.
     if !run.steps.is_empty() {
         numbers.retain(|(name, _), _| name != STEP_CODE && name != STEP_SECONDS);
     }
@@ -289,6 +291,7 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         numbers.insert((STEP_SECONDS.into(), labels), *seconds);
     }
     if let Some(newest) = &run.newest {
+        // Only a complete listing shows that a source has no backup any more.
         if newest.is_whole {
             numbers.retain(|(name, _), _| name != NEWEST);
         }

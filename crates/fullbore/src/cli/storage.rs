@@ -256,6 +256,7 @@ impl StorageArgs {
         let environment = CloudEnvironment::of_process();
         let connections = self.connections.and_then(|connections| connections.0);
         let mut cloud = CloudSettings::from_environment(&environment)?;
+        // An option wins over the variable of the environment.
         cloud.connections = connections.or(cloud.connections);
         cloud.upload_limit = self.limit_upload.or(cloud.upload_limit);
         cloud.download_limit = self.limit_download.or(cloud.download_limit);

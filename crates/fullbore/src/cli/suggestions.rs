@@ -334,6 +334,7 @@ fn missing(error: &clap::Error) -> Option<Error> {
     let found = examples(verb)
         .iter()
         .find(|(_, line)| has_options(line, &options));
+    // An example with the lacking options says more than the first one.
     let (_, example) = found.or(examples(verb).first())?;
     let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
     let hint = format!("for example `{example}`; `fullbore {verb} -h` explains");

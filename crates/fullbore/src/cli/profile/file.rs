@@ -90,6 +90,7 @@ impl Profile {
             ("sources", value) => self.sources = texts_of(key, value)?,
             ("steps", value) => self.steps = Some(steps_of(value)?),
             ("hooks", Value::Table(table)) => self.hooks = HookCommands::parse(table)?,
+            // Any other table is named after a command.
             (_, Value::Table(table)) => {
                 let command = command_named(program, key)?;
                 let option = |(name, value): (&String, &Value)| {

@@ -76,6 +76,7 @@ fn store(
     storages: &Storages,
     result: &mut Option<serde_json::Value>,
 ) -> Result<u8> {
+    // A source on another host is read by that host, which runs the backup itself.
     if let Some(code) = far_backup::backup(&args, storages)? {
         return Ok(code);
     }

@@ -179,6 +179,7 @@ impl Bench {
             let mut out = Vec::new();
             (0..rounds).for_each(|_| drop(decompressor.decompress(&packed, plain.len(), &mut out)));
         };
+        // All threads together do as many rounds as one thread does alone.
         let each = self.rounds() / self.workers.get() as u64;
         Ok(vec![
             figure(

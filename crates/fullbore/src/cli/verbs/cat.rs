@@ -123,6 +123,7 @@ fn write_file(archive: Archive, parts: Vec<PageItem>, out: &mut dyn Write) -> Re
     let mut data_offset = 0;
     for run in entry_runs(&entry) {
         write_zeros(run.0 - written, out)?;
+        // In steps, so that a large run does not fill the memory.
         let mut left = run.1;
         while left > 0 {
             let len = left.min(STEP_BYTES);

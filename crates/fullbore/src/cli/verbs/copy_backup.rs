@@ -89,6 +89,7 @@ pub(super) fn copy_backup(
     }
     let mut lines = last_lines(&copied, &target.name());
     let last = lines.len().saturating_sub(1);
+    // The verdict stays the last line.
     lines.splice(last..last, report::store(storages.cloud_counts(), None));
     run.end(&lines, || {
         let mut result = json(&copied);

@@ -240,6 +240,7 @@ impl DiffRun<'_> {
         loop {
             let order = match (before.peek(), after.peek()) {
                 (None, None) => return Ok(()),
+                // An error is taken at once, so that it ends the comparison where it came up.
                 (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
                 (_, Some(Err(_))) | (None, Some(_)) => Ordering::Greater,
                 (Some(Ok(a)), Some(Ok(b))) => order(&last(a).entry.path, &last(b).entry.path),

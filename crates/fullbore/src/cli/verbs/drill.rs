@@ -132,6 +132,7 @@ fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
         storages: storages.clone(),
         filter: args.select.filter(&args.from, true)?,
         from: args.from,
+        // The drill makes a directory of its own.
         to: PathBuf::new(),
         paths: Vec::new(),
         patterns: EntryPatterns::default(),
@@ -193,6 +194,7 @@ fn lines(outcome: &DrillOutcome) -> Vec<String> {
         let reached = reached.map(|place| format!("; recovery stopped {place}"));
         lines.push(format!("target: {target}{}", reached.unwrap_or_default()));
     }
+    // The error says the rest.
     if outcome.failure.is_some() {
         return lines;
     }

@@ -192,6 +192,7 @@ fn source_host(args: &BackupArgs) -> Result<Option<FarSource>> {
         }
         paths.push((word.clone().into(), path.into()));
     }
+    // With --on, paths without a host are on that host too.
     let is_mixed = !paths.is_empty() && paths.len() < args.scope.paths.len();
     if is_mixed && args.on.is_none() {
         let message = "cannot back up several hosts in one backup";

@@ -76,6 +76,7 @@ pub(super) fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
         source.consume(read);
         let lines = waiting.iter().rposition(|byte| *byte == b'\n');
         let end = lines.map_or(0, |last| last + 1);
+        // Whole lines, so that those of both streams do not mix. A line without an end is cut.
         if end > 0 || waiting.len() >= OUTPUT_BYTES {
             let rest = waiting.split_off(if end > 0 { end } else { waiting.len() });
             print(&waiting);

@@ -44,6 +44,7 @@ pub(in crate::cli) fn run(args: InitArgs, storages: &Storages) -> Result<u8> {
         );
         return Err(Error::new(ErrorKind::Usage, message));
     };
+    // Another process may have made the repository meanwhile.
     let is_new = writer::init(
         &**objects,
         &jiff::Timestamp::now()

@@ -163,6 +163,7 @@ impl Serve {
         let listener = TcpListener::bind(address).map_err(failed)?;
         let listening = listener.local_addr().map_err(failed)?;
         let is_over = Arc::new(AtomicBool::new(false));
+        // A signal does not end the process at once: the loop below looks at the flag.
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             flag::register(signal, is_over.clone()).map_err(failed)?;
         }

@@ -52,6 +52,7 @@ fn print_facts(
         InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
         InspectedInput::Backup(archive) => {
             let objects = place(&args.from).and_then(|(location, _)| storages.objects(&location));
+            // Facts beside the backup are left out if its repository does not open again.
             (archive.root, objects.ok())
         }
     };
@@ -368,6 +369,7 @@ fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
             ),
         )?;
     }
+    // The root names only the first of them.
     if all as usize > root.not_captured.len() && root.not_captured.len() >= MAX_NOT_CAPTURED {
         text::line(out, "  `fullbore list` shows all of them")?;
     }

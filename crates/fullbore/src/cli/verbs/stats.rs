@@ -128,6 +128,7 @@ impl StatsArgs {
             systems.extend(system.map(|cluster| cluster.system_identifier.clone()));
             let document = Document::of_listed(&root);
             known.extend(document.ok().map(|document| (id.clone(), document)));
+            // IDs are in order of time, so the first backup is the oldest.
             if stats.oldest.is_none() {
                 (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
             }
@@ -135,6 +136,7 @@ impl StatsArgs {
         }
         stats.sources = sources.len() as u64;
         stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
+        // A forecast fails where a prune would. All other numbers are right without it.
         if let Ok(pruned) = prune_forecast(&*objects, known, &BTreeSet::new()) {
             stats.freeable_bytes = Some(pruned.freed().bytes);
             stats.held_bytes = Some(pruned.held().bytes);

@@ -129,6 +129,7 @@ impl UnitNeeds {
             .into_iter()
             .collect();
         written.extend(metrics.and_then(|file| file.parent().map(Path::to_owned)));
+        // The unit names these directories, and systemd does not know where the command would run.
         if let Some(relative) = written.iter().find(|path| !path.is_absolute()) {
             let message = format!("cannot make a unit: {relative:?} is not an absolute path");
             return Err(Error::new(ErrorKind::Usage, message));

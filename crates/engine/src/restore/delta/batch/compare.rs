@@ -70,6 +70,7 @@ impl DeltaBatch<'_> {
             patch.finish(&mut worker.writer, entry)?;
             return self.count_file(false);
         }
+        // The worker that decodes the only frame writes the whole file.
         if item.extents.len() == 1 {
             return Ok(vec![wanted_extent(None, &item, 0, item.from)]);
         }

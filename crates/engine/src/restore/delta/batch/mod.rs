@@ -230,6 +230,7 @@ impl<'a> DeltaBatch<'a> {
         send: &mut dyn FnMut(CompareUnit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
+        // The first record of this file was refused, and with it the file.
         if item.from > 0 && self.run.refused.contains(&item.entry.path) {
             return Ok(());
         }
@@ -240,6 +241,7 @@ impl<'a> DeltaBatch<'a> {
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
             return self.report_misfit(&item);
         }
+        // One frame, or no digests of blocks: there is nothing to divide.
         if !parts && (item.extents.len() < 2 || !self.has_blocks(&item)) {
             return send(CompareUnit::Whole(item));
         }
