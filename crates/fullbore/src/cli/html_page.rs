@@ -179,18 +179,19 @@ impl ReportNumbers {
         format!("<h2>where the time went</h2>\n<p>{use_text}</p>\n<table>{rows}</table>\n")
     }
 
-    fn side_table(&self) -> String {
-        let row = |side: usize| {
-            let mark = if side == self.limit {
-                " class=\"limit\""
-            } else {
-                ""
-            };
-            let cells = self.shares[side].map(|share| format!("<td>{:.0} %</td>", share * 100.0));
-            let name = escape(&self.names[side]);
-            format!("<tr{mark}><th>{name}</th>{}</tr>\n", cells.concat())
+    fn side_row(&self, side: usize) -> String {
+        let mark = if side == self.limit {
+            " class=\"limit\""
+        } else {
+            ""
         };
-        let rows: String = (0..SIDES.len()).map(row).collect();
+        let cells = self.shares[side].map(|share| format!("<td>{:.0} %</td>", share * 100.0));
+        let name = escape(&self.names[side]);
+        format!("<tr{mark}><th>{name}</th>{}</tr>\n", cells.concat())
+    }
+
+    fn side_table(&self) -> String {
+        let rows: String = (0..SIDES.len()).map(|side| self.side_row(side)).collect();
         format!(
             "<table><tr><th></th><th>busy</th><th>starved</th><th>blocked</th></tr>\n{rows}</table>\n"
         )

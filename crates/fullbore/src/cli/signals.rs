@@ -16,7 +16,7 @@ use signal_hook::{
     iterator::Signals,
     low_level::{emulate_default_handler, signal_name},
 };
-use std::{ffi::OsString, sync::mpsc};
+use std::{ffi::OsStr, sync::mpsc};
 
 /// The message once a backup, copy or archive is committed.
 const NAMED: &str = ": what it made is complete, but may not be durable yet";
@@ -77,19 +77,22 @@ fn end_run(name: &str, lost: &str, hint: &'static str) {
     aside(report::error(&error));
 }
 
-/// What the interruption costs, and how to continue.
-fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
-    let is_repository = |destination: &OsString| match Location::parse(destination) {
+fn is_repository(storages: &Storages, destination: &OsStr) -> bool {
+    match Location::parse(destination) {
         // Another host is not asked.
         Ok(far) if far.as_local().is_none() => far.is_repository(),
         _ => matches!(
             SinkSpec::parse(storages, destination, None),
             Ok((SinkSpec::Repository(_), _))
         ),
-    };
+    }
+}
+
+/// What the interruption costs, and how to continue.
+fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
-        Command::Backup(args) if is_repository(&args.to) => (
+        Command::Backup(args) if is_repository(storages, &args.to) => (
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),

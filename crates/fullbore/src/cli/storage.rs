@@ -207,14 +207,15 @@ pub(super) struct StorageNeeds {
 
 /// The directory for caches of the user; none if the environment names no home.
 fn default_cache_dir(environment: &CloudEnvironment) -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        environment
-            .get(name)
-            .map(PathBuf::from)
-            .filter(|dir| dir.is_absolute())
-    };
-    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    let home = || absolute_dir(environment, "HOME");
+    let caches = absolute_dir(environment, "XDG_CACHE_HOME");
+    let caches = caches.or_else(|| Some(home()?.join(".cache")))?;
     Some(caches.join("fullbore"))
+}
+
+fn absolute_dir(environment: &CloudEnvironment, name: &str) -> Option<PathBuf> {
+    let dir = environment.get(name).map(PathBuf::from);
+    dir.filter(|dir| dir.is_absolute())
 }
 
 /// Returns the state directory of this user: `FULLBORE_STATE_DIR`, or `fullbore` in the directory that XDG says.

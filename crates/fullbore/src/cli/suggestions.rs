@@ -285,19 +285,21 @@ fn distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-fn answer(error: &clap::Error) -> Option<Error> {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
+fn context_text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word),
         _ => None,
-    };
-    let known = |habits: &[(&[&str], &'static str)], word: &str| {
-        habits
-            .iter()
-            .find(|(words, _)| words.contains(&word))
-            .map(|(_, instead)| *instead)
-    };
-    if let Some(word) = text(ContextKind::InvalidSubcommand) {
-        let instead = known(&HABITS, word)?;
+    }
+}
+
+fn habit_answer(habits: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
+    let found = habits.iter().find(|(words, _)| words.contains(&word));
+    found.map(|(_, instead)| *instead)
+}
+
+fn answer(error: &clap::Error) -> Option<Error> {
+    if let Some(word) = context_text(error, ContextKind::InvalidSubcommand) {
+        let instead = habit_answer(&HABITS, word)?;
         return Some(
             Error::new(
                 ErrorKind::Usage,
@@ -310,9 +312,9 @@ fn answer(error: &clap::Error) -> Option<Error> {
         return missing(error);
     }
     // Other errors are about arguments that exist.
-    let word =
-        text(ContextKind::InvalidArg).filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
-    let instead = known(&OPTIONS, word)?;
+    let word = context_text(error, ContextKind::InvalidArg)
+        .filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
+    let instead = habit_answer(&OPTIONS, word)?;
     Some(Error::new(ErrorKind::Usage, format!("there is no option {word} here")).hint(instead))
 }
 

@@ -100,11 +100,13 @@ fn is_open(command: &Command, arg: &Arg, set: &BTreeSet<String>) -> bool {
 }
 
 fn do_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
-    let lists = |one: &Arg, other: &Arg| {
-        let conflicts = command.get_arg_conflicts_with(one);
-        conflicts.iter().any(|arg| arg.get_id() == other.get_id())
-    };
-    lists(one, other) || lists(other, one)
+    // clap knows a conflict on the side that declares it.
+    lists_conflict(command, one, other) || lists_conflict(command, other, one)
+}
+
+fn lists_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
+    let conflicts = command.get_arg_conflicts_with(one);
+    conflicts.iter().any(|arg| arg.get_id() == other.get_id())
 }
 
 /// The ids of the words that are not options.

@@ -213,13 +213,13 @@ fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json
 /// Without a thread there is no estimate. The thread ends with the process.
 fn count_beside(plan: &Backup, meter: &Arc<Meter>) {
     let (plan, meter) = (plan.clone(), meter.clone());
-    let count = move || {
+    let _ = start(move || {
+        // A short backup ends before it would need the total.
         std::thread::sleep(A_MOMENT);
         if let Ok(found) = plan.count() {
             meter.total_bytes.store(found.bytes, Relaxed);
         }
-    };
-    let _ = start(count);
+    });
 }
 
 /// Prints what a backup would store.

@@ -294,14 +294,8 @@ fn figure(name: &str, bytes: u64, seconds: f64, remark: String) -> Figure {
 /// Returns the largest file directly at or in a path, if it fills a frame and has no more than 1
 /// GiB.
 fn first_file(path: &Path) -> Option<PathBuf> {
-    let size = |path: &Path| {
-        path.symlink_metadata()
-            .ok()
-            .filter(std::fs::Metadata::is_file)
-            .map(|meta| meta.len())
-    };
     let fits = |size: &u64| (FRAME as u64..1 << 30).contains(size);
-    if size(path).filter(fits).is_some() {
+    if file_bytes(path).filter(fits).is_some() {
         return Some(path.to_owned());
     }
     dir::open_root(path).ok()?;
@@ -310,9 +304,15 @@ fn first_file(path: &Path) -> Option<PathBuf> {
         .flatten()
         .map(|entry| entry.path());
     files
-        .filter_map(|path| Some((size(&path).filter(fits)?, path)))
+        .filter_map(|path| Some((file_bytes(&path).filter(fits)?, path)))
         .max()
         .map(|(_, path)| path)
+}
+
+/// Returns the length of a regular file, without following a link.
+fn file_bytes(path: &Path) -> Option<u64> {
+    let meta = path.symlink_metadata().ok();
+    Some(meta.filter(std::fs::Metadata::is_file)?.len())
 }
 
 /// Returns a frame of rows as in a table, about half of it random.

@@ -205,13 +205,11 @@ fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Res
     };
     if let (Location::Ssh { .. }, Location::Ssh { .. }) = (&from_location, &to_location) {
         // Only the other host knows, and a directory is not copied from one to the other.
-        let is_stored = || {
-            Ok(storages
-                .stored_objects(&from_location)?
-                .get(REPOSITORY)?
-                .is_some())
-        };
-        return if names_backup { Ok(true) } else { is_stored() };
+        if names_backup {
+            return Ok(true);
+        }
+        let objects = storages.stored_objects(&from_location)?;
+        return Ok(objects.get(REPOSITORY)?.is_some());
     }
     let may_become_one = match &to_location {
         Location::Local(path) => {

@@ -97,16 +97,21 @@ impl EntrySum {
 }
 
 impl Diff {
+    fn open_named(&self, backup: &str) -> Result<Archive> {
+        let backup = named(&self.repository, backup.trim_start_matches('@'));
+        open(&self.storages, backup, &self.filter)
+    }
+
     /// Returns the ID of the previous backup of the same source.
     fn previous_backup(&self, root: &Root) -> Result<String> {
         let all = list_backups(&self.storages.repository_at(&self.repository)?)?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
-        let of_it = |(id, other): (String, Result<Root>)| {
-            other
-                .is_ok_and(|other| other.source == root.source)
-                .then_some(id)
-        };
-        earlier.filter_map(of_it).last().ok_or_else(|| {
+        let same = earlier.filter(|(_, other)| {
+            let other = other.as_ref();
+            other.is_ok_and(|other| other.source == root.source)
+        });
+        let previous = same.last().map(|(id, _)| id);
+        previous.ok_or_else(|| {
             let message = format!(
                 "could not find a backup of {} before {:?}",
                 source_text(&root.source),
@@ -122,18 +127,11 @@ impl Diff {
     /// # Errors
     /// Those of opening the backups, of reading their pages, and of `out`.
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
-        let named = |backup: &str| {
-            open(
-                &self.storages,
-                named(&self.repository, backup.trim_start_matches('@')),
-                &self.filter,
-            )
+        let b = self.open_named(&self.b)?;
+        let a = match &self.a {
+            Some(a) => self.open_named(a)?,
+            None => self.open_named(&self.previous_backup(&b.root)?)?,
         };
-        let b = named(&self.b)?;
-        let a = self
-            .a
-            .as_ref()
-            .map_or_else(|| named(&self.previous_backup(&b.root)?), |a| named(a))?;
         let selection = selection_in_either([&a, &b], &self.paths)?;
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());

@@ -274,13 +274,13 @@ impl ProfileRun {
         format!("run {}: {end} in {time}", self.profile)
     }
 
+    fn result_of(&self, name: &str) -> Option<Value> {
+        let step = self.steps.iter().find(|step| step.name == name)?;
+        Some(step.result.clone()).filter(|result| !result.is_null())
+    }
+
     /// The numbers for a file of metrics.
     pub(super) fn numbers(&self) -> RunNumbers {
-        let result = |name: &str| {
-            let mut steps = self.steps.iter();
-            let step = steps.find(|step| step.name == name)?;
-            Some(step.result.clone()).filter(|result| !result.is_null())
-        };
         let ran = self.steps.iter().filter(|step| !step.is_skipped);
         RunNumbers {
             exit_code: self.exit_code(),
@@ -289,8 +289,8 @@ impl ProfileRun {
             steps: ran
                 .map(|step| (step.name.clone(), step.code, step.seconds))
                 .collect(),
-            backup: result("backup"),
-            verify: result("verify"),
+            backup: self.result_of("backup"),
+            verify: self.result_of("verify"),
             ..RunNumbers::default()
         }
     }
