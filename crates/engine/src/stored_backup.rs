@@ -107,7 +107,7 @@ impl StoredBackup {
     /// the scan.
     pub fn lost_pages(&self) -> Vec<&PageAt> {
         let archive = self.archive();
-        let is_lost = |at: &usize| archive.page(*at).is_err();
+        let is_lost = |index: &usize| archive.page(*index).is_err();
         let pages = if self.0.has_lost_pages.load(Relaxed) {
             archive.root.pages.len()
         } else {
@@ -115,7 +115,7 @@ impl StoredBackup {
         };
         (0..pages)
             .filter(is_lost)
-            .map(|at| &archive.root.pages[at])
+            .map(|index| &archive.root.pages[index])
             .collect()
     }
 
@@ -376,8 +376,8 @@ impl BackupInner {
         bad: &'a mut Vec<DamagedFrame>,
     ) -> Option<&'a mut DamagedFrame> {
         let place = (run.segment.clone(), run.frame.offset);
-        if let Some(at) = bad.iter().position(|known| known.place == place) {
-            return Some(&mut bad[at]);
+        if let Some(index) = bad.iter().position(|known| known.place == place) {
+            return Some(&mut bad[index]);
         }
         let error = run.append(&self.frames, buf).err()?;
         bad.push(DamagedFrame {

@@ -281,9 +281,9 @@ mod tests {
 
     #[test]
     fn an_intent_is_of_a_backup_only_with_its_id() {
-        let of = |key: &'static str| KeyKind::of(key).announced();
-        assert_eq!(of("intents/20261121T054501Z-k3f9qz.json"), Some(ID));
-        assert_eq!(of("intents/x.json"), None);
-        assert_eq!(of("intents/20261121T054501Z-k3f9qz"), None);
+        let announced = |key: &'static str| KeyKind::of(key).announced();
+        assert_eq!(announced("intents/20261121T054501Z-k3f9qz.json"), Some(ID));
+        assert_eq!(announced("intents/x.json"), None);
+        assert_eq!(announced("intents/20261121T054501Z-k3f9qz"), None);
     }
 }

@@ -256,8 +256,8 @@ mod tests {
         assert_eq!(segment_in_memory(&longer).frames().unwrap(), None);
         for from_end in [1, 5, SEEK_FOOTER_BYTES, SEEK_FOOTER_BYTES + 8] {
             let mut damaged = segment.clone();
-            let at = damaged.len() - from_end;
-            damaged[at] ^= 1;
+            let offset = damaged.len() - from_end;
+            damaged[offset] ^= 1;
             let found = segment_in_memory(&damaged).frames().unwrap();
             assert_eq!(found, None, "byte {from_end} from the end");
         }

@@ -45,9 +45,9 @@ impl ColdDisk {
         if !or_skip(disk.mount(), "a loop device cannot be mounted here") {
             return None;
         }
-        for at in 0..FILES {
-            let path = disk.tree().join(format!("d{:02}/f{at:04}", at / 100));
-            runs::write(path, text(at as u64, 1 + at * 7 % 9000));
+        for index in 0..FILES {
+            let path = disk.tree().join(format!("d{:02}/f{index:04}", index / 100));
+            runs::write(path, text(index as u64, 1 + index * 7 % 9000));
         }
         Some(disk)
     }
@@ -122,15 +122,22 @@ fn cold_small_files_cost_few_requests_to_the_disk() {
             continue;
         };
         let before = shape(&disk.tree());
-        let to = |name: &str| dir.path().join(name);
-        let batched = disk.reads_of_backup(&to("batched"), &[]);
-        let single = disk.reads_of_backup(&to("single"), &["--no-tricks"]);
+        let path_of = |name: &str| dir.path().join(name);
+        let batched = disk.reads_of_backup(&path_of("batched"), &[]);
+        let single = disk.reads_of_backup(&path_of("single"), &["--no-tricks"]);
         assert!(
             batched <= FILES as u64 / 5 && single >= FILES as u64 * 9 / 10,
             "{make}: {batched} requests for {FILES} files, {single} without tricks"
         );
-        let restored = to("restored");
-        fullbore(args!["restore", to("batched"), "--to", restored, "--quiet"]).ends_with(0);
+        let restored = path_of("restored");
+        fullbore(args![
+            "restore",
+            path_of("batched"),
+            "--to",
+            restored,
+            "--quiet"
+        ])
+        .ends_with(0);
         assert_same(&before, &shape(&restored), make);
     }
 }
@@ -151,9 +158,9 @@ fn changed_files_of_a_later_backup_are_read_in_few_requests_and_unchanged_ones_n
     disk.back_up(&store, &[]);
     let unchanged = disk.reads_of_backup(&store, &[]);
     let changed = FILES / 2;
-    for at in (0..FILES).step_by(2) {
-        let path = disk.tree().join(format!("d{:02}/f{at:04}", at / 100));
-        fs::write(path, text(at as u64 + 7, 5000)).unwrap();
+    for index in (0..FILES).step_by(2) {
+        let path = disk.tree().join(format!("d{:02}/f{index:04}", index / 100));
+        fs::write(path, text(index as u64 + 7, 5000)).unwrap();
     }
     let later = disk.reads_of_backup(&store, &[]);
     assert!(
@@ -237,13 +244,13 @@ fn a_cluster_of_small_relations_is_read_in_few_requests() {
     shell("cp -a \"$1\" \"$2\"", args![server.data(), cluster]).ends_with(0);
     let files = shell("find \"$1\" -type f -size +0 | wc -l", args![cluster]).ends_with(0);
     let files: u64 = files.out.trim().parse().unwrap();
-    let backup = |to: &str, more: &[&str]| {
+    let backup = |target: &str, more: &[&str]| {
         let args = args![
             "backup",
             cluster,
             "--offline",
             "--to",
-            dir.path().join(to),
+            dir.path().join(target),
             "--quiet"
         ];
         let more = more.iter().map(std::ffi::OsString::from);
@@ -270,8 +277,8 @@ fn a_backup_leaves_the_page_cache_as_it_was() {
     if !or_skip(has("fincore"), "there is no fincore") {
         return;
     }
-    let to = dir.path().join("cold");
-    disk.reads_of_backup(&to, &[]);
+    let target = dir.path().join("cold");
+    disk.reads_of_backup(&target, &[]);
     assert_eq!(disk.cached_bytes(), 0);
     disk.cool();
     let warm = disk.tree().join("d07");

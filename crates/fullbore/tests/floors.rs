@@ -1,5 +1,7 @@
-//! The floors that no compiler holds: no two rooms of a crate import each other, only `platform` is unsafe, and a repository is
-//! reached through objects alone; see the architecture. Between crates the compiler holds them.
+//! The floors that no compiler holds: no two rooms of a crate import each other, nor more than three files, only `platform` is
+//! unsafe, and a repository is reached through objects alone; see the architecture. Between crates the compiler holds them.
+
+mod circles;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -67,8 +69,8 @@ fn imports(text: &str) -> Vec<String> {
 /// The names that follow a prefix in a text, alone or in braces.
 fn names_after(prefix: &str, text: &str) -> Vec<String> {
     let mut names = Vec::new();
-    for (at, _) in text.match_indices(prefix) {
-        let (mut depth, mut word, rest) = (0, String::new(), &text[at + prefix.len()..]);
+    for (offset, _) in text.match_indices(prefix) {
+        let (mut depth, mut word, rest) = (0, String::new(), &text[offset + prefix.len()..]);
         let mut wanted = true;
         for c in rest.chars() {
             match c {

@@ -95,13 +95,13 @@ fn restore_to(to: &Path) -> Restore {
 fn one_file_of_a_backup_that_is_named_takes_eight_requests() {
     let (recording, objects, id) = large_repository();
     let dir = temp();
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let archive = open_in(&objects, Some(&id), &BackupFilter::default()).unwrap();
-    restore_to(&to)
+    restore_to(&target)
         .run_archive(archive, &Meter::default())
         .unwrap();
     assert_eq!(
-        std::fs::read(to.join("sub/file")).unwrap(),
+        std::fs::read(target.join("sub/file")).unwrap(),
         noise(1, 300_000)
     );
     assert!(recording.requests() <= 8, "{:?}", recording.log());

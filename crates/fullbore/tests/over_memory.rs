@@ -96,19 +96,19 @@ fn check_listed(objects: &dyn Objects, tree: &Path, older: Option<&str>) -> usiz
     let ids = listed(objects);
     for id in &ids {
         let is_older = older == Some(id);
-        let from = format!("{}@{id}", dir.path().display());
+        let backup = format!("{}@{id}", dir.path().display());
         if is_older {
-            let to = tempdir().unwrap();
-            let to = to.path().join("older");
-            let summary = fixture::plan(Path::new(&from), &to)
+            let target = tempdir().unwrap();
+            let target = target.path().join("older");
+            let summary = fixture::plan(Path::new(&backup), &target)
                 .run(&Meter::default())
                 .unwrap();
             assert_eq!(summary.exit_code(), 0);
-            assert!(fs::read(to.join("large")).unwrap() == content(9, 500_000));
+            assert!(fs::read(target.join("large")).unwrap() == content(9, 500_000));
         }
         let verify = Verify {
             storages: Storages::default(),
-            from: from.into(),
+            from: backup.into(),
             filter: Default::default(),
             data: true,
             against: (!is_older).then(|| tree.into()),
@@ -145,13 +145,13 @@ fn a_tree_that_was_backed_up_to_memory_comes_back() {
     let out = dir.path().join("out");
     copy_out(&memory, &out);
     for id in [first, second] {
-        let to = dir.path().join(&id);
-        let from = format!("{}@{id}", out.display());
-        let summary = fixture::plan(Path::new(&from), &to)
+        let target = dir.path().join(&id);
+        let backup = format!("{}@{id}", out.display());
+        let summary = fixture::plan(Path::new(&backup), &target)
             .run(&Meter::default())
             .unwrap();
         assert_eq!(summary.exit_code(), 0);
-        assert!(fs::read(to.join("large")).unwrap() == content(9, 500_000));
+        assert!(fs::read(target.join("large")).unwrap() == content(9, 500_000));
     }
 }
 

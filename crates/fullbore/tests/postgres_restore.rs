@@ -1,6 +1,8 @@
 //! Restoring clusters: what is refused, where tablespaces go, what comes last, what is written for recovery.
 
 mod configuration;
+mod control_file;
+mod databases;
 mod recovery;
 mod server;
 mod tablespaces;
@@ -32,6 +34,7 @@ use testkit::{
 
 /// The user of the server where the tests run as root.
 const SERVER: u32 = 54_321;
+
 const VERSION: &str = "PG_15_202209061";
 
 /// A cluster with three databases beside the templates and a tablespace, as it would be backed up.
@@ -100,12 +103,12 @@ fn facts(location: &Path) -> ClusterInfo {
 
 /// Make the only backup of a repository one of a cluster.
 fn declare(repository: &Path, root: &Root, cluster: ClusterInfo) {
-    let at = repository
+    let path = repository
         .join(layout::BACKUPS)
         .join(&root.id)
         .join(layout::ROOT);
     fs::write(
-        at,
+        path,
         seal(&Root {
             postgres: Some(cluster),
             ..root.clone()
@@ -212,7 +215,7 @@ fn mode(path: &Path) -> u32 {
 fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
     for workers in [1, 4] {
         let place = Place::new();
-        let (to, fast) = (place.at("to"), place.at("ts/fast"));
+        let (target, fast) = (place.at("to"), place.at("ts/fast"));
         let summary = run(&Restore {
             storages: Storages::default(),
             workers: workers.try_into().unwrap(),
@@ -220,23 +223,25 @@ fn a_cluster_comes_back_with_its_tablespaces_and_their_links() {
         })
         .unwrap();
         assert_eq!((summary.exit_code(), summary.notes), (0, vec![]));
-        assert_eq!(fs::read_link(to.join("pg_tblspc/16400")).unwrap(), fast);
+        assert_eq!(fs::read_link(target.join("pg_tblspc/16400")).unwrap(), fast);
         assert_eq!(
-            [mode(&to), mode(&fast), mode(&to.join("pg_tblspc"))],
+            [mode(&target), mode(&fast), mode(&target.join("pg_tblspc"))],
             [0o700, 0o750, 0o700]
         );
         assert!(fs::read(fast.join(VERSION).join("5/24576")).unwrap() == content(6, 10_000));
-        assert!(fs::read(to.join("global/pg_control")).unwrap() == content(7, 8192));
-        assert_eq!(runs::names(&to.join("global")), ["1262", "pg_control"]);
+        assert!(fs::read(target.join("global/pg_control")).unwrap() == content(7, 8192));
+        assert_eq!(runs::names(&target.join("global")), ["1262", "pg_control"]);
         // The links are ours, and signals of an earlier recovery are not meant for this one.
-        assert!(!to.join("tablespace_map").exists() && !to.join("recovery.signal").exists());
+        assert!(
+            !target.join("tablespace_map").exists() && !target.join("recovery.signal").exists()
+        );
         assert_eq!(
             fs::metadata(&fast).unwrap().mtime(),
-            fs::symlink_metadata(to.join("pg_tblspc/16400"))
+            fs::symlink_metadata(target.join("pg_tblspc/16400"))
                 .unwrap()
                 .mtime()
         );
-        let next = format!("pg_ctl -D {to:?} -o \"-c recovery_init_sync_method=syncfs\" start");
+        let next = format!("pg_ctl -D {target:?} -o \"-c recovery_init_sync_method=syncfs\" start");
         assert_eq!(summary.next, [next]);
     }
     once_more_without_tricks();
@@ -379,395 +384,15 @@ fn only_a_restore_that_was_cut_off_is_written_over() {
     assert!(place.at("ts/fast").join(VERSION).join("5/24576").exists());
 }
 
-/// A restore under strace, which writes what it traces or does what `how` says.
-fn traced(place: &Place, how: &[&str]) -> runs::Ran {
-    let mut command = Command::new("strace");
-    command
-        .args(["-f", "-qq", "-o"])
-        .arg(place.at("trace"))
-        .args(how)
-        .arg(runs::FULLBORE)
-        .arg("restore");
-    command
-        .arg(place.at("repo"))
-        .arg("--to")
-        .arg(place.at("to"))
-        .arg("--tablespaces-under")
-        .arg(place.at("ts"));
-    command
-        .args(["--quiet", "--workers", "2"])
-        .output()
-        .unwrap()
-        .into()
-}
-
-#[test]
-fn pg_control_is_put_in_place_when_all_else_is_durable() {
-    if !or_skip(has("strace"), "there is no strace") {
-        return;
-    }
-    let place = Place::new();
-    let calls = "trace=syncfs,fsync,pwrite64,renameat,renameat2,rename,openat,mkdirat,symlinkat,fchmod,fchown";
-    traced(&place, &["-e", calls]).ends_with(0);
-    let trace = fs::read_to_string(place.at("trace")).unwrap();
-    // A call that another thread's came between stands in two lines: the first counts.
-    let lines: Vec<&str> = trace
-        .lines()
-        .filter(|line| !line.contains(" resumed>"))
-        .collect();
-    let last = |word: &str| {
-        lines
-            .iter()
-            .rposition(|line| line.contains(word))
-            .expect(word)
-    };
-    assert!(
-        !lines
-            .iter()
-            .any(|line| line.contains("\"pg_control\"") && line.contains("O_CREAT"))
-    );
-    assert_eq!(
-        lines.iter().filter(|line| line.contains("syncfs(")).count(),
-        1,
-        "once a file system"
-    );
-    for change in ["pwrite64(", "O_CREAT", "symlinkat(", "mkdirat(", "fchmod("] {
-        assert!(
-            last(change)
-                < lines
-                    .iter()
-                    .position(|line| line.contains("syncfs("))
-                    .unwrap(),
-            "{change}"
-        );
-    }
-    assert!(
-        last("syncfs(") < last("rename") && last("\"pg_control\"") == last("rename"),
-        "{trace}"
-    );
-    assert!(last("fsync(") > last("rename"), "global is not durable");
-}
-
-#[test]
-fn killed_at_any_moment_a_restore_leaves_no_pg_control() {
-    if !or_skip(has("strace"), "there is no strace") {
-        return;
-    }
-    // `syncfs` is the last call before the rename.
-    for (calls, steps) in [
-        ("syncfs", 1..=1),
-        ("fchmod", 1..=3),
-        ("pwrite64", 1..=9),
-        ("symlinkat", 1..=1),
-    ] {
-        for when in steps.step_by(2) {
-            let place = Place::new();
-            let ran = traced(
-                &place,
-                &["-e", &format!("inject={calls}:signal=KILL:when={when}")],
-            );
-            assert_ne!(ran.code, 0, "{calls} {when}");
-            assert!(!place.at("to/global/pg_control").exists(), "{calls} {when}");
-            run(&Restore {
-                storages: Storages::default(),
-                into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
-                ..place.plan()
-            })
-            .unwrap();
-            assert!(
-                fs::read(place.at("to/global/pg_control")).unwrap() == content(7, 8192),
-                "{calls} {when}"
-            );
-            assert!(
-                fs::read(place.at("ts/fast").join(VERSION).join("4/24576")).unwrap()
-                    == content(5, 10_000)
-            );
-        }
-    }
-}
-
-#[test]
-fn without_backup_label_there_is_no_pg_control() {
-    let there = |place: &Place, restore: &Restore| {
-        let summary = run(restore).unwrap();
-        assert_eq!(
-            runs::names(&place.at("to/global")).len(),
-            1 + usize::from(summary.notes.is_empty())
-        );
-        (
-            place.at("to/global/pg_control").exists(),
-            summary.notes.join(" "),
-            summary.next.len(),
-        )
-    };
-    let paths = vec![b"global".to_vec(), b"base".to_vec()];
-    let place = Place::new();
-    let (is_there, notes, next) = there(
-        &place,
-        &Restore {
-            storages: Storages::default(),
-            paths: paths.clone(),
-            ..place.plan()
-        },
-    );
-    assert!(
-        !is_there && next == 0 && notes.contains("starts without \"backup_label\""),
-        "{notes}"
-    );
-    // A label that could not be restored is one that is not there.
-    let mut fixture = cluster();
-    fixture
-        .entries
-        .retain(|(_, entry, ..)| entry.path != b"backup_label");
-    let unreadable = EntryState::Unreadable("gone".into());
-    fixture.entries.push((
-        1,
-        entry(
-            "backup_label",
-            EntryKind::File {
-                size: 18,
-                map: None,
-            },
-            0o600,
-        ),
-        vec![],
-        unreadable,
-    ));
-    let place = Place::with(&fixture, |_| {});
-    assert!(!there(&place, &place.plan()).0);
-    // Nor does damage to pg_control itself make anybody start the server.
-    let mut fixture = cluster();
-    let control = fixture
-        .entries
-        .iter_mut()
-        .find(|(_, entry, ..)| entry.path == b"global/pg_control")
-        .unwrap();
-    control.3 = EntryState::Unreadable("gone".into());
-    control.2.clear();
-    let place = Place::with(&fixture, |_| {});
-    let summary = run(&place.plan()).unwrap();
-    assert_eq!(
-        (runs::names(&place.at("to/global")).len(), summary.next),
-        (1, vec![])
-    );
-    // A cluster that did not run needs none.
-    let place = Place::with(&cluster(), |cluster| cluster.online = false);
-    assert!(
-        there(
-            &place,
-            &Restore {
-                storages: Storages::default(),
-                paths,
-                ..place.plan()
-            }
-        )
-        .0
-    );
-}
-
-#[test]
-fn a_cluster_of_which_something_may_be_missing_gets_no_pg_control() {
-    let restored = |place: &Place, into| {
-        let summary = run(&Restore {
-            storages: Storages::default(),
-            into,
-            ..place.plan()
-        })
-        .unwrap();
-        let names = runs::names(&place.at("to/global")).join(" ");
-        (names, summary.notes.join(" "), summary.next.len())
-    };
-    let relation = |state: EntryState| {
-        let mut fixture = cluster();
-        let found = fixture
-            .entries
-            .iter_mut()
-            .find(|(_, entry, ..)| entry.path == b"base/5/1259")
-            .unwrap();
-        if matches!(state, EntryState::Unreadable(_)) {
-            found.2.clear();
-        }
-        found.3 = state;
-        Place::with(&fixture, |_| {})
-    };
-    // What `repair` says in a root that it made anew.
-    let reason =
-        "the root was lost: entries that this backup shared with others by whole pages are missing";
-    let lost = |online| {
-        let place = Place { dir: temp() };
-        let mut root = cluster().write_repository(&place.at("repo"));
-        root.not_captured = vec![NotCaptured {
-            path: EntryName::default(),
-            reason: reason.into(),
-        }];
-        declare(
-            &place.at("repo"),
-            &root,
-            ClusterInfo {
-                online,
-                ..facts(&place.at("old"))
-            },
-        );
-        place
-    };
-    for place in [
-        lost(true),
-        lost(false),
-        relation(EntryState::Unreadable("gone".into())),
-    ] {
-        // What is left of the first is no other cluster's.
-        for into in [
-            fullbore_engine::restore::RestoreInto::Empty,
-            fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
-        ] {
-            let (names, notes, next) = restored(&place, into);
-            assert_eq!((&*names, next), (".fullbore-unfinished 1262", 0));
-            assert!(
-                notes.contains(
-                    "\"global/pg_control\" is not in place, because files of the cluster are missing"
-                ),
-                "{notes}"
-            );
-        }
-    }
-    // Wrong as they are, pages that were stored are there.
-    let place = relation(EntryState::BadPages(vec![0]));
-    let (names, notes, _) = restored(&place, fullbore_engine::restore::RestoreInto::Empty);
-    assert!(
-        names == "1262 pg_control" && notes.contains("wrong page checksums"),
-        "{names} {notes}"
-    );
-}
-
-#[test]
-fn where_a_file_cannot_be_written_it_is_said_that_pg_control_is_left_out() {
-    if !or_skip(has("strace"), "there is no strace") {
-        return;
-    }
-    let place = Place::new();
-    // Of one file: the first write of each thread can be that of pg_control itself.
-    let file = place.at("to/PG_VERSION");
-    let only = [
-        "-e",
-        "inject=pwrite64:error=EFBIG",
-        "-P",
-        file.to_str().unwrap(),
-    ];
-    let ran = traced(&place, &only)
-        .ends_with(1)
-        .has_one_error("skipped; the rest of the backup is restored");
-    let said = [
-        "\"global/pg_control\" is not in place, because files",
-        "run the same command again with --overwrite",
-    ];
-    assert!(
-        said.iter().all(|words| ran.err.contains(words)),
-        "{}",
-        ran.err
-    );
-    assert!(!place.at("to/global/pg_control").exists());
-    run(&Restore {
-        storages: Storages::default(),
-        into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
-        ..place.plan()
-    })
-    .unwrap();
-    assert!(place.at("to/global/pg_control").exists());
-}
-
-#[test]
-fn other_databases_come_back_as_holes_and_are_not_even_fetched() {
-    let place = Place::new();
-    let read = |databases: &[&str]| {
-        let _ = (
-            fs::remove_dir_all(place.at("to")),
-            fs::remove_dir_all(place.at("ts")),
-        );
-        let mut restore = place.plan();
-        restore.postgres.databases = databases.iter().map(|name| (*name).to_owned()).collect();
-        let meter = Meter::default();
-        let summary = restore.run(&meter).unwrap();
-        (meter.stored_bytes.load(Relaxed), summary.next[1..].to_vec())
-    };
-    let (all, none) = read(&[]);
-    let (some, next) = read(&["app"]);
-    assert!(some + 10_000 < all && none.is_empty(), "{some} of {all}");
-    assert_eq!(
-        next,
-        [
-            "DROP DATABASE \"o\"\"ther\";",
-            "ALTER SYSTEM RESET ignore_invalid_pages;"
-        ]
-    );
-    for (path, len) in [("to/base/16385/1259", 16384), ("to/base/16385/2619", 100)] {
-        let meta = fs::metadata(place.at(path)).unwrap();
-        assert_eq!((meta.len(), meta.blocks()), (len, 0), "{path}");
-    }
-    let moved = fs::metadata(place.at("ts/fast").join(VERSION).join("16385/24576")).unwrap();
-    assert_eq!(
-        (moved.len(), moved.blocks(), moved.mode() & 0o777),
-        (10_000, 0, 0o644)
-    );
-    assert_eq!(
-        fs::read(place.at("to/base/16385/PG_VERSION")).unwrap(),
-        b"15\n"
-    );
-    for oid in [1, 4, 5, 16384] {
-        assert!(
-            fs::read(place.at(&format!("to/base/{oid}/1259"))).unwrap() == content(oid, 16384),
-            "{oid}"
-        );
-    }
-    let (_, next) = read(&["postgres", "template1"]);
-    assert_eq!(
-        next[..2],
-        ["DROP DATABASE \"app\";", "DROP DATABASE \"o\"\"ther\";"]
-    );
-}
-
-#[test]
-fn a_database_that_is_not_there_is_refused_and_those_that_are_are_named() {
-    let place = Place::new();
-    let mut restore = place.plan();
-    restore.postgres.databases = vec!["app".into(), "nothing".into()];
-    assert_refused(&restore, ErrorKind::Usage, "database \"nothing\"");
-    assert_refused(
-        &restore,
-        ErrorKind::Usage,
-        "\"template1\", \"template0\", \"postgres\", \"app\", \"o\\\"ther\"",
-    );
-    assert!(!place.at("to").exists());
-}
-
-#[test]
-fn what_is_for_clusters_only_is_refused_for_anything_else() {
-    let place = Place::new();
-    Fixture::sample().write_repository(&place.at("tree"));
-    fs::write(place.at("x.tar"), [0; 1024]).unwrap();
-    for from in [place.at("tree"), place.at("x.tar"), "-".into()] {
-        for option in [
-            args!["--database", "app"],
-            args!["--set", "a=b"],
-            args!["--recovery", "none"],
-        ] {
-            let args = args!["restore", from, "--to", place.at("to")];
-            fullbore(args.into_iter().chain(option))
-                .ends_with(2)
-                .has_one_error("PostgreSQL options");
-            assert!(!place.at("to").exists());
-        }
-    }
-}
-
 #[test]
 fn the_program_says_what_is_to_be_done_next() {
     let place = Place::with(&cluster(), |cluster| cluster.major = 13);
-    let (from, to, under) = (place.at("repo"), place.at("to"), place.at("ts"));
+    let (source, destination, under) = (place.at("repo"), place.at("to"), place.at("ts"));
     let args = args![
         "restore",
-        from,
+        source,
         "--to",
-        to,
+        destination,
         "--tablespaces-under",
         under,
         "--database",
@@ -783,7 +408,7 @@ fn the_program_says_what_is_to_be_done_next() {
     assert_eq!(
         next,
         [
-            &format!("pg_ctl -D {to:?} start"),
+            &format!("pg_ctl -D {destination:?} start"),
             "DROP DATABASE \"o\"\"ther\";",
             reset
         ]
@@ -798,7 +423,7 @@ fn the_program_says_what_is_to_be_done_next() {
         "{restored}"
     );
     let two = args!["--target-immediate", "--target-name", "x"];
-    let args = args!["restore", from, "--to", place.at("other")];
+    let args = args!["restore", source, "--to", place.at("other")];
     fullbore(args.into_iter().chain(two))
         .ends_with(2)
         .has_one_error("cannot be used with");

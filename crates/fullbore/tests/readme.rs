@@ -48,9 +48,14 @@ fn commands(text: &str) -> Vec<(String, i32)> {
 /// The command with every path in [`PLACES`] moved below `to`. A place begins a word: `backups/backups` has none.
 fn moved(command: &str, to: &Path) -> String {
     let mut out = String::new();
-    for (at, char) in command.char_indices() {
-        let begins = !command[..at].ends_with(|c: char| c.is_alphanumeric() || "./*".contains(c));
-        if begins && PLACES.iter().any(|place| command[at..].starts_with(place)) {
+    for (index, char) in command.char_indices() {
+        let begins =
+            !command[..index].ends_with(|c: char| c.is_alphanumeric() || "./*".contains(c));
+        if begins
+            && PLACES
+                .iter()
+                .any(|place| command[index..].starts_with(place))
+        {
             out.push_str(&to.to_string_lossy());
         }
         out.push(char);

@@ -323,9 +323,9 @@ mod tests {
 
     #[test]
     fn entries_and_errors_keep_their_order() {
-        let entry = |at: usize| match at % 7 {
-            3 => Err(Error::corrupt(at.to_string())),
-            _ => Ok(file(at, at as u64 * 100)),
+        let entry = |index: usize| match index % 7 {
+            3 => Err(Error::corrupt(index.to_string())),
+            _ => Ok(file(index, index as u64 * 100)),
         };
         let name = |entry: Result<Scanned>| {
             entry.map_or_else(
@@ -335,7 +335,7 @@ mod tests {
         };
         let out = through((0..3000).map(entry).collect(), &Arc::default());
         let out: Vec<String> = out.into_iter().map(name).collect();
-        let all: Vec<String> = (0..3000).map(|at| name(entry(at))).collect();
+        let all: Vec<String> = (0..3000).map(|index| name(entry(index))).collect();
         assert_eq!(out, all);
     }
 
@@ -343,9 +343,9 @@ mod tests {
     fn entries_with_many_attributes_end_a_window() {
         let scanned = Arc::new(AtomicUsize::new(0));
         let count = scanned.clone();
-        let entries = (0..).map(move |at| {
+        let entries = (0..).map(move |index| {
             count.fetch_add(1, Relaxed);
-            let mut file = file(at, 10);
+            let mut file = file(index, 10);
             file.entry.xattrs = vec![(b"user.fork".to_vec(), vec![0; 1 << 20])];
             Ok(file)
         });
@@ -361,15 +361,15 @@ mod tests {
     fn a_scan_is_at_most_two_windows_ahead() {
         let scanned = Arc::new(AtomicUsize::new(0));
         let count = scanned.clone();
-        let entries = (0..).map(move |at| {
+        let entries = (0..).map(move |index| {
             count.fetch_add(1, Relaxed);
-            Ok(file(at, 10))
+            Ok(file(index, 10))
         });
         let files = ScannedFiles(Arc::<Names>::default());
         let delivered = ReadAhead::with_limits(entries, files, Some(LIMITS)).take(5000);
         let ahead = delivered
             .enumerate()
-            .map(|(at, _)| scanned.load(Relaxed) - at);
+            .map(|(index, _)| scanned.load(Relaxed) - index);
         assert_eq!(ahead.max(), Some(2 * LIMITS.entries));
     }
 
@@ -379,7 +379,7 @@ mod tests {
         let mut unreadable = file(0, 10);
         unreadable.state = EntryState::Unreadable("why".into());
         let mut entries = vec![unreadable, file(1, 0), file(2, SMALL_FILE + 1)];
-        entries.extend((3..8).map(|at| file(at, SMALL_FILE)));
+        entries.extend((3..8).map(|index| file(index, SMALL_FILE)));
         through(entries.into_iter().map(Ok).collect(), &names);
         let asked = names.0.locked().concat();
         assert!(asked.starts_with(b"3") && asked.iter().all(|name| b"34567".contains(name)));
@@ -392,7 +392,7 @@ mod tests {
         let entries = sizes
             .iter()
             .enumerate()
-            .map(|(at, size)| Ok(file(at, *size)));
+            .map(|(index, size)| Ok(file(index, *size)));
         through(entries.collect(), &names);
         assert!(
             names.0.locked().is_empty(),

@@ -341,7 +341,6 @@ fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
     if path.len() <= piece {
         return (path, None);
     }
-    let is_slash = |c: &u8| *c == b'/';
     let window = path[..=piece]
         .iter()
         .rposition(is_slash)
@@ -349,6 +348,10 @@ fn cut(path: &[u8], piece: usize) -> (&[u8], Option<&[u8]>) {
     window.map_or((path, None), |slash| {
         (&path[..slash], Some(&path[slash + 1..]))
     })
+}
+
+fn is_slash(c: &u8) -> bool {
+    *c == b'/'
 }
 
 /// No path leaves its directory, not even by a symbolic link.

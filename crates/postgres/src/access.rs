@@ -11,7 +11,7 @@ use super::{
     },
     late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
-    request::{ClusterRequest, Reading},
+    request::{ClusterRequest, Reading, Via},
     same_server,
     session::{ServerFacts, Session, WalSpace},
     trees::{self, TreeOpener},
@@ -28,20 +28,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// How the files of a running cluster are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Via {
-    /// From the data directory if it is on this host, else by SQL, else by protocol
-    #[default]
-    Auto,
-    /// From the data directory on this host
-    Files,
-    /// Through sessions with the server
-    Sql,
-    /// As the server sends them to a standby
-    Protocol,
-}
 
 /// An open way to the files of a running cluster.
 pub(super) enum ClusterAccess {
@@ -206,9 +192,9 @@ fn open_sql(
     data.tablespaces()?;
     let (_, control) = control::read_in(&data)?;
     if control.system_identifier != facts.system_identifier {
-        let what = "cannot read the files of the cluster by SQL";
+        let message = "cannot read the files of the cluster by SQL";
         let why = "the control file has another system identifier than the server";
-        return Err(Error::new(ErrorKind::Unsupported, what).because(why));
+        return Err(Error::new(ErrorKind::Unsupported, message).because(why));
     }
     Ok(ClusterAccess::Sql(Arc::new(data)))
 }
@@ -216,7 +202,6 @@ fn open_sql(
 /// Returns the error if neither way is open: that of the files if the server is on this host, as
 /// its socket is, and that of SQL otherwise. The other one is added to it.
 fn both_refused(params: &Params, local: Error, by_sql: Error) -> Error {
-    let is_socket = |host: &Host| matches!(host.place, SettingPlace::Socket(_));
     let (first, second) = if params.hosts.iter().all(is_socket) {
         (local, by_sql)
     } else {
@@ -224,6 +209,10 @@ fn both_refused(params: &Params, local: Error, by_sql: Error) -> Error {
     };
     let error = first.detail(format!("nor otherwise: {}", second.line()));
     second.detail.into_iter().fold(error, Error::detail)
+}
+
+fn is_socket(host: &Host) -> bool {
+    matches!(host.place, SettingPlace::Socket(_))
 }
 
 /// Opens the files of a cluster that another host has.

@@ -250,12 +250,14 @@ pub(crate) mod tests {
     /// A file with a different number in every place.
     pub(crate) fn made(version: u32) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
-        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        let mut put = |position: usize, value: &[u8]| {
+            bytes[position..position + value.len()].copy_from_slice(value)
+        };
         put(0, &7_000_000_000_000_000_001u64.to_ne_bytes());
         put(8, &version.to_ne_bytes());
         put(16, &6u32.to_ne_bytes());
         put(FLOAT, &1_234_567f64.to_ne_bytes());
-        for (at, value) in [
+        for (index, value) in [
             (12, 12u32),
             (48, 48),
             (144, 144),
@@ -264,14 +266,14 @@ pub(crate) mod tests {
             (228, 16 << 20),
             (252, 1),
         ] {
-            put(at, &value.to_ne_bytes());
+            put(index, &value.to_ne_bytes());
         }
-        for at in [32usize, 40, 136] {
-            put(at, &(at as u64).to_ne_bytes());
+        for offset in [32usize, 40, 136] {
+            put(offset, &(offset as u64).to_ne_bytes());
         }
-        let at = if version < 1800 { 288 } else { 292 };
-        let crc = crc32c(&bytes[..at]);
-        bytes[at..at + 4].copy_from_slice(&crc.to_ne_bytes());
+        let index = if version < 1800 { 288 } else { 292 };
+        let crc = crc32c(&bytes[..index]);
+        bytes[index..index + 4].copy_from_slice(&crc.to_ne_bytes());
         bytes
     }
 
@@ -353,17 +355,24 @@ pub(crate) mod tests {
     #[test]
     fn a_pipe_or_a_large_file_in_its_place_is_neither_waited_for_nor_read_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
+        let path = |name: &str| dir.path().join(name);
         let fifo = rustix::fs::FileType::Fifo;
-        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-        std::fs::File::create(at("large"))
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path("fifo"),
+            fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        std::fs::File::create(path("large"))
             .unwrap()
             .set_len(1 << 40)
             .unwrap();
-        std::os::unix::fs::symlink("large", at("link")).unwrap();
+        std::os::unix::fs::symlink("large", path("link")).unwrap();
         for name in ["fifo", "large", "link"] {
             assert_eq!(
-                read(&at(name)).unwrap_err().kind,
+                read(&path(name)).unwrap_err().kind,
                 fullbore_format::error::ErrorKind::Corrupt,
                 "{name}"
             );

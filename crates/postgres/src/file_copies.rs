@@ -119,7 +119,7 @@ mod tests {
             let (start, stop) = (TEST_START, written(dir.path(), &records));
             let names: Vec<Vec<String>> = (0..stop.0.div_ceil(SEGMENT)).map(|number| vec![number.to_string()]).collect();
             let segments = WalSegments { files: &dir.path().to_owned(), names: &names, bytes: SEGMENT };
-            let wanted: Vec<u32> = (0..records.len()).filter(|at| records[*at] == 16).map(|at| at as u32).collect();
+            let wanted: Vec<u32> = (0..records.len()).filter(|offset| records[*offset] == 16).map(|offset| offset as u32).collect();
             ends.sort_unstable();
             let mut copies = Copies::since(start);
             for end in ends.into_iter().map(|end| SEGMENT + end).filter(|end| *end < stop.0) {

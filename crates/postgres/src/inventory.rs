@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_note_names_the_first_ten_entries() {
-        let with = |count: usize| {
+        let with_files = |count: usize| {
             let names = (0..count)
                 .map(|n| EntryName(format!("link{n}").into()))
                 .collect();
@@ -215,12 +215,12 @@ mod tests {
                 ..ClusterInfo::default()
             })
         };
-        assert_eq!(with(0), None);
-        assert!(with(2).unwrap().starts_with(
+        assert_eq!(with_files(0), None);
+        assert!(with_files(2).unwrap().starts_with(
             "pg_verifybackup will report \"link0\", \"link1\": backup_manifest cannot"
         ));
-        let ten = with(10).unwrap();
+        let ten = with_files(10).unwrap();
         assert!(ten.contains("\"link9\":") && !ten.contains("more"), "{ten}");
-        assert!(with(11).unwrap().contains("\"link9\" and more: "));
+        assert!(with_files(11).unwrap().contains("\"link9\" and more: "));
     }
 }

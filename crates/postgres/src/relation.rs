@@ -170,17 +170,17 @@ mod tests {
 
     #[test]
     fn relations_have_the_names_that_the_wal_uses() {
-        let of = |path: &[u8]| {
+        let relation_of = |path: &[u8]| {
             relation_of(path)
                 .map(|(space, database, file)| (space, database, file.number, file.segment))
         };
-        assert_eq!(of(b"base/5/16384.2"), Some((1663, 5, 16384, 2)));
-        assert_eq!(of(b"global/1262"), Some((1664, 0, 1262, 0)));
+        assert_eq!(relation_of(b"base/5/16384.2"), Some((1663, 5, 16384, 2)));
+        assert_eq!(relation_of(b"global/1262"), Some((1664, 0, 1262, 0)));
         assert_eq!(
-            of(b"pg_tblspc/16400/PG_17_202406281/5/16384_vm"),
+            relation_of(b"pg_tblspc/16400/PG_17_202406281/5/16384_vm"),
             Some((16400, 5, 16384, 0))
         );
-        assert_eq!(of(b"base/5/pg_filenode.map"), None);
+        assert_eq!(relation_of(b"base/5/pg_filenode.map"), None);
     }
 
     #[test]

@@ -26,26 +26,29 @@ const MOST_BYTES: u64 = 1 << 20;
 /// [`ErrorKind::Usage`] if the cluster runs or was not shut down.
 pub fn read_clean_control(data: &Path) -> Result<(Vec<u8>, Control)> {
     let (bytes, control) = control::read(&control::path(data))?;
-    let cannot = |reason: &str| {
-        Error::new(
-            ErrorKind::Usage,
-            format!("cannot back up the cluster at {data:?}: {reason}"),
-        )
-    };
     if is_running(data) {
-        return Err(cannot("it is running and no connection was given").hint(
-            "use postgres://… as the source, so that the server is told when the backup \
+        return Err(
+            cannot_read_stopped("it is running and no connection was given", data).hint(
+                "use postgres://… as the source, so that the server is told when the backup \
                 starts and ends",
-        ));
+            ),
+        );
     }
     if !matches!(
         control.state,
         ControlState::ShutDown | ControlState::ShutDownInRecovery
     ) {
-        return Err(cannot("it was not shut down cleanly")
+        return Err(cannot_read_stopped("it was not shut down cleanly", data)
             .hint("start it, and stop it with `pg_ctl stop -m fast`"));
     }
     Ok((bytes, control))
+}
+
+fn cannot_read_stopped(reason: &str, data: &Path) -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        format!("cannot back up the cluster at {data:?}: {reason}"),
+    )
 }
 
 /// Checks that the cluster was not started since [`read_clean_control`] returned these bytes.

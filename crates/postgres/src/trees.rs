@@ -294,25 +294,25 @@ mod tests {
     #[test]
     fn the_directory_whose_owner_was_checked_is_the_one_walked() {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
+        let inside = |name: &str| dir.path().join(name);
         ["data", "wal", "other"]
             .iter()
-            .for_each(|name| fs::create_dir(at(name)).unwrap());
-        fs::write(at("file"), "").unwrap();
-        symlink(at("wal"), at("data/pg_wal")).unwrap();
-        symlink(at("file"), at("data/to_file")).unwrap();
-        symlink(at("nothing"), at("data/to_nothing")).unwrap();
-        symlink("to_itself", at("data/to_itself")).unwrap();
+            .for_each(|name| fs::create_dir(inside(name)).unwrap());
+        fs::write(inside("file"), "").unwrap();
+        symlink(inside("wal"), inside("data/pg_wal")).unwrap();
+        symlink(inside("file"), inside("data/to_file")).unwrap();
+        symlink(inside("nothing"), inside("data/to_nothing")).unwrap();
+        symlink("to_itself", inside("data/to_itself")).unwrap();
         let look = |path: &FilePath| dir::stat_fd(dir::open_root(path).unwrap()).unwrap();
-        let server = look(&at("data"));
-        let found = linked_directories(&at("data"), &server).unwrap();
-        fs::remove_file(at("data/pg_wal")).unwrap();
-        symlink(at("other"), at("data/pg_wal")).unwrap();
+        let server = look(&inside("data"));
+        let found = linked_directories(&inside("data"), &server).unwrap();
+        fs::remove_file(inside("data/pg_wal")).unwrap();
+        symlink(inside("other"), inside("data/pg_wal")).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "pg_wal");
         assert_eq!(
             dir::stat_fd(&found[0].1).unwrap().inode,
-            look(&at("wal")).inode
+            look(&inside("wal")).inode
         );
         let another = Stat {
             uid: server.uid + 1,
@@ -320,7 +320,7 @@ mod tests {
             ..server
         };
         assert!(
-            linked_directories(&at("data"), &another)
+            linked_directories(&inside("data"), &another)
                 .unwrap()
                 .is_empty()
         );

@@ -261,10 +261,10 @@ impl<'a> WalReader<'a> {
         let bytes = self.segments.bytes;
         let name = self.segment_name(begin / bytes);
         let name = name.ok_or(io::ErrorKind::NotFound)?;
-        let at = begin % bytes;
+        let offset = begin % bytes;
         let wanted = (self.end - begin).next_multiple_of(PAGE);
-        let len = wanted.min(WINDOW).min(bytes - at);
-        self.window = self.segments.files.read_segment(name, at, len)?;
+        let len = wanted.min(WINDOW).min(bytes - offset);
+        self.window = self.segments.files.read_segment(name, offset, len)?;
         self.window_at = begin;
         Ok(())
     }

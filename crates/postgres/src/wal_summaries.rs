@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn summaries_with_a_gap_are_not_used() {
-        let span = |from, to| (Lsn(from), Lsn(to));
+        let span = |start, end| (Lsn(start), Lsn(end));
         let spans = vec![span(30, 40), span(10, 20), span(20, 30), span(50, 60)];
         assert_eq!(
             gapless_chain(spans.clone(), Lsn(10), Lsn(35)),

@@ -122,9 +122,9 @@ mod tests {
             let counts: Vec<(u64, u64)> = counts.iter().map(|(live, dead)| (*live, live + dead)).collect();
             let chosen = chosen(segments(&counts));
             let (mut live, mut bytes) = (0, 0);
-            for (id, (here, of)) in segments(&counts) {
+            for (id, (here, total)) in segments(&counts) {
                 live += here;
-                bytes += if chosen.contains(&id) { here } else { of };
+                bytes += if chosen.contains(&id) { here } else { total };
             }
             prop_assert!(live * 100 >= bytes * LEAST_LIVE_PERCENT);
         }
@@ -132,14 +132,14 @@ mod tests {
         #[test]
         fn blocks_hold_their_runs(cuts in prop::collection::btree_set(0u64..5000, 0..20)) {
             let cuts: Vec<u64> = cuts.into_iter().collect();
-            let runs: Vec<ByteRun> = cuts.as_chunks().0.iter().map(|[from, to]| ByteRun { offset: *from, len: to - from }).collect();
+            let runs: Vec<ByteRun> = cuts.as_chunks().0.iter().map(|[start, to]| ByteRun { offset: *start, len: to - start }).collect();
             let found = blocks(runs.clone(), 512, 5000);
             for pair in found.windows(2) {
                 prop_assert!(pair[0].offset + pair[0].len < pair[1].offset);
             }
-            for at in 0..5000 {
-                let is_in = |runs: &[ByteRun]| runs.iter().any(|run| (run.offset..run.offset + run.len).contains(&at));
-                let block = at / 512 * 512;
+            for position in 0..5000 {
+                let is_in = |runs: &[ByteRun]| runs.iter().any(|run| (run.offset..run.offset + run.len).contains(&position));
+                let block = position / 512 * 512;
                 let touched = runs.iter().any(|run| run.offset < (block + 512).min(5000) && run.offset + run.len > block);
                 prop_assert_eq!(is_in(&found), touched);
             }

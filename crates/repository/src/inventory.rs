@@ -144,13 +144,13 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
             let read = |id: &str| Some(KnownFrames::read(objects?, id)?.0);
-            let of = known
+            let told_by = known
                 .entry(id.backup.clone())
                 .or_insert_with(|| read(&id.backup));
             if places.contains_key(&segment_key(&id)) {
                 continue;
             }
-            let told = of.as_ref().and_then(|of| of.place(&id, index));
+            let told = told_by.as_ref().and_then(|backup| backup.place(&id, index));
             let place = told.unwrap_or_else(|| SegmentPlace {
                 id,
                 archive: index,

@@ -99,17 +99,7 @@ fn listed_bases(objects: &dyn Objects) -> Result<ListedBases> {
         return Ok((HashSet::new(), tombstones(objects)?, None));
     }
     let all = objects.list("")?;
-    let id_of = |object: &ListedObject| {
-        let (id, name) = object
-            .key
-            .strip_prefix(BACKUPS)?
-            .strip_prefix('/')?
-            .split_once('/')?;
-        // A root as short as a void one must be read.
-        let is_listed = name == ROOT && object.bytes != VOID_ROOT_BYTES;
-        is_listed.then(|| id.to_owned())
-    };
-    let listed = all.iter().filter_map(id_of).collect();
+    let listed = all.iter().filter_map(named_backup_id).collect();
     let marks = all.iter().filter_map(|object| {
         let name = object.key.strip_prefix(TOMBSTONES)?.strip_prefix('/')?;
         tombstone(name)
@@ -117,6 +107,17 @@ fn listed_bases(objects: &dyn Objects) -> Result<ListedBases> {
     let marks = marks.collect();
     let sizes = all.into_iter().map(|object| (object.key, object.bytes));
     Ok((listed, marks, Some(sizes.collect())))
+}
+
+fn named_backup_id(object: &ListedObject) -> Option<String> {
+    let (id, name) = object
+        .key
+        .strip_prefix(BACKUPS)?
+        .strip_prefix('/')?
+        .split_once('/')?;
+    // A root as short as a void one must be read.
+    let is_listed = name == ROOT && object.bytes != VOID_ROOT_BYTES;
+    is_listed.then(|| id.to_owned())
 }
 
 /// Returns whether a backup is listed, or died after it had stored a partial root.

@@ -115,17 +115,18 @@ fn index(archive: &Archive) -> Vec<RenamedRecord> {
     // Files with the same inode number are on several devices, so the number does not identify one
     // of them.
     let mut unique: Vec<RenamedRecord> = Vec::with_capacity(places.len());
-    let alone = |position: usize| {
-        let inode = places[position].0;
-        (position == 0 || places[position - 1].0 != inode)
-            && places.get(position + 1).is_none_or(|next| next.0 != inode)
-    };
     unique.extend(
         (0..places.len())
-            .filter(|position| alone(*position))
+            .filter(|position| is_alone(*position, &places))
             .map(|position| places[position]),
     );
     unique
+}
+
+fn is_alone(position: usize, places: &[(u64, u32, u32)]) -> bool {
+    let inode = places[position].0;
+    (position == 0 || places[position - 1].0 != inode)
+        && places.get(position + 1).is_none_or(|next| next.0 != inode)
 }
 
 /// Keeps the largest files, and returns the size of the smallest of them.

@@ -370,33 +370,33 @@ impl RootFacts {
 /// [`ErrorKind::Unsupported`] for a codec that this program does not know.
 pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
     let suffix = Codec::named(&root.options.codec)?.suffix();
-    let of =
+    let host_roots =
         |backup: &str, file: &str| key(if backup.is_empty() { &root.id } else { backup }, file);
     let mut needs = BTreeMap::new();
     let mut need = |key: String, bytes: u64| {
         let known = needs.entry(key).or_insert(0);
         *known = bytes.max(*known);
     };
-    need(of("", MANIFEST), 0);
+    need(host_roots("", MANIFEST), 0);
     for segment in &root.segments {
         need(
-            of("", &layout::segment(segment.stream, segment.number, suffix)),
+            host_roots("", &layout::segment(segment.stream, segment.number, suffix)),
             segment.bytes,
         );
     }
     for live in &root.liveness {
         need(
-            of(
+            host_roots(
                 &live.backup,
                 &layout::segment(live.stream, live.number, suffix),
             ),
             live.of_bytes,
         );
-        need(of(&live.backup, MANIFEST), 0);
+        need(host_roots(&live.backup, MANIFEST), 0);
     }
     for page in &root.pages {
         need(
-            of(&page.backup, MANIFEST),
+            host_roots(&page.backup, MANIFEST),
             page.manifest_offset
                 .map_or(0, |offset| offset.saturating_add(page.bytes)),
         );

@@ -270,8 +270,13 @@ mod tests {
         let mut proven = document.proven.take().unwrap();
         proven.found = memory(7, 70).table();
         proven.generation = generation;
-        let of = ring.newest().number();
-        let proof = proof_of(ring.author(), of, &proven.found.digest().unwrap(), ring);
+        let newest_number = ring.newest().number();
+        let proof = proof_of(
+            ring.author(),
+            newest_number,
+            &proven.found.digest().unwrap(),
+            ring,
+        );
         let proof = proof.unwrap().unwrap().to_string();
         proven.proofs.insert(ring.author(), proof.clone());
         proven.proofs.insert(Author::PERSON, proof);

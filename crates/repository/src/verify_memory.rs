@@ -270,7 +270,7 @@ mod tests {
         covered.note(&id, 1, 77);
         covered.write(&objects).unwrap();
         assert_eq!(
-            [0, 1].map(|at| VerifyMemory::read(&objects).when(&id, at)),
+            [0, 1].map(|offset| VerifyMemory::read(&objects).when(&id, offset)),
             [0, 77]
         );
     }
@@ -314,7 +314,7 @@ mod tests {
         covered.write(&objects).unwrap();
         let read = VerifyMemory::read(&objects);
         assert_eq!(
-            (&read, [2, 3, 4, 5].map(|at| read.when(&id, at))),
+            (&read, [2, 3, 4, 5].map(|offset| read.when(&id, offset))),
             (&covered, [0, 77, 77, 0])
         );
         objects.put(layout::COVERED, b"{", &PutIf::Always).unwrap();
@@ -337,7 +337,10 @@ mod tests {
         };
         record.remember(&objects, 10).unwrap();
         let memory = VerifyMemory::read(&objects);
-        assert_eq!([0, 1, 2].map(|at| memory.when(&id, at)), [77, DAMAGED, 77]);
+        assert_eq!(
+            [0, 1, 2].map(|offset| memory.when(&id, offset)),
+            [77, DAMAGED, 77]
+        );
         assert_eq!(memory.damaged_parts().collect::<Vec<_>>(), [(&id, vec![1])]);
         assert_eq!((memory.loss("b"), memory.loss("c")), (Some(3), None));
         record.damaged.clear();

@@ -161,26 +161,26 @@ impl SequentialReads {
 
     /// Returns the windows that have all bytes of a range; none if some are in no window.
     fn covering(&self, from: u64, to: u64) -> Vec<Arc<Window>> {
-        let mut at = from;
+        let mut offset = from;
         let mut found = Vec::new();
         for window in &self.windows {
-            if at < to && window.from <= at && at < window.end() {
-                at = window.end();
+            if offset < to && window.from <= offset && offset < window.end() {
+                offset = window.end();
                 found.push(window.clone());
             }
         }
-        if at >= to { found } else { Vec::new() }
+        if offset >= to { found } else { Vec::new() }
     }
 
     /// Returns the next window to request: no further ahead than was read in this run, so that little is read in vain.
     fn next_window(&self, object_bytes: u64) -> Option<(u64, u64)> {
-        let from = self.windows.back().map_or(self.end, |last| last.end());
-        let from = from.max(self.end);
-        let ahead = from - self.end;
+        let start = self.windows.back().map_or(self.end, |last| last.end());
+        let start = start.max(self.end);
+        let ahead = start - self.end;
         let wanted = self.run_bytes.min(self.ahead_bytes);
         let len = (self.run_bytes / 2).clamp(MIN_WINDOW, MAX_WINDOW);
-        let len = len.min(object_bytes.saturating_sub(from));
-        (self.run_bytes >= MIN_WINDOW && ahead < wanted && len > 0).then_some((from, len))
+        let len = len.min(object_bytes.saturating_sub(start));
+        (self.run_bytes >= MIN_WINDOW && ahead < wanted && len > 0).then_some((start, len))
     }
 }
 
@@ -218,11 +218,11 @@ impl CoalescedObjects {
             }
             return answer;
         };
-        while let Some((from, len)) = reads.next_window(object_bytes) {
+        while let Some((start, len)) = reads.next_window(object_bytes) {
             if self.held_bytes.load(Relaxed) + len > MAX_AHEAD {
                 break;
             }
-            let Some(window) = self.request(key, from, len) else {
+            let Some(window) = self.request(key, start, len) else {
                 break;
             };
             reads.windows.push_back(window);
@@ -278,8 +278,8 @@ impl Objects for CoalescedObjects {
         out.clear();
         let mut has_waited = false;
         for window in &windows {
-            let from = offset + out.len() as u64;
-            match window.append(from, end, out) {
+            let start = offset + out.len() as u64;
+            match window.append(start, end, out) {
                 Some(waited) => has_waited |= waited,
                 None => break,
             }

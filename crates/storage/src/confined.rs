@@ -51,8 +51,8 @@ impl Confined {
     }
 
     fn refused(&self, verb: &str, key: &str) -> Error {
-        let what = format!("cannot {verb} {}", self.inner.describe(key));
-        Error::new(ErrorKind::Permission, what).because("this host may only read there")
+        let message = format!("cannot {verb} {}", self.inner.describe(key));
+        Error::new(ErrorKind::Permission, message).because("this host may only read there")
     }
 }
 

@@ -37,13 +37,13 @@ fn backup_of(key: &str) -> Option<(&str, &str)> {
 }
 
 fn refused(inner: &dyn Objects, verb: &str, key: &str, why: &str) -> Error {
-    let what = format!("cannot {verb} {}", inner.describe(key));
-    Error::new(ErrorKind::Permission, what).because(why.to_owned())
+    let message = format!("cannot {verb} {}", inner.describe(key));
+    Error::new(ErrorKind::Permission, message).because(why.to_owned())
 }
 
 fn absent(inner: &dyn Objects, key: &str) -> Error {
-    let what = format!("could not read {}", inner.describe(key));
-    Error::new(ErrorKind::NotFound, what).because("it is not there")
+    let message = format!("could not read {}", inner.describe(key));
+    Error::new(ErrorKind::NotFound, message).because("it is not there")
 }
 
 /// The rights of a host whose files are backed up: to add one backup in its own name, and to read what this backup is compared with,

@@ -21,8 +21,9 @@ pub fn refuse_foreign(verb: &str, path: &Path) -> Result<()> {
     if !looks_foreign(path) {
         return Ok(());
     }
-    let what = format!("cannot {verb} {path:?}: a path of this machine does not begin like this");
-    Err(Error::new(ErrorKind::Usage, what).hint(foreign_hint(path)))
+    let message =
+        format!("cannot {verb} {path:?}: a path of this machine does not begin like this");
+    Err(Error::new(ErrorKind::Usage, message).hint(foreign_hint(path)))
 }
 
 /// Returns a hint for a path that [`looks_foreign`].
@@ -87,9 +88,9 @@ fn object_store(rest: &str) -> String {
 
 /// Returns the location of `[USER@]HOST:PATH` or `[USER@]HOST/PATH`.
 fn on_host(text: &str) -> String {
-    let at = text.find([':', '/']).unwrap_or(text.len());
-    let (host, path) = (&text[..at], text.get(at + 1..).unwrap_or_default());
-    let is_whole = text[at..].starts_with('/') || path.starts_with('/');
+    let offset = text.find([':', '/']).unwrap_or(text.len());
+    let (host, path) = (&text[..offset], text.get(offset + 1..).unwrap_or_default());
+    let is_whole = text[offset..].starts_with('/') || path.starts_with('/');
     let path = path.trim_start_matches('/');
     match is_whole {
         true => format!("write \"ssh://{host}/{path}\""),

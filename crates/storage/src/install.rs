@@ -92,8 +92,8 @@ impl ProgramCopy {
 
     fn check(&self, output: &Output, peer: &str) -> Result<()> {
         let failed = |kind, why: String| {
-            let what = format!("could not copy fullbore to {peer}");
-            Error::new(kind, what).because(why)
+            let message = format!("could not copy fullbore to {peer}");
+            Error::new(kind, message).because(why)
         };
         let said = String::from_utf8_lossy(&output.stderr);
         match output.status.code() {

@@ -152,11 +152,11 @@ impl Objects for KeptBackups {
         };
         // Pages are checked against the digests in the root by whoever reads them.
         let end = offset.saturating_add(len as u64);
-        let what = || format!("could not read the copy of {}", self.describe(key));
-        if file.metadata().map_err(|e| Error::io(what(), e))?.len() < end {
-            return Err(Error::new(ErrorKind::Corrupt, what()).because("it ends too early"));
+        let message = || format!("could not read the copy of {}", self.describe(key));
+        if file.metadata().map_err(|e| Error::io(message(), e))?.len() < end {
+            return Err(Error::new(ErrorKind::Corrupt, message()).because("it ends too early"));
         }
-        read_exactly(&file, offset, len, out).map_err(|error| Error::io(what(), error))
+        read_exactly(&file, offset, len, out).map_err(|error| Error::io(message(), error))
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {

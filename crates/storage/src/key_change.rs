@@ -98,15 +98,10 @@ fn add_file(
         .because("the key of the repository was rotated meanwhile, or a rotation was interrupted")
         .hint("run the same command again; if it fails again, run `fullbore key rotate` first"));
     }
-    let exists = || {
-        Error::new(ErrorKind::Exists, format!("cannot add key {name:?}"))
-            .because("there is one of this name")
-            .hint("choose another name, or remove that key first: fullbore key remove")
-    };
     // The list comes first: what a rotation does not know it would leave behind with an old key.
     let list = |members: &mut Members| {
         if objects.stat(&key)?.is_some() {
-            return Err(exists());
+            return Err(key_exists(name));
         }
         members.files.insert(key.clone(), member.clone());
         Ok(())
@@ -114,9 +109,15 @@ fn add_file(
     change_members_and(objects, ring, list, || {
         match objects.put(&key, file, &PutIf::Absent)? {
             Put::Done(_) => Ok(()),
-            Put::Refused => Err(exists()),
+            Put::Refused => Err(key_exists(name)),
         }
     })
+}
+
+fn key_exists(name: &str) -> Error {
+    Error::new(ErrorKind::Exists, format!("cannot add key {name:?}"))
+        .because("there is one of this name")
+        .hint("choose another name, or remove that key first: fullbore key remove")
 }
 
 /// Removes a key file. Whoever had it can read with a copy of it all that was sealed so far: rotate the key afterwards. Of a put key, the
@@ -131,16 +132,16 @@ pub fn remove_key(
     name: &str,
     access: Access,
 ) -> Result<()> {
-    let what = format!("cannot remove key {name:?}");
+    let message = format!("cannot remove key {name:?}");
     let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
-        return Err(Error::new(ErrorKind::Permission, what)
+        return Err(Error::new(ErrorKind::Permission, message)
             .because("no key was given that reads this repository"));
     };
     let (members, _) = read_members(objects, ring)?;
     let files = known_files(objects, &members)?;
     let is_it = |file: &KeyFile| file.name == name && file.access == access;
     if !files.iter().any(is_it) {
-        return Err(Error::new(ErrorKind::NotFound, what).because("there is none of this name"));
+        return Err(Error::new(ErrorKind::NotFound, message).because("there is none of this name"));
     }
     // Files that are not on the list are of nobody whom this repository knows.
     let others = files
@@ -148,7 +149,7 @@ pub fn remove_key(
         .filter(|file| file.recipient.is_some() && !is_it(file));
     let is_last = !others.into_iter().any(|file| file.access == Access::Read);
     if access == Access::Read && is_last {
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .because("it is the last key that reads this repository")
             .hint("add another key first: fullbore key add"));
     }

@@ -63,9 +63,9 @@ struct LeaseLine {
 }
 
 fn split_intent(bytes: &[u8]) -> (&[u8], Option<LeaseLine>) {
-    let at = bytes.windows(MARK.len()).rposition(|window| window == MARK);
-    let line = at.and_then(|at| serde_json::from_slice(&bytes[at + MARK.len()..]).ok());
-    match (at, line) {
+    let index = bytes.windows(MARK.len()).rposition(|window| window == MARK);
+    let line = index.and_then(|offset| serde_json::from_slice(&bytes[offset + MARK.len()..]).ok());
+    match (index, line) {
         (Some(at), Some(line)) => (&bytes[..at], Some(line)),
         _ => (bytes, None),
     }
@@ -414,8 +414,8 @@ impl Lease for RenewedLease {
             return Ok(());
         }
         let intent = self.shared.objects.describe(&self.shared.key);
-        let what = format!("cannot write {intent}: its lease was taken by another process");
-        Err(Error::new(ErrorKind::Gone, what).hint("run the same command again"))
+        let message = format!("cannot write {intent}: its lease was taken by another process");
+        Err(Error::new(ErrorKind::Gone, message).hint("run the same command again"))
     }
 
     fn is_ours(&self) -> bool {

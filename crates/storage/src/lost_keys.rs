@@ -37,9 +37,9 @@ fn restore_alone(
     name: &str,
     recipient: &UserRecipient,
 ) -> Result<()> {
-    let what = || format!("cannot write the keys of {} anew", objects.describe(""));
+    let message = || format!("cannot write the keys of {} anew", objects.describe(""));
     let exists = || {
-        Error::new(ErrorKind::Exists, what())
+        Error::new(ErrorKind::Exists, message())
             .because("it has keys")
             .hint("if a key file was lost, add another one: fullbore key add REPO --key SAVED --name NAME")
     };
@@ -47,7 +47,7 @@ fn restore_alone(
         return Err(exists());
     }
     if objects.stat(REPOSITORY)?.is_none() {
-        return Err(Error::new(ErrorKind::NotFound, what()).because("there is no repository"));
+        return Err(Error::new(ErrorKind::NotFound, message()).because("there is no repository"));
     }
     check_opens(objects, ring)
         .map_err(|error| error.hint("give a copy of the newest key of this repository"))?;

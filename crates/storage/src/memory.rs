@@ -135,20 +135,20 @@ impl Objects for MemoryObjects {
     }
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let what = || {
+        let message = || {
             format!(
                 "could not read {len} bytes at byte {offset} of {}",
                 self.describe(key)
             )
         };
         let Some(bytes) = self.bytes(key)? else {
-            return Err(Error::new(ErrorKind::NotFound, what()).because("it is not there"));
+            return Err(Error::new(ErrorKind::NotFound, message()).because("it is not there"));
         };
         let end = offset
             .checked_add(len as u64)
             .filter(|end| *end <= bytes.len() as u64);
         let Some(end) = end else {
-            return Err(Error::corrupt(what()).because("it ends too early"));
+            return Err(Error::corrupt(message()).because("it ends too early"));
         };
         out.clear();
         out.extend_from_slice(&bytes[offset as usize..end as usize]);
@@ -177,8 +177,8 @@ impl Objects for MemoryObjects {
     fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
         check_key(key)?;
         if !self.has_conditions && *condition != PutIf::Always {
-            let what = format!("cannot write {} on a condition", self.describe(key));
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            let message = format!("cannot write {} on a condition", self.describe(key));
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         // Locked until the object is stored, so that the condition still holds then.
         let mut contents = self.contents.locked();

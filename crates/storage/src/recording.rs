@@ -104,7 +104,7 @@ impl Recording {
         let counts = self.record.counts.locked();
         let sent = counts
             .iter()
-            .filter(|(of, _)| !matches!(of, Operation::Append | Operation::Amend));
+            .filter(|(operation, _)| !matches!(operation, Operation::Append | Operation::Amend));
         sent.map(|(_, count)| count.calls).sum()
     }
 

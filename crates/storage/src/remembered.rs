@@ -218,7 +218,7 @@ impl LocationMemory {
             None if accepts.others => Acquaintance::Known,
             None => return Ok(Acquaintance::Stranger),
         };
-        let before = found.map(|at| self.document.repositories[at].clone());
+        let before = found.map(|index| self.document.repositories[index].clone());
         // Keys that cannot be seen now are those that were seen last.
         let keys_before = || before.as_ref().and_then(|known| known.keys.clone());
         let now = RememberedRepository {
@@ -353,12 +353,14 @@ mod tests {
     /// A ring that somebody makes who knows the secrets of one that only adds backups.
     fn planted(ring: &KeyRing) -> KeyRing {
         let other = KeyRing::random().unwrap().to_text().to_string();
-        let of = |text: &str| text.lines().nth(1).unwrap().to_owned();
+        let second_line = |text: &str| text.lines().nth(1).unwrap().to_owned();
         let text = other.replace(
-            &of(&other),
-            &of(&ring
-                .for_putting(fullbore_crypt::random_author().unwrap())
-                .to_text()),
+            &second_line(&other),
+            &second_line(
+                &ring
+                    .for_putting(fullbore_crypt::random_author().unwrap())
+                    .to_text(),
+            ),
         );
         KeyRing::parse(&text, "it").unwrap()
     }

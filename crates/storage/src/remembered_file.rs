@@ -26,8 +26,8 @@ pub(super) fn name_of(location: &Location, endpoint: Option<&str>) -> String {
                 .to_string()
         }
         Location::Cloud { .. } => {
-            let at = endpoint.map(|endpoint| format!(" at {endpoint}"));
-            format!("{}{}", location.text(), at.unwrap_or_default())
+            let place = endpoint.map(|endpoint| format!(" at {endpoint}"));
+            format!("{}{}", location.text(), place.unwrap_or_default())
         }
         _ => location.text(),
     }
@@ -55,8 +55,8 @@ pub(super) fn read_document<T: DeserializeOwned>(file: &Path) -> Result<Option<T
         return Ok(None);
     }
     serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-        let what = format!("cannot read {file:?}, what this host remembers of a repository");
-        Error::corrupt(what)
+        let message = format!("cannot read {file:?}, what this host remembers of a repository");
+        Error::corrupt(message)
             .because(error)
             .hint("remove the file if it is to be forgotten; the next command takes the repository as it is")
     })

@@ -69,7 +69,7 @@ fn rotate_alone(
     let next = Members {
         files: files
             .iter()
-            .map(|(key, (of, _))| (key.clone(), of.clone()))
+            .map(|(key, (written_by, _))| (key.clone(), written_by.clone()))
             .collect(),
         accepted: accepted.clone(),
     };
@@ -164,7 +164,7 @@ fn wrap_all(
         let author = members
             .files
             .get(&key)
-            .map_or(Author::PERSON, |of| of.author);
+            .map_or(Author::PERSON, |host| host.author);
         let bytes = wrap_for(rotated, file.access, author, &recipient)?;
         let member = ListedKey {
             recipient: recipient.to_string(),

@@ -23,26 +23,29 @@ struct ServerAddress {
 impl ServerAddress {
     /// Reads `HOST:PORT`; an address of IPv6 is in brackets.
     fn parse(text: &str) -> Result<Self> {
-        let refused = |why: &str| {
-            let what = format!("cannot use {:?}", format!("fullbore://{text}"));
-            Error::new(ErrorKind::Usage, what).because(why.to_owned())
-        };
         let (host, port) = text
             .rsplit_once(':')
-            .ok_or_else(|| refused("it names no port"))?;
-        let port = port.parse().map_err(|_| refused("its port is no number"))?;
+            .ok_or_else(|| refused_address("it names no port", text))?;
+        let port = port
+            .parse()
+            .map_err(|_| refused_address("its port is no number", text))?;
         let bare = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'));
         let host = bare.unwrap_or(host);
         if host.is_empty() {
-            return Err(refused("it names no host"));
+            return Err(refused_address("it names no host", text));
         }
         Ok(Self {
             host: host.to_owned(),
             port,
         })
     }
+}
+
+fn refused_address(why: &str, text: &str) -> Error {
+    let message = format!("cannot use {:?}", format!("fullbore://{text}"));
+    Error::new(ErrorKind::Usage, message).because(why.to_owned())
 }
 
 /// Connects to the objects of `HOST:PORT/PATH`; without a path, those that the server offers.

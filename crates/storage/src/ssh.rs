@@ -53,10 +53,6 @@ struct SshHost {
 
 impl SshHost {
     fn parse(host: &str) -> Result<Self> {
-        let refused = |why: &str| {
-            let what = format!("cannot use {:?}", format!("ssh://{host}"));
-            Error::new(ErrorKind::Usage, what).because(why.to_owned())
-        };
         let (user, rest) = host
             .rsplit_once('@')
             .map_or((None, host), |(user, rest)| (Some(user), rest));
@@ -69,7 +65,10 @@ impl SshHost {
                 .map_or((rest, None), |(name, port)| (name, Some(port))),
         };
         let port = port
-            .map(|port| port.parse().map_err(|_| refused("its port is no number")))
+            .map(|port| {
+                port.parse()
+                    .map_err(|_| refused_host("its port is no number", host))
+            })
             .transpose()?;
         let destination = match user {
             Some(user) => format!("{user}@{name}"),
@@ -77,7 +76,7 @@ impl SshHost {
         };
         // ssh would take it for an option.
         if name.is_empty() || destination.starts_with('-') {
-            return Err(refused("it names no host"));
+            return Err(refused_host("it names no host", host));
         }
         Ok(Self { destination, port })
     }
@@ -87,6 +86,11 @@ impl SshHost {
         let user_and_name = self.destination.rsplit_once('@');
         user_and_name.map_or(&self.destination, |(_, name)| name)
     }
+}
+
+fn refused_host(why: &str, host: &str) -> Error {
+    let message = format!("cannot use {:?}", format!("ssh://{host}"));
+    Error::new(ErrorKind::Usage, message).because(why.to_owned())
 }
 
 /// Returns a word for the shell of the other host.
@@ -116,17 +120,13 @@ pub(super) fn connect(host: &str, path: &Path, settings: &HostSettings) -> Resul
 pub fn connect_to_peer() -> Result<Wire> {
     let input = io::stdin();
     if input.is_terminal() {
-        let what = "cannot use \"peer:\"";
-        return Err(Error::new(ErrorKind::Usage, what)
+        let message = "cannot use \"peer:\"";
+        return Err(Error::new(ErrorKind::Usage, message)
             .because("it is for commands that another host has started"));
     }
-    let copy = || {
-        let copied = input.as_fd().try_clone_to_owned();
-        copied.map_err(|error| Error::io("could not open standard input", error))
-    };
     let streams = WireStreams {
-        input: copy()?,
-        output: copy()?,
+        input: copied_descriptor(&input)?,
+        output: copied_descriptor(&input)?,
     };
     Wire::connect(
         streams,
@@ -134,6 +134,11 @@ pub fn connect_to_peer() -> Result<Wire> {
         Offer::none(),
         WireTimes::default(),
     )
+}
+
+fn copied_descriptor(input: &io::Stdin) -> Result<OwnedFd> {
+    let copied = input.as_fd().try_clone_to_owned();
+    copied.map_err(|error| Error::io("could not open standard input", error))
 }
 
 /// Returns the objects that the process offers which has started this one.
@@ -286,11 +291,11 @@ impl SshDialer {
         };
         drop(known);
         // One limit for all steps: a host that answers byte by byte is given up too.
-        let by = Instant::now() + 2 * DIRECT_TIME;
+        let deadline = Instant::now() + 2 * DIRECT_TIME;
         let streams = connect_tcp(&host, port, DIRECT_TIME)?;
         let failed = |error| Error::io(format!("could not use port {port} of {host:?}"), error);
         let mut ends = WireEnds::new(streams, DIRECT_TIME).map_err(failed)?;
-        ends.input.deadline = Some(by);
+        ends.input.deadline = Some(deadline);
         ends.encrypt(pinned_client(pin)?).map_err(failed)?;
         greet_to_join(&mut ends, offer, &self.way.peer)?;
         Ok(JoinedEnds { ends, kept: None })
@@ -325,8 +330,8 @@ fn explained(error: Error, status: Option<ExitStatus>, peer: &str, destination: 
     if error.kind == ErrorKind::Unsupported && code.is_none() {
         return error;
     }
-    let answer = |kind, what: &str, why: &str| {
-        Error::new(kind, format!("{what} {peer}")).because(why.to_owned())
+    let answer = |kind, word: &str, why: &str| {
+        Error::new(kind, format!("{word} {peer}")).because(why.to_owned())
     };
     match code {
         Some(126 | 127) => answer(

@@ -117,10 +117,10 @@ impl WatchedObjects {
             return Ok(());
         }
         let name = self.describe("");
-        let what =
+        let message =
             format!("cannot write to {name}: it is not the repository that this host knows there");
         let known = watch.memory.known_ids();
-        Err(Error::new(ErrorKind::Permission, what)
+        Err(Error::new(ErrorKind::Permission, message)
             .because(format!("it is repository {:?}, and {known} was there before", watch.id))
             .hint("is it the right disk, or the right address? if this repository is meant too, run `fullbore init` for it, which changes nothing in it"))
     }
@@ -171,8 +171,8 @@ fn is_root_document(key: &str) -> bool {
 fn has_sealed_member(root: &[u8]) -> bool {
     let mut rest = root;
     // A line feed in a text is written as two characters.
-    while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
-        rest = &rest[at..];
+    while let Some(index) = rest.iter().position(|byte| *byte == b'\n') {
+        rest = &rest[index..];
         if rest.starts_with(SEALED_MEMBER) {
             return true;
         }

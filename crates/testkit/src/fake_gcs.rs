@@ -148,14 +148,14 @@ fn escaped(text: &str) -> String {
 
 impl Request {
     fn header(&self, wanted: &str) -> Option<&str> {
-        let of = |line: &'_ String| {
+        let value_start = |line: &'_ String| {
             let (name, _) = line.split_once(':')?;
             name.eq_ignore_ascii_case(wanted).then_some(name.len() + 1)
         };
         self.head
             .lines
             .iter()
-            .find_map(|line| of(line).map(|at| line[at..].trim()))
+            .find_map(|line| value_start(line).map(|index| line[index..].trim()))
     }
 
     fn metadata(&self) -> Vec<String> {
@@ -265,9 +265,9 @@ impl Bucket {
     }
 
     fn list(&self, request: &Request) -> Answer {
-        let of = |name: &str| request.query.get(name).map_or("", String::as_str);
-        let after = of("start-after").max(of("continuation-token"));
-        let prefix = of("prefix");
+        let parameter = |name: &str| request.query.get(name).map_or("", String::as_str);
+        let after = parameter("start-after").max(parameter("continuation-token"));
+        let prefix = parameter("prefix");
         let below = self
             .objects
             .iter()

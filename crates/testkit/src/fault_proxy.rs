@@ -148,12 +148,12 @@ impl Head {
     }
 
     pub fn length(&self) -> usize {
-        let of = |line: &String| {
+        let value_of = |line: &String| {
             let (name, value) = line.split_once(':')?;
             name.eq_ignore_ascii_case("content-length")
                 .then(|| value.trim().parse().unwrap())
         };
-        self.lines.iter().find_map(of).unwrap_or(0)
+        self.lines.iter().find_map(value_of).unwrap_or(0)
     }
 
     /// The head again, for a connection that carries nothing else.

@@ -288,13 +288,13 @@ impl Fixture {
     fn write_streams(&self, out: &mut Out<'_>) {
         let entries = self.sorted();
         let mut stream = 0;
-        for (at, (of, entry, data, state)) in entries.iter().enumerate() {
-            if *of != stream {
-                stream = *of;
+        for (index, (stream_number, entry, data, state)) in entries.iter().enumerate() {
+            if *stream_number != stream {
+                stream = *stream_number;
                 out.begin(stream, 1);
             }
             out.entry(entry, data, state);
-            if entries.get(at + 1).is_none_or(|next| next.0 != stream) {
+            if entries.get(index + 1).is_none_or(|next| next.0 != stream) {
                 out.end_stream();
             }
         }
@@ -373,13 +373,13 @@ impl Base {
                     .insert(item.entry.path.clone(), (Record::clone(&item), segments));
             }
         }
-        for (at, page) in archive.root.pages.iter().enumerate() {
+        for (index, page) in archive.root.pages.iter().enumerate() {
             let backup = if page.backup.is_empty() {
                 id.to_owned()
             } else {
                 page.backup.clone()
             };
-            let records = archive.page(at).unwrap().records.clone();
+            let records = archive.page(index).unwrap().records.clone();
             base.pages.push((
                 PageAt {
                     backup,
@@ -555,9 +555,9 @@ impl<'a> Out<'a> {
         let mut extents = known.extents.clone();
         for (extent, segment) in extents.iter_mut().zip(segments) {
             self.base.uses(segment, &extent.frame);
-            let at = self.page.segments.iter().position(|known| known == segment);
-            extent.frame.segment = at.unwrap_or(self.page.segments.len()) as u32;
-            if at.is_none() {
+            let index = self.page.segments.iter().position(|known| known == segment);
+            extent.frame.segment = index.unwrap_or(self.page.segments.len()) as u32;
+            if index.is_none() {
                 self.page.segments.push(segment.clone());
             }
         }
@@ -567,7 +567,7 @@ impl<'a> Out<'a> {
 
     fn large(&mut self, entry: &Entry, data: &[u8], digest: Option<Digest>) {
         self.flush();
-        let mut from = 0;
+        let mut start = 0;
         for chunk in data.chunks(self.fixture.frame_bytes) {
             if self.extents >= self.fixture.page_extents {
                 let last = self.page.records.last_mut().unwrap();
@@ -578,15 +578,15 @@ impl<'a> Out<'a> {
                     entry: entry.clone(),
                     state,
                     digest,
-                    from,
+                    from: start,
                     ..Record::default()
                 });
             }
             self.open
                 .push((self.page.records.len() - 1, 0, chunk.len() as u32));
             self.plain.extend(chunk);
-            from += chunk.len() as u64;
-            if from == data.len() as u64 {
+            start += chunk.len() as u64;
+            if start == data.len() as u64 {
                 self.plain.resize(self.plain.len().next_multiple_of(512), 0);
             }
             self.extents += 1;
@@ -599,13 +599,13 @@ impl<'a> Out<'a> {
             return;
         }
         let id = self.id();
-        let at = self.page.segments.iter().position(|known| *known == id);
-        if at.is_none() {
+        let index = self.page.segments.iter().position(|known| *known == id);
+        if index.is_none() {
             self.page.segments.push(id);
         }
         let stored = packed(self.fixture.codec, &self.plain);
         let frame = FrameAt {
-            segment: at.unwrap_or(self.page.segments.len() - 1) as u32,
+            segment: index.unwrap_or(self.page.segments.len() - 1) as u32,
             offset: self.segment.len() as u64,
             stored_len: stored.len() as u32,
             plain_len: self.plain.len() as u32,
@@ -630,20 +630,23 @@ impl<'a> Out<'a> {
             return;
         }
         let same = |records: &[Record]| {
-            let what = |record: &Record| (record.entry.clone(), record.digest, record.from);
-            records.iter().map(what).eq(page.records.iter().map(what))
+            let identity = |record: &Record| (record.entry.clone(), record.digest, record.from);
+            records
+                .iter()
+                .map(identity)
+                .eq(page.records.iter().map(identity))
         };
         let extents = page.records.iter().flat_map(|record| &record.extents);
         let foreign = extents
             .map(|extent| &page.segments[extent.frame.segment as usize])
             .all(|id| !id.backup.is_empty());
-        if let Some((at, _)) = self
+        if let Some((place, _)) = self
             .base
             .pages
             .iter()
             .find(|(_, records)| foreign && same(records))
         {
-            self.root.pages.push(at.clone());
+            self.root.pages.push(place.clone());
             return;
         }
         let bytes = page.encode().unwrap();

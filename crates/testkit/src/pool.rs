@@ -31,29 +31,29 @@ fn serve(
     client.read_exact(&mut len)?;
     let mut startup = vec![0; u32::from_be_bytes(len) as usize - 4];
     client.read_exact(&mut startup)?;
-    let (mut to, greeting) = match session.take() {
+    let (mut target, greeting) = match session.take() {
         Some((to, greeting)) => {
             client.write_all(&greeting)?;
             (to, greeting)
         }
         None => {
-            let mut to = TcpStream::connect(("127.0.0.1", server))?;
-            to.write_all(&[&len[..], &startup].concat())?;
-            let greeting = greet(&mut client, &mut to)?;
-            (to, greeting)
+            let mut target = TcpStream::connect(("127.0.0.1", server))?;
+            target.write_all(&[&len[..], &startup].concat())?;
+            let greeting = greet(&mut client, &mut target)?;
+            (target, greeting)
         }
     };
     loop {
         match message(&mut client) {
             Ok(asked) if asked[0] != b'X' => {
-                to.write_all(&asked)?;
+                target.write_all(&asked)?;
                 // A question ends so; the answer does so when the server is ready for the next.
                 if matches!(asked[0], b'Q' | b'S') {
-                    client.write_all(&until_ready(&mut to)?)?;
+                    client.write_all(&until_ready(&mut target)?)?;
                 }
             }
             _ => {
-                *session = Some((to, greeting));
+                *session = Some((target, greeting));
                 return Ok(());
             }
         }

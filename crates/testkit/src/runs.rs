@@ -334,13 +334,13 @@ fn content(at: &Path, size: u64) -> (String, Vec<(u64, u64)>) {
     let Ok(mut file) = File::open(at) else {
         return ("unreadable".into(), Vec::new());
     };
-    let (mut hasher, mut data, mut from) = (blake3::Hasher::new(), Vec::new(), 0);
-    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(from)) {
+    let (mut hasher, mut data, mut begin) = (blake3::Hasher::new(), Vec::new(), 0);
+    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(begin)) {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap();
         rustix::fs::seek(&file, SeekFrom::Start(start)).unwrap();
         std::io::copy(&mut (&mut file).take(end - start), &mut hasher).unwrap();
         data.push((start, end.min(size)));
-        from = end;
+        begin = end;
     }
     (hasher.finalize().to_string(), data)
 }
@@ -351,14 +351,14 @@ fn xattrs(at: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = names[..len]
         .split(|c| *c == 0)
         .filter(|name| !name.is_empty());
-    let of = |name: &[u8]| {
+    let stat_of = |name: &[u8]| {
         let len = rustix::fs::lgetxattr(at, name, &mut value[..]).unwrap();
         (
             String::from_utf8_lossy(name).into_owned(),
             value[..len].to_vec(),
         )
     };
-    names.map(of).collect()
+    names.map(stat_of).collect()
 }
 
 /// The two trees are the same, or the test fails and says where they are not.
@@ -451,8 +451,8 @@ pub fn sample(dir: &Path) {
     );
     let holes = File::create(dir.join("holes")).unwrap();
     holes.set_len(40 << 20).unwrap();
-    for (at, seed) in [(4096u64, 3u64), (1 << 20, 4), (30 << 20, 5)] {
-        std::os::unix::fs::FileExt::write_all_at(&holes, &noise(seed, 9000), at).unwrap();
+    for (offset, seed) in [(4096u64, 3u64), (1 << 20, 4), (30 << 20, 5)] {
+        std::os::unix::fs::FileExt::write_all_at(&holes, &noise(seed, 9000), offset).unwrap();
     }
     set_mode(&dir.join("empty"), 0o4755);
     set_mode(&dir.join("no"), 0o1777);

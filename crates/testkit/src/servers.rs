@@ -93,7 +93,9 @@ impl Version {
     /// A server with `initdb` flags and lines of `postgresql.conf`, running. Those with the same flags have the same identifier.
     pub fn start(&self, flags: &[&str], lines: &[&str]) -> Server {
         let server = Server::new(self);
-        let template = template(self, &format!("{flags:?}"), |to| self.init(flags, to));
+        let template = template(self, &format!("{flags:?}"), |target| {
+            self.init(flags, target)
+        });
         copy_cluster(&template, &server.data());
         server.configure(&[
             "fsync = off",
@@ -308,7 +310,7 @@ impl Server {
         let row = |message| match message {
             postgres::SimpleQueryMessage::Row(row) => Some(
                 (0..row.len())
-                    .map(|at| row.get(at).unwrap_or_default())
+                    .map(|index| row.get(index).unwrap_or_default())
                     .collect::<Vec<_>>()
                     .join("|"),
             ),
@@ -338,9 +340,9 @@ impl Server {
             .arg(standby.data()));
         standby.configure(lines);
         standby.run();
-        let at = self.psql("SELECT pg_current_wal_lsn()");
+        let position = self.psql("SELECT pg_current_wal_lsn()");
         wait_until("the standby catches up", || {
-            standby.psql(&format!("SELECT pg_last_wal_replay_lsn() >= '{at}'")) == "t"
+            standby.psql(&format!("SELECT pg_last_wal_replay_lsn() >= '{position}'")) == "t"
         });
         standby
     }

@@ -80,9 +80,9 @@ impl FrameLengths {
         let header = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
         let data = u32::from_le_bytes([d0, d1, d2, d3]) as usize;
         if header == 0 || header > MAX_HEADER || data > MAX_DATA {
-            let what = "could not read a frame of the other side";
+            let message = "could not read a frame of the other side";
             let why = format!("it has {header} bytes of header and {data} of data");
-            return Err(Error::corrupt(what).because(why));
+            return Err(Error::corrupt(message).because(why));
         }
         Ok(Some(Self { header, data }))
     }
@@ -111,10 +111,10 @@ impl FrameLengths {
 }
 
 fn unreadable(error: io::Error) -> Error {
-    let what = "could not read from the other side";
+    let message = "could not read from the other side";
     Error {
         kind: ErrorKind::Unreachable,
-        ..Error::io(what, error)
+        ..Error::io(message, error)
     }
 }
 
@@ -203,8 +203,10 @@ pub fn read_line(input: &mut impl Read, peer: &str) -> Result<Vec<u8>> {
             .as_bytes()
             .starts_with(&line[..line.len().min(GREETING.len())]);
     if is_cut {
-        let what = format!("could not reach fullbore on {peer}");
-        return Err(Error::new(ErrorKind::Unreachable, what).because("it ended without an answer"));
+        let message = format!("could not reach fullbore on {peer}");
+        return Err(
+            Error::new(ErrorKind::Unreachable, message).because("it ended without an answer")
+        );
     }
     Ok(line)
 }
@@ -219,20 +221,20 @@ pub fn check_greeting(line: &[u8], peer: &str) -> Result<()> {
         .and_then(|line| line.strip_suffix('\n'))
         .and_then(|line| line.strip_prefix(GREETING));
     let Some((protocol, version)) = words.and_then(|words| words.split_once(' ')) else {
-        let what = format!("cannot understand {peer}");
+        let message = format!("cannot understand {peer}");
         let why = format!("it says {}", quoted(line.trim_ascii()));
-        return Err(Error::new(ErrorKind::Unsupported, what)
+        return Err(Error::new(ErrorKind::Unsupported, message)
             .because(why)
             .hint("the startup files of the shell on that host must print nothing"));
     };
     if protocol == PROTOCOL.to_string() {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "cannot talk to fullbore {version:?} on {peer}: this is fullbore {}",
         env!("CARGO_PKG_VERSION")
     );
-    Err(Error::new(ErrorKind::Unsupported, what)
+    Err(Error::new(ErrorKind::Unsupported, message)
         .hint("install the same version of fullbore on both hosts, or use --install-far, which copies this program over ssh"))
 }
 
@@ -336,8 +338,8 @@ mod tests {
             let message = Message::Answer { id: bytes, answer: CallAnswer::Done(bytes.to_be_bytes().to_vec().into()) };
             let mut encoded = encode(&message);
             prop_assert_eq!(decode::<Message>(&encoded, MAX_VALUES).unwrap(), message);
-            let at = at.index(encoded.len());
-            encoded[at] = byte;
+            let offset = at.index(encoded.len());
+            encoded[offset] = byte;
             if let Ok(other) = decode::<Message>(&encoded, MAX_VALUES) {
                 let again: Message = decode(&encode(&other), MAX_VALUES).unwrap();
                 prop_assert_eq!(again, other);

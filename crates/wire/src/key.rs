@@ -24,11 +24,11 @@ pub fn check_key(key: &str) -> Result<()> {
         return Ok(());
     };
     let shown = key.chars().take(MAX_KEY_BYTES).collect::<String>();
-    let what = format!(
+    let message = format!(
         "cannot use {} as the key of an object",
         quoted(shown.as_bytes())
     );
-    Err(Error::new(ErrorKind::Usage, what).because(why))
+    Err(Error::new(ErrorKind::Usage, message).because(why))
 }
 
 /// Refuses a prefix that is neither empty nor a key.

@@ -39,8 +39,8 @@ fn encode_page(listed: &[ListedObject]) -> Vec<u8> {
 
 /// The error for a listing that is too long to be sent.
 pub fn too_many(place: &str) -> Error {
-    let what = format!("cannot list {place} over a connection");
-    Error::new(ErrorKind::Unsupported, what)
+    let message = format!("cannot list {place} over a connection");
+    Error::new(ErrorKind::Unsupported, message)
         .because(format!("it has more than {MAX_OBJECTS} objects"))
         .hint("run the command on the host of the repository")
 }

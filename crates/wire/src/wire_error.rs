@@ -72,7 +72,7 @@ impl WireError {
 }
 
 fn shortened(text: &str) -> String {
-    let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= TEXT_BYTES;
+    let fits = |(index, c): &(usize, char)| index + c.len_utf8() <= TEXT_BYTES;
     text.char_indices()
         .take_while(fits)
         .map(|(_, c)| c)

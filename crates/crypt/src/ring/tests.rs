@@ -38,11 +38,11 @@ fn what_is_not_a_ring_is_refused() {
     let text = ring.to_text();
     let other = KeyRing::random().unwrap().to_text();
     let lines: Vec<_> = text.lines().collect();
-    let without = |at: usize| {
+    let without = |index: usize| {
         let kept: Vec<_> = lines
             .iter()
             .enumerate()
-            .filter(|(line, _)| *line != at)
+            .filter(|(line, _)| *line != index)
             .collect();
         kept.iter()
             .map(|(_, line)| format!("{line}\n"))
@@ -94,7 +94,11 @@ fn a_put_key_proves_in_its_own_name_only_and_people_check_all() {
     let ring = KeyRing::random().unwrap().rotated().unwrap();
     let (one, other) = (random_author().unwrap(), random_author().unwrap());
     let put = ring.for_putting(one);
-    for secret in ring.generations.iter().map(|of| of.proof_secret.to_hex()) {
+    for secret in ring
+        .generations
+        .iter()
+        .map(|generation| generation.proof_secret.to_hex())
+    {
         assert!(
             !put.to_text().contains(&*secret),
             "the secret of the people"

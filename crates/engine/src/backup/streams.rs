@@ -118,6 +118,7 @@ impl Streams<'_> {
             let lay = StreamWriter::new(layout, meter, number, sink, tell, order)?;
             let clock = self
                 .checkpoints
+                // The records of the others are sorted only at the end.
                 .filter(|_| source.is_sorted())
                 .map(|checkpoints| (checkpoints, Instant::now(), number));
             streams.push(StreamRun {
@@ -127,6 +128,7 @@ impl Streams<'_> {
                 lay,
                 frame_bytes: self.tuning.frame_bytes,
                 window: self.window(depths),
+                // A follower takes faster stages while it falls behind, and chooses no level.
                 chooser: chooser.clone().filter(|_| threads.leads),
                 clock,
                 stop,

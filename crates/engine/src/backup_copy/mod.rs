@@ -100,7 +100,7 @@ impl BackupCopy {
         let start = Instant::now();
         must_be_possible(&*self.to, self.no_create)?;
         let archive = self.open_backup()?;
-        let (way, to) = CopyWay::choose(&self.storages, &self.from, &archive, &self.to)?;
+        let (way, target) = CopyWay::choose(&self.storages, &self.from, &archive, &self.to)?;
         let repository = self.storages.objects(&place(&self.from)?.0)?;
         let others = archive.root.referenced_backups();
         let known: Vec<_> = others
@@ -117,7 +117,7 @@ impl BackupCopy {
         let drafts: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
         let draft = way.draft_of((&root[..]).into())?;
         let mut incoming =
-            IncomingBackup::begin(to.clone(), draft.into_owned(), &archive.root, &drafts)?;
+            IncomingBackup::begin(target.clone(), draft.into_owned(), &archive.root, &drafts)?;
         let run = CopyRun {
             archive: &archive,
             incoming: &incoming,
@@ -128,9 +128,9 @@ impl BackupCopy {
         };
         let copied = run
             .copy_all(self.workers, &tasks)
-            .and_then(|()| sums.complete(way, &root, &drafts, &*to))
+            .and_then(|()| sums.complete(way, &root, &drafts, &*target))
             // Before the destination lists the backup: without its WAL it may not be consistent.
-            .and_then(|root| Ok((root, wal::copy_wal(&repository, &to, &archive.root)?)));
+            .and_then(|root| Ok((root, wal::copy_wal(&repository, &target, &archive.root)?)));
         let there = run.there;
         let (wal, mut warnings) = match copied {
             Ok((root, (wal, warnings))) => {

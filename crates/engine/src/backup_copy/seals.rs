@@ -58,6 +58,7 @@ impl CopyWay {
         match (archive.store().sealing(), Sealing::of(&**to)) {
             (Sealing::Clear, Sealing::Clear) => Ok((Self::AsStored, to.clone())),
             (Sealing::Locked, _) => {
+                // Bytes that cannot be read here are copied as they are: both sides need the same keys.
                 let origin = storages.objects(&place(from)?.0)?;
                 match keys::share_keys(&*origin, to)? {
                     Some(to) => Ok((Self::AsStored, to)),
@@ -96,9 +97,9 @@ impl CopyWay {
                     _ => None,
                 });
                 let parts = digits.zip((0..bytes).step_by(PART_BYTES as usize));
-                let pieces = parts.map(|(digits, from)| {
-                    let len = PART_BYTES.min(bytes - from);
-                    (from, len, PartSum::Crc64(digits))
+                let pieces = parts.map(|(digits, start)| {
+                    let len = PART_BYTES.min(bytes - start);
+                    (start, len, PartSum::Crc64(digits))
                 });
                 task.sums = with_gaps(pieces.collect(), bytes);
                 task.bytes = bytes;
@@ -170,10 +171,10 @@ impl CopiedSums {
         let object = (&task.backup[..], &task.name[..]);
         let len = run.incoming.stored_len(object.0, object.1)?.unwrap_or(0);
         let mut parts = Vec::new();
-        for from in (0..len).step_by(PART_BYTES as usize) {
+        for start in (0..len).step_by(PART_BYTES as usize) {
             let mut crc = Crc64::default();
-            let part = PART_BYTES.min(len - from) as usize;
-            run.incoming.read_stored_at(object, from, part, buf)?;
+            let part = PART_BYTES.min(len - start) as usize;
+            run.incoming.read_stored_at(object, start, part, buf)?;
             crc.update(buf);
             parts.push(crc.value().0);
         }

@@ -258,11 +258,11 @@ mod tests {
             (10, PART_BYTES, sum()),
         ];
         let bytes = 3 * PART_BYTES;
-        let (mut at, all) = (0, with_gaps(pieces, bytes));
+        let (mut position, all) = (0, with_gaps(pieces, bytes));
         for (offset, len, _) in &all {
-            assert_eq!(*offset, at);
-            at += len;
+            assert_eq!(*offset, position);
+            position += len;
         }
-        assert_eq!((at, all.len()), (bytes, 6));
+        assert_eq!((position, all.len()), (bytes, 6));
     }
 }

@@ -16,15 +16,15 @@ use std::{
 /// # Errors
 /// [`ErrorKind::Usage`] if one does, or if both are the same.
 pub(super) fn check_apart(from: &Path, to: &Path) -> Result<()> {
-    let (from, to) = (real(from), real(to));
-    let is_apart = are_apart(&from, &to)
-        && !has_above(&from, &to)
-        && !has_above(&to, &from)
-        && are_apart_in_file_system(&from, &to);
+    let (source, target) = (real(from), real(to));
+    let is_apart = are_apart(&source, &target)
+        && !has_above(&source, &target)
+        && !has_above(&target, &source)
+        && are_apart_in_file_system(&source, &target);
     if is_apart {
         return Ok(());
     }
-    let message = format!("cannot copy {from:?} to {to:?}");
+    let message = format!("cannot copy {source:?} to {target:?}");
     let why = "they are the same directory, or one contains the other";
     Err(Error::new(ErrorKind::Usage, message).because(why))
 }

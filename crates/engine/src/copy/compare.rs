@@ -5,9 +5,9 @@
 //! written only after the merge has passed it.
 
 use super::{
-    LARGE_FILE,
     attributes::AttributeReader,
     kept::KeptPaths,
+    options::LARGE_FILE,
     plan::{CopyPlan, Replaced},
 };
 use fullbore_format::{
@@ -203,7 +203,6 @@ impl Differences {
             }
         }
         let there = there.map(|record| record.entry);
-        let is_directory = |entry: &Entry| entry.kind == EntryKind::Directory;
         let is_blocked = there.as_ref().is_some_and(is_directory) && !is_directory(&scanned.entry);
         if is_blocked && self.plan.options.delete {
             return self.make_later(scanned);
@@ -299,6 +298,7 @@ impl Differences {
         let found = difference(entry, &there);
         let is_unchanged = !found.size && !found.mtime;
         if self.plan.options.is_compared(entry, &there) {
+            // Sizes are equal, so only the workers find out whether the content is.
             self.await_check(entry.size(), &entry.path.clone());
             if scanned.is_first {
                 self.plan
@@ -393,6 +393,10 @@ impl Differences {
     fn has_same_mode(&self, entry: &Entry, there: &Entry) -> bool {
         entry.mode == there.mode && self.plan.options.is_same_owner(entry, there)
     }
+}
+
+fn is_directory(entry: &Entry) -> bool {
+    entry.kind == EntryKind::Directory
 }
 
 /// An entry of the target, as the state before.

@@ -117,10 +117,10 @@ impl CopyTarget for FarTarget {
         let is_compressed = self.level.is_some();
         let mut question = encode_call(&CopyCall::Put { is_compressed }, b"");
         let begin = question.len();
-        let bytes: usize = parts.iter().map(|at| ranges[*at].len()).sum();
+        let bytes: usize = parts.iter().map(|index| ranges[*index].len()).sum();
         question.reserve_exact(bytes);
-        for at in parts {
-            let member = frame.data.get(ranges[*at].clone());
+        for index in parts {
+            let member = frame.data.get(ranges[*index].clone());
             question.extend_from_slice(member.ok_or_else(not_understood)?);
         }
         if let Some(level) = self.level {

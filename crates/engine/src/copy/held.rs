@@ -4,12 +4,12 @@
 //! second time: then most of the time goes into writing anyway.
 
 use super::{
-    CopyWatch, TreeCopy,
     attributes::AttributeReader,
     call::{CopyCall, CopyTarget, headers},
     compare::{Differences, in_order},
     kept::KeptPaths,
-    listed_ahead,
+    listed_ahead::listed_ahead,
+    options::{CopyWatch, TreeCopy},
     plan::CopyPlan,
     spool::PathSpool,
 };
@@ -130,7 +130,9 @@ impl TreeCopy {
     pub(super) fn check_deletions(&self, plan: &CopyPlan) -> Result<()> {
         let planned = plan.planned_deletions();
         let target = self.to.as_deref();
-        let name = target.map_or("the target".to_owned(), |to| format!("{to:?}"));
+        let name = target.map_or("the target".to_owned(), |destination| {
+            format!("{destination:?}")
+        });
         let checked = self.options.limit.check(planned, &name);
         checked.map_err(|error| match planned.is_source_empty {
             true => error,
@@ -140,12 +142,12 @@ impl TreeCopy {
 
     /// Says that another program would have written below the target.
     fn explain(&self, error: Error, target: Option<&Path>) -> Error {
-        let (Some(to), Some(name)) = (target, self.from.file_name()) else {
+        let (Some(destination), Some(name)) = (target, self.from.file_name()) else {
             return error;
         };
-        let named = to.join(name);
+        let named = destination.join(name);
         error.detail(format!(
-            "the content of {:?} becomes that of {to:?}, as with a slash after the source in rsync; to write to {named:?}, name it",
+            "the content of {:?} becomes that of {destination:?}, as with a slash after the source in rsync; to write to {named:?}, name it",
             self.from
         ))
     }

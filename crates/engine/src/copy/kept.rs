@@ -1,6 +1,6 @@
 //! Objects of the target that a copy never deletes, though the source does not deliver them.
 
-use super::{CopyOptions, rules::LeftOutPatterns};
+use super::{options::CopyOptions, rules::LeftOutPatterns};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, is_within},
     error::Result,

@@ -124,7 +124,7 @@ impl LargeTargets {
             let differing = differing.into_iter();
             answer
                 .wanted
-                .extend(differing.map(|at| (first + at) as u32));
+                .extend(differing.map(|index| (first + index) as u32));
         }
         Ok(answer)
     }
@@ -218,9 +218,9 @@ impl LargeTarget {
         let got = self.patch.read(&self.entry, offset, content)?;
         let blocks: Vec<&[u8]> = content.chunks(BLOCK).collect();
         let found = digests(&blocks);
-        let is_wanted = |at: &usize| {
-            let end = (at + 1).saturating_mul(BLOCK).min(content.len());
-            end > got || found[*at] != Digest::Blake3(expected[*at])
+        let is_wanted = |index: &usize| {
+            let end = (index + 1).saturating_mul(BLOCK).min(content.len());
+            end > got || found[*index] != Digest::Blake3(expected[*index])
         };
         Ok((0..expected.len()).filter(is_wanted).collect())
     }

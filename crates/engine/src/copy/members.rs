@@ -1,8 +1,8 @@
 //! Writes members of a copy: each is made, or left out if the tree refuses it alone.
 
 use super::{
-    LARGE_FILE,
     call::{BLOCK, CopyAnswer, DIGEST_BYTES, not_understood},
+    options::LARGE_FILE,
 };
 use crate::report::skipped::concerns_one_object;
 use fullbore_format::{

@@ -17,9 +17,11 @@ pub mod far;
 pub(crate) mod held;
 pub(crate) mod kept;
 pub(crate) mod large;
+pub(crate) mod listed_ahead;
 pub(crate) mod listing;
 pub(crate) mod members;
 pub mod near;
+pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod removal;
 pub mod rules;
@@ -28,16 +30,11 @@ pub(crate) mod spool;
 pub(crate) mod work;
 
 pub use call::CopyTarget;
+pub use options::{CopyOptions, CopyWatch, TreeCopy};
 
 use apart::check_apart;
-use call::{CopyCall, OpenTarget};
-use fullbore_format::{
-    acl,
-    entry::{Entry, Xattr},
-    entry_difference::{EntryDifference, difference},
-    error::{Error, Result},
-    page::Record,
-};
+use call::CopyCall;
+use fullbore_format::error::{Error, Result};
 use fullbore_pipeline::{
     frame::{Pool, Scanned},
     pack::pack_below,
@@ -45,143 +42,20 @@ use fullbore_pipeline::{
     workers::{self, WorkerLimit},
 };
 use fullbore_platform as platform;
-use fullbore_platform::{
-    metrics::meter::Meter,
-    queue::{Queue, start},
-};
-use fullbore_tree::unmatched::unmatched_warning;
-use fullbore_tree::{
-    read::Own,
-    write::{deletion_limit::DeletionLimit, xattrs::has_only_xattrs},
-};
+use fullbore_platform::metrics::meter::Meter;
+use fullbore_tree::{read::Own, unmatched::unmatched_warning};
 use held::CopyEnds;
+use options::LARGE_FILE;
 use plan::CopyPlan;
-use rules::CopyRules;
 use std::{
     num::NonZeroUsize,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
 };
 use work::CopyWork;
 
-/// A larger file is copied block by block.
-const LARGE_FILE: u32 = 1 << 20;
-
 const PLACE: &str = "a pattern with a / before its end must be a path below SRC, or begin with SRC";
-
-/// Pages of the target that are asked for ahead.
-const PAGES_AHEAD: usize = 2;
-
-/// Hears of entries, from any thread.
-pub trait CopyWatch: Send + Sync {
-    /// An entry is new (`+`), changed (`~`), or no longer needed (`-`).
-    fn entry(&self, sign: char, path: &[u8]);
-
-    /// All entries so far are shown before this returns: what follows may remove them.
-    fn flush(&self);
-}
-
-/// Options of a copy.
-#[derive(Debug, Clone, Default)]
-pub struct CopyOptions {
-    /// The rules that leave out files, on both sides.
-    pub rules: CopyRules,
-    /// Whether files are deleted that only the target has.
-    pub delete: bool,
-    /// Whether content is compared, also of files whose size and time are equal.
-    pub checksum: bool,
-    /// A dry run: nothing is written.
-    pub dry_run: bool,
-    /// Whether owners are set and compared by number.
-    pub numeric_owner: bool,
-    /// Whether files are deleted that patterns and marks leave out.
-    pub delete_excluded: bool,
-    /// How much may be deleted.
-    pub limit: DeletionLimit,
-}
-
-impl CopyOptions {
-    /// The rights that such a copy needs to the target at `path`, which may be empty if the other
-    /// side chooses it.
-    pub fn target(&self, path: &Path) -> OpenTarget {
-        use std::os::unix::ffi::OsStrExt;
-        OpenTarget {
-            path: path.as_os_str().as_bytes().to_vec(),
-            rules: self.rules.clone(),
-            numeric_owner: self.numeric_owner,
-            dry_run: self.dry_run,
-            checksum: self.checksum,
-            delete: self.delete,
-            delete_excluded: self.delete_excluded,
-            limit: self.limit,
-        }
-    }
-
-    fn deletion_rules(&self) -> CopyRules {
-        self.rules.of_deletion(self.delete_excluded)
-    }
-
-    fn removes_whole_directories(&self) -> bool {
-        self.deletion_rules().removes_whole_directories()
-    }
-
-    /// Returns whether the content of both files is compared before they count as changed.
-    fn is_compared(&self, entry: &Entry, there: &Entry) -> bool {
-        self.checksum && there.path == entry.path && there.size() == entry.size()
-    }
-
-    /// Compares an entry of the source with one of the target, by the owners and attributes that a
-    /// copy would set.
-    fn difference(&self, entry: &Entry, there: &Entry) -> EntryDifference {
-        EntryDifference {
-            owner: !self.is_same_owner(entry, there),
-            attributes: !self.has_same_xattrs(entry, there),
-            ..difference(entry, there)
-        }
-    }
-
-    /// Returns whether an entry of the target has the attributes of the source, and no other that a
-    /// copy would remove.
-    fn has_same_xattrs(&self, entry: &Entry, there: &Entry) -> bool {
-        let is_same = |wanted: &Xattr, there: &Xattr| {
-            let is_same_list = || {
-                acl::is_list(&wanted.0)
-                    && acl::is_same_list(&wanted.1, &there.1, self.numeric_owner)
-            };
-            wanted.0 == there.0 && (wanted.1 == there.1 || is_same_list())
-        };
-        has_only_xattrs(entry, &there.xattrs, is_same)
-    }
-
-    /// Returns whether both entries have the same owner and group: by name, if both have one.
-    fn is_same_owner(&self, one: &Entry, other: &Entry) -> bool {
-        let (one, other) = (&one.owner, &other.owner);
-        let has_names = |a: &str, b: &str| !self.numeric_owner && !a.is_empty() && !b.is_empty();
-        let user = match has_names(&one.user, &other.user) {
-            true => one.user == other.user,
-            false => one.uid == other.uid,
-        };
-        let group = match has_names(&one.group, &other.group) {
-            true => one.group == other.group,
-            false => one.gid == other.gid,
-        };
-        user && group
-    }
-}
-
-/// A copy.
-#[derive(Debug, Clone, Default)]
-pub struct TreeCopy {
-    /// The directory whose content is copied.
-    pub from: PathBuf,
-    /// Path of the target, if this side chooses it: a directory whose content it becomes.
-    pub to: Option<PathBuf>,
-    /// Whether the target is on this machine.
-    pub is_near: bool,
-    /// The options.
-    pub options: CopyOptions,
-}
 
 /// The numbers of a finished copy.
 #[derive(Debug, Clone, Default)]
@@ -220,8 +94,8 @@ impl TreeCopy {
     ) -> Result<CopySummary> {
         let begun = Instant::now();
         meter.begin();
-        if let Some(to) = self.to.as_deref().filter(|_| self.is_near) {
-            check_apart(&self.from, to)?;
+        if let Some(destination) = self.to.as_deref().filter(|_| self.is_near) {
+            check_apart(&self.from, destination)?;
         }
         let own = Own::default();
         let source = self.options.rules.open(&self.from, own)?;
@@ -275,38 +149,6 @@ impl TreeCopy {
             seconds: begun.elapsed().as_secs_f64(),
             ..summary
         })
-    }
-}
-
-/// Lists the target in a thread of its own, some pages ahead.
-fn listed_ahead(target: &Arc<dyn CopyTarget>) -> Result<Stream<Record>> {
-    let pages = Arc::new(Queue::with_room(PAGES_AHEAD));
-    let (target, filled) = (target.clone(), pages.clone());
-    start(move || {
-        loop {
-            let page = target.list();
-            let has_more = page.as_ref().is_ok_and(|page| page.has_more);
-            if !filled.push(page.map(|page| page.records)) || !has_more {
-                break;
-            }
-        }
-        filled.close();
-    })?;
-    let pages = ListedPages(pages);
-    let all = std::iter::from_fn(move || pages.0.pop());
-    let records = all.flat_map(|page| match page {
-        Ok(records) => records.into_iter().map(Ok).collect::<Vec<_>>(),
-        Err(error) => vec![Err(error)],
-    });
-    Ok(Box::new(records))
-}
-
-/// Pages that are listed by another thread, which ends with them.
-struct ListedPages(Arc<Queue<Result<Vec<Record>>>>);
-
-impl Drop for ListedPages {
-    fn drop(&mut self) {
-        self.0.close();
     }
 }
 

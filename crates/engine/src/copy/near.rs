@@ -9,7 +9,6 @@
 //! goes on with it.
 
 use super::{
-    LARGE_FILE,
     call::{
         CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage, checked_path,
         decompressed, not_allowed, not_understood, read_headers, read_paths,
@@ -17,6 +16,7 @@ use super::{
     large::LargeTargets,
     listing::{ListedFiles, TreeListing},
     members::{MemberWriter, WriterPool},
+    options::LARGE_FILE,
     removal::TreeRemoval,
     rules::LeftOutPatterns,
 };
@@ -141,7 +141,7 @@ impl CopyTarget for NearTarget {
             CopyCall::Directories => tree.put_headers(body),
             CopyCall::Check { digests } => tree.check(&digests, body),
             CopyCall::Describe => tree.describe(body),
-            CopyCall::Begin { from } => tree.begin(body, from.as_deref().map(|from| &from[..])),
+            CopyCall::Begin { from } => tree.begin(body, from.as_deref().map(|source| &source[..])),
             CopyCall::Compare { path, offset, len } => {
                 tree.large.compare(checked_path(&path)?, offset, len, body)
             }
@@ -172,7 +172,7 @@ impl CopyTarget for NearTarget {
         let tree = self.tree()?;
         tree.close_list();
         let mut members = tree.members()?;
-        for part in parts.iter().map(|at| &frame.parts[*at]) {
+        for part in parts.iter().map(|index| &frame.parts[*index]) {
             if let FrameContent::Whole(entry, _) = &part.what {
                 tree.note_made(&entry.path);
                 let content = &frame.data[part.inner as usize..][..part.len as usize];
@@ -342,10 +342,10 @@ impl OpenTree {
         let mut members = self.members()?;
         let mut content = Vec::new();
         let entries = self.with_listed(entries, &mut members.writer);
-        for (at, ((entry, is_listed), digest)) in entries.iter().zip(expected).enumerate() {
-            members.open_together(&entries[at..]);
+        for (index, ((entry, is_listed), digest)) in entries.iter().zip(expected).enumerate() {
+            members.open_together(&entries[index..]);
             let is_same = members.take_if_same(entry, *is_listed, digest, &mut content);
-            members.note(at, &entry.path, is_same)?;
+            members.note(index, &entry.path, is_same)?;
         }
         Ok(members.answer())
     }
@@ -363,9 +363,9 @@ impl OpenTree {
 
     fn describe(&self, body: &[u8]) -> Result<CopyAnswer> {
         let mut members = self.members()?;
-        for (at, entry) in self.headers(body)?.iter().enumerate() {
+        for (index, entry) in self.headers(body)?.iter().enumerate() {
             let is_done = members.describe(entry);
-            members.note(at, &entry.path, is_done)?;
+            members.note(index, &entry.path, is_done)?;
         }
         Ok(members.answer())
     }
@@ -377,15 +377,15 @@ impl OpenTree {
         };
         checked_path(&entry.path)?;
         // The other file loses its name.
-        if let Some(from) = from {
+        if let Some(source) = from {
             let removal = self.removal.as_ref().ok_or_else(not_allowed)?;
-            removal.check(checked_path(from)?)?;
-            removal.begin_rename(self.written()?, from)?;
+            removal.check(checked_path(source)?)?;
+            removal.begin_rename(self.written()?, source)?;
         }
         let mut members = self.members()?;
         let begun = self.large.begin(&mut members.writer, entry, from);
-        if let (Some(from), Some(removal)) = (from, &self.removal) {
-            removal.end_rename(self.written()?, from);
+        if let (Some(source), Some(removal)) = (from, &self.removal) {
+            removal.end_rename(self.written()?, source);
         }
         members.answer.has_content = members.unless_refused(&entry.path, begun)?.unwrap_or(false);
         Ok(members.answer())

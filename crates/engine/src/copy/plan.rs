@@ -1,9 +1,9 @@
 //! What a copy found and did, shared by the merge and all workers.
 
 use super::{
-    CopyOptions, CopyWatch,
     call::{CopyAnswer, CopyCall, CopyTarget, headers},
     held::HeldChanges,
+    options::{CopyOptions, CopyWatch},
     spool::PathSpool,
 };
 use fullbore_format::{

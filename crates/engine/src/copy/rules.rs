@@ -121,7 +121,7 @@ impl LeftOutPatterns {
     }
 
     fn leave_out_above(&self, path: &[u8]) -> bool {
-        let slashes = (0..path.len()).filter(|at| path[*at] == b'/');
-        { slashes }.any(|at| self.0.matches(&path[..at], true))
+        let slashes = (0..path.len()).filter(|offset| path[*offset] == b'/');
+        { slashes }.any(|index| self.0.matches(&path[..index], true))
     }
 }

@@ -108,9 +108,11 @@ impl<'a> CopyWork<'a> {
 
     fn copy_frame(&self, frame: &Frame) -> Result<()> {
         let mut sorted = SortedParts::default();
-        for (at, part) in frame.parts.iter().enumerate() {
+        for (index, part) in frame.parts.iter().enumerate() {
             match &part.what {
-                FrameContent::Whole(entry, state) => self.sort(&mut sorted, at, part, entry, state),
+                FrameContent::Whole(entry, state) => {
+                    self.sort(&mut sorted, index, part, entry, state)
+                }
                 FrameContent::Head(entry, file) => self.begin(entry, file, part.replaced)?,
                 FrameContent::Piece { file, offset, .. } => {
                     let piece = frame.data.get(..part.len as usize).unwrap_or_default();
@@ -132,11 +134,11 @@ impl<'a> CopyWork<'a> {
             return Ok(());
         }
         let mut directories = Vec::new();
-        for (at, part) in frame.parts.iter().enumerate() {
+        for (index, part) in frame.parts.iter().enumerate() {
             if let FrameContent::Whole(entry, _) = &part.what
                 && entry.is_file()
             {
-                let is_replaced = replaced.binary_search(&at).is_ok();
+                let is_replaced = replaced.binary_search(&index).is_ok();
                 directories.extend(self.plan.settle_check(&entry.path, is_replaced));
             }
         }
@@ -181,12 +183,12 @@ impl<'a> CopyWork<'a> {
         if parts.is_empty() {
             return Ok(());
         }
-        let entries: Vec<&Entry> = parts.iter().map(|at| entry_of(frame, *at)).collect();
+        let entries: Vec<&Entry> = parts.iter().map(|index| entry_of(frame, *index)).collect();
         let answer = self
             .plan
             .ask(CopyCall::Describe, &headers(entries.iter().copied())?)?;
-        for at in answer.wanted {
-            if let Some(entry) = entries.get(at as usize) {
+        for index in answer.wanted {
+            if let Some(entry) = entries.get(index as usize) {
                 let whole = Scanned::new((*entry).clone(), EntryState::Whole);
                 self.plan.do_later(whole);
             }
@@ -199,19 +201,24 @@ impl<'a> CopyWork<'a> {
         if parts.is_empty() {
             return Ok(parts);
         }
-        let contents: Vec<&[u8]> = parts.iter().map(|at| content_of(frame, *at)).collect();
+        let contents: Vec<&[u8]> = parts
+            .iter()
+            .map(|index| content_of(frame, *index))
+            .collect();
         let digests = joined(&contents).into();
-        let body = headers(parts.iter().map(|at| entry_of(frame, *at)))?;
+        let body = headers(parts.iter().map(|index| entry_of(frame, *index)))?;
         let answer = self.plan.ask(CopyCall::Check { digests }, &body)?;
         let read: usize = contents.iter().map(|content| content.len()).sum();
         self.meter.bytes.fetch_add(read as u64, Relaxed);
         let wanted = answer.wanted.iter();
         let differing: Vec<usize> = wanted
-            .filter_map(|at| parts.get(*at as usize).copied())
+            .filter_map(|index| parts.get(*index as usize).copied())
             .collect();
-        for at in parts {
-            let entry = entry_of(frame, at);
-            match differing.binary_search(&at).is_ok() || has_other_time(&frame.parts[at], entry) {
+        for index in parts {
+            let entry = entry_of(frame, index);
+            match differing.binary_search(&index).is_ok()
+                || has_other_time(&frame.parts[index], entry)
+            {
                 true => self.plan.say_change(false, &entry.path),
                 false => self.plan.note_same(),
             }
@@ -225,7 +232,10 @@ impl<'a> CopyWork<'a> {
         }
         let answer = self.plan.target.put(frame, parts)?;
         self.plan.note_refused(&answer);
-        let bytes: u64 = parts.iter().map(|at| u64::from(frame.parts[*at].len)).sum();
+        let bytes: u64 = parts
+            .iter()
+            .map(|index| u64::from(frame.parts[*index].len))
+            .sum();
         self.count_sent(bytes);
         self.meter.files.fetch_add(parts.len() as u64, Relaxed);
         Ok(())
@@ -274,7 +284,7 @@ impl<'a> CopyWork<'a> {
         if sent > 0 {
             let body: Vec<&[u8]> = pieces
                 .iter()
-                .map(|(at, len)| &piece[(at - offset) as usize..][..*len as usize])
+                .map(|(position, len)| &piece[(position - offset) as usize..][..*len as usize])
                 .collect();
             let path = path.clone().into();
             self.plan
@@ -313,11 +323,11 @@ impl<'a> CopyWork<'a> {
         };
         let answer = self.plan.ask(call, &joined(&blocks))?;
         let mut pieces: Vec<(u64, u32)> = Vec::new();
-        for at in answer.wanted {
-            let Some(block) = blocks.get(at as usize) else {
+        for index in answer.wanted {
+            let Some(block) = blocks.get(index as usize) else {
                 continue;
             };
-            let start = offset + u64::from(at) * BLOCK as u64;
+            let start = offset + u64::from(index) * BLOCK as u64;
             match pieces.last_mut() {
                 Some((from, len)) if *from + u64::from(*len) == start => *len += block.len() as u32,
                 _ => pieces.push((start, block.len() as u32)),

@@ -20,7 +20,6 @@ use std::{
 /// # Errors
 /// [`ErrorKind::Exists`].
 pub(super) fn refuse_live_tablespaces(cluster: &ClusterInfo) -> Result<()> {
-    let is_here = |location: &EntryName| path_of(location).symlink_metadata().is_ok();
     let meanwhile = &cluster.tablespaces_meanwhile;
     if let Some(space) = meanwhile.iter().find(|space| is_here(&space.location)) {
         return Err(refusal(&quoted(&space.name.0), &quoted(&space.location.0)));
@@ -36,6 +35,10 @@ pub(super) fn refuse_live_tablespaces(cluster: &ClusterInfo) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+fn is_here(location: &EntryName) -> bool {
+    path_of(location).symlink_metadata().is_ok()
 }
 
 fn refusal(name: &str, location: &str) -> Error {

@@ -166,7 +166,6 @@ fn remove_leftovers(dir: &Path) -> Result<()> {
 
 /// Returns whether this is the directory of a drill of this user that has ended without removing it.
 fn is_left(top: &Path) -> bool {
-    let is_own = |meta: &fs::Metadata| meta.is_dir() && meta.uid() == user_id();
     let Some(meta) = fs::symlink_metadata(top).ok().filter(is_own) else {
         return false;
     };
@@ -180,6 +179,10 @@ fn is_left(top: &Path) -> bool {
             age.is_some_and(|age| age > AGE)
         }
     }
+}
+
+fn is_own(meta: &fs::Metadata) -> bool {
+    meta.is_dir() && meta.uid() == user_id()
 }
 
 /// Ends the server in a scratch directory, and removes the directory.

@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn destinations_are_known_by_their_names() {
-        let parse = |to| SinkSpec::parse(&Storages::default(), to, None).unwrap();
+        let parse = |target| SinkSpec::parse(&Storages::default(), target, None).unwrap();
         assert_eq!(parse("-").0, SinkSpec::Stdout);
         assert_eq!(parse("null:").0, SinkSpec::Null);
         assert_eq!(

@@ -124,7 +124,7 @@ mod tests {
                 parts(path)
                     .into_iter()
                     .enumerate()
-                    .filter(|(at, _)| *at != gone)
+                    .filter(|(index, _)| *index != gone)
                     .map(|(_, part)| part),
             );
         }

@@ -25,10 +25,15 @@ pub(crate) fn sum(store: &dyn ObjectReader, object: &ObjectName) -> Result<(u64,
     let len = store.len(object)?;
     let (mut parts, mut buffer) = (String::new(), Vec::new());
     let stored = store.sealing().stored_bytes(len);
-    for from in (0..stored).step_by(PART_BYTES as usize) {
-        let (mut crc, end) = (Crc64::default(), stored.min(from + PART_BYTES));
-        for at in (from..end).step_by(1 << 20) {
-            store.read_stored_at(object, at, (end - at).min(1 << 20) as usize, &mut buffer)?;
+    for start in (0..stored).step_by(PART_BYTES as usize) {
+        let (mut crc, end) = (Crc64::default(), stored.min(start + PART_BYTES));
+        for offset in (start..end).step_by(1 << 20) {
+            store.read_stored_at(
+                object,
+                offset,
+                (end - offset).min(1 << 20) as usize,
+                &mut buffer,
+            )?;
             crc.update(&buffer);
         }
         parts.push_str(&format!("{:016x}", crc.value().0));

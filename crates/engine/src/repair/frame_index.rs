@@ -49,11 +49,11 @@ impl FrameIndex {
             has_table,
             ..Self::default()
         };
-        for (at, (offset, stored, plain)) in frames.into_iter().enumerate() {
+        for (position, (offset, stored, plain)) in frames.into_iter().enumerate() {
             if plain > 0 {
                 index.data.push((offset, stored, plain));
             } else {
-                index.service.push((at, offset, stored));
+                index.service.push((position, offset, stored));
             }
         }
         Ok(index)
@@ -154,7 +154,7 @@ mod tests {
             out.iter_mut()
                 .zip(self.0)
                 .filter(|_| offset == 0)
-                .for_each(|(to, byte)| *to = byte);
+                .for_each(|(end, byte)| *end = byte);
             Ok(())
         }
 

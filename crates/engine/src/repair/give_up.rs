@@ -65,8 +65,8 @@ pub(crate) fn forgo(
     // A hash set has another order in each run.
     rest.lost.sort();
     rest.root.pages.clear();
-    for at in &archive.root.pages {
-        match whole(archive, at) {
+    for place in &archive.root.pages {
+        match whole(archive, place) {
             Some(page)
                 if page.records.iter().any(|record| {
                     let path = &record.entry.path;
@@ -74,13 +74,13 @@ pub(crate) fn forgo(
                 }) =>
             {
                 let page = reused.apply(archive, page, &mut references);
-                rest.add(at, page, &files)?;
+                rest.add(place, page, &files)?;
             }
             Some(_) => rest
                 .root
                 .pages
-                .push(without_copy(archive, at.clone(), missing)),
-            None => rest.leave_out(at),
+                .push(without_copy(archive, place.clone(), missing)),
+            None => rest.leave_out(place),
         }
     }
     sums.correct(&mut rest.root);
@@ -117,8 +117,11 @@ fn lost(
     });
     let mut files = cut_off::cut_off(parts.iter());
     if let Some(loss) = loss {
-        let is_lost =
-            |path: &&EntryPath| loss.cut_off.get(*path).is_none_or(|of| files.contains(of));
+        let is_lost = |path: &&EntryPath| {
+            loss.cut_off
+                .get(*path)
+                .is_none_or(|first_name| files.contains(first_name))
+        };
         let told: Vec<EntryPath> = loss.files.iter().filter(is_lost).cloned().collect();
         files.extend(told);
         leave_reused(archive, &mut files, reused);
@@ -152,8 +155,8 @@ fn leave_reused(archive: &Archive, files: &mut HashSet<EntryPath>, reused: &Reus
 
 /// Calls `take` for each page with an intact copy.
 fn each_page(archive: &Archive, mut take: impl FnMut(&ManifestPage)) {
-    for at in &archive.root.pages {
-        if let Some(page) = whole(archive, at) {
+    for place in &archive.root.pages {
+        if let Some(page) = whole(archive, place) {
             take(&page);
         }
     }
@@ -223,6 +226,7 @@ impl RemainingBackup {
     fn add(&mut self, at: &PageAt, page: ManifestPage, files: &HashSet<EntryPath>) -> Result<()> {
         let root = &mut self.root;
         let page = without(page, files, REASON, |record| {
+            // The totals of a damaged root may be smaller than this file.
             root.totals.bytes -= record.entry.size().min(root.totals.bytes);
             note(root, &record.entry.path, REASON.to_owned());
         });

@@ -144,13 +144,13 @@ impl Repair {
                 "the checksums of the objects that other backups need of it will be unknown"
                     .to_owned(),
             ];
-            let what = format!(
+            let message = format!(
                 "write {} again, the document of forgotten backup {:?}",
                 objects.describe(&key),
                 root.id
             );
             let action = RepairAction::Forgotten(root.id.clone(), seal(&root)?);
-            steps.push(RepairStep::new(objects, what, detail, action));
+            steps.push(RepairStep::new(objects, message, detail, action));
         }
         steps.extend(self.lost(objects, meter)?);
         steps.extend(damaged_notes(objects)?);
@@ -433,7 +433,9 @@ fn write_manifest(objects: &dyn Objects, id: &str, pages: &[(u64, Vec<u8>)]) -> 
     }
     let key = key(id, layout::MANIFEST);
     let there = objects.stat(&key)?.unwrap_or(0);
-    let ends = pages.iter().map(|(at, page)| at + page.len() as u64);
+    let ends = pages
+        .iter()
+        .map(|(position, page)| position + page.len() as u64);
     let end = ends.fold(there, u64::max);
     let mut upload = objects.create(&key)?;
     let mut start = 0;
@@ -461,9 +463,9 @@ fn readable(objects: &dyn Objects, key: &str, from: u64, to: u64) -> Result<Vec<
         read => return read.map(|()| bytes),
     }
     let mut all = Vec::new();
-    for at in (from..to).step_by(SECTOR_BYTES as usize) {
-        let len = SECTOR_BYTES.min(to - at) as usize;
-        match objects.read_at(key, at, len, &mut bytes) {
+    for offset in (from..to).step_by(SECTOR_BYTES as usize) {
+        let len = SECTOR_BYTES.min(to - offset) as usize;
+        match objects.read_at(key, offset, len, &mut bytes) {
             Err(error) if error.kind == ErrorKind::Corrupt => all.resize(all.len() + len, 0),
             read => {
                 read?;
@@ -530,26 +532,27 @@ fn root_step(objects: &Arc<dyn Objects>, id: &str, why: &str, rebuilt: RebuiltRo
 fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
     let mut by_backup: BTreeMap<String, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
     for sheet in &stock.sheets {
-        let (archive, at) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
-        let Some(offset) = at.manifest_offset else {
+        let (archive, place) = (&stock.archives[sheet.at.0], stock.page_at(sheet));
+        let Some(offset) = place.manifest_offset else {
             continue;
         };
-        let copies = archive.copies(at);
-        let is_whole = |copy: &(ObjectName, u64)| archive.read_copy(at, copy).is_ok();
+        let copies = archive.copies(place);
+        let is_whole = |copy: &(ObjectName, u64)| archive.read_copy(place, copy).is_ok();
         let in_manifest = copies
             .iter()
             .any(|copy| matches!(copy.0, ObjectName::Manifest(_)) && is_whole(copy));
+        // If another manifest has the page whole, every reader falls back to it.
         if !in_manifest && let Some(copy) = copies.iter().find(|copy| is_whole(copy)) {
             let mut stored = Vec::new();
             if archive
                 .store()
-                .read_at(&copy.0, copy.1, at.bytes as usize, &mut stored)
+                .read_at(&copy.0, copy.1, place.bytes as usize, &mut stored)
                 .is_ok()
             {
-                let id = if at.backup.is_empty() {
+                let id = if place.backup.is_empty() {
                     &archive.root.id
                 } else {
-                    &at.backup
+                    &place.backup
                 };
                 by_backup
                     .entry(id.clone())

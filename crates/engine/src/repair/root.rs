@@ -75,8 +75,8 @@ impl GatheredFacts {
             is_unsure: false,
             notes: Vec::new(),
         };
-        for at in numbers {
-            match segment(store, codec, *at, &mut gathered) {
+        for place in numbers {
+            match segment(store, codec, *place, &mut gathered) {
                 Ok(segment) => gathered.root.segments.push(segment),
                 Err(error) => {
                     gathered.is_unsure = true;
@@ -209,7 +209,7 @@ pub(crate) fn rebuild(
     let pages: Vec<_> = found
         .into_iter()
         .zip(&placed)
-        .map(|(found, at)| (*at, found.stored))
+        .map(|(found, offset)| (*offset, found.stored))
         .collect();
     cluster_facts::add(objects, &mut root, &pages)?;
     Ok(RebuiltRoot { root, pages, notes })
@@ -230,8 +230,8 @@ pub(crate) fn label(objects: &Arc<dyn Objects>, id: &str) -> Option<Label> {
         let object = ObjectName::Segment(segment);
         let segment = segment_reader(&store, &object, store.len(&object).ok()?);
         let is_label = |service| service == Service::Label;
-        let labels = index.service.into_iter().filter_map(|(_, at, _)| {
-            let (_, payload) = segment.service(at, is_label).ok()??;
+        let labels = index.service.into_iter().filter_map(|(_, offset, _)| {
+            let (_, payload) = segment.service(offset, is_label).ok()??;
             Label::parse(&payload).ok()
         });
         { labels }.find(|label| label.backup == id && !label.repository.is_empty())
@@ -245,7 +245,7 @@ fn nothing(id: &str) -> Error {
 
 /// Returns `2026-11-21T05:45:01Z` for an id that begins with `20261121T054501Z`.
 fn time_of(id: &str) -> String {
-    let part = |from: usize, to: usize| id.get(from..to).unwrap_or_default();
+    let part = |start: usize, end: usize| id.get(start..end).unwrap_or_default();
     let (day, time) = (
         (part(0, 4), part(4, 6), part(6, 8)),
         (part(9, 11), part(11, 13), part(13, 15)),
@@ -304,10 +304,10 @@ fn segment(
     options.frame_bytes = options.frame_bytes.max(largest);
     options.segment_bytes = options.segment_bytes.max(bytes);
     let reader = segment_reader(store, &object, bytes);
-    for (at, offset, bytes) in &index.service {
+    for (position, offset, bytes) in &index.service {
         let is_known = service(&reader, *offset, (stream, number), gathered)?;
         // The first two frames are an empty one, or one with data, and the label.
-        if !is_known && *at > 1 {
+        if !is_known && *position > 1 {
             gathered.lost.push(LostPage {
                 place: format!("byte {offset} of {}", store.name(&object)),
                 frame_bytes: u64::from(*bytes),
@@ -419,7 +419,9 @@ fn add(
         return;
     };
     let is_beside = |old: &ManifestPage| {
-        ends(old).is_none_or(|(from, to)| order(from, last).is_gt() || order(to, first).is_lt())
+        ends(old).is_none_or(|(source, target)| {
+            order(source, last).is_gt() || order(target, first).is_lt()
+        })
     };
     let is_replaced = |old: &FoundPage| {
         let mut records = old.page.records.iter();
@@ -444,6 +446,7 @@ fn add(
                 0,
             )
         });
+    // In place of the first page that it replaces, else behind the last one of its segment.
     if let Some((stream, segment, order, offset)) = replaced.min().or(own) {
         behind.insert(stream, (segment, order));
         found.push(FoundPage {
@@ -494,10 +497,10 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> V
     let ends = found
         .iter()
         .zip(&places)
-        .filter_map(|(found, at)| Some((*at)? + found.stored.len() as u64));
+        .filter_map(|(found, place)| Some((*place)? + found.stored.len() as u64));
     let mut end = ends.max().unwrap_or(0).max(least);
-    let placed = found.iter().zip(places).map(|(found, at)| {
-        at.unwrap_or_else(|| {
+    let placed = found.iter().zip(places).map(|(found, place)| {
+        place.unwrap_or_else(|| {
             end += found.stored.len() as u64;
             end - found.stored.len() as u64
         })
@@ -509,22 +512,22 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> V
 /// is the whole manifest.
 fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
     let object = ObjectName::Manifest(String::new());
-    let (mut bytes, mut found, mut at, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
+    let (mut bytes, mut found, mut index, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
     let read = store
         .len(&object)
         .and_then(|len| store.read_at(&object, 0, len as usize, &mut bytes));
     while read.is_ok()
-        && at < bytes.len()
-        && let Ok(len) = zstd_safe::find_frame_compressed_size(&bytes[at..])
+        && index < bytes.len()
+        && let Ok(len) = zstd_safe::find_frame_compressed_size(&bytes[index..])
     {
-        let stored = bytes[at..at + len].to_vec();
+        let stored = bytes[index..index + len].to_vec();
         match ManifestPage::decode(&stored) {
-            Ok(page) => found.push((at as u64, stored, page)),
+            Ok(page) => found.push((index as u64, stored, page)),
             Err(_) => is_whole = false,
         }
-        at += len;
+        index += len;
     }
-    (found, is_whole && at > 0 && at == bytes.len())
+    (found, is_whole && index > 0 && index == bytes.len())
 }
 
 /// Returns the missing segments with a number below that of an existing one.

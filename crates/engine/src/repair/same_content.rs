@@ -73,10 +73,10 @@ impl SameContent {
         if wanted.is_empty() {
             return found;
         }
-        for (at, archive) in archives.iter().enumerate() {
+        for (index, archive) in archives.iter().enumerate() {
             let mut is_used = false;
             lost.each(archive, false, |key, parts| {
-                is_used |= wanted.contains(&key) && found.add(archives, at, key, parts);
+                is_used |= wanted.contains(&key) && found.add(archives, index, key, parts);
             });
             if is_used {
                 found.note_segments(archive);

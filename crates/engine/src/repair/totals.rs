@@ -18,7 +18,7 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
     let mut references = References::default();
     let mut last: Option<(u32, bool, entry::EntryPath)> = None;
     root.options.digest = Algorithm::None;
-    for (found, at) in found.iter().zip(placed) {
+    for (found, offset) in found.iter().zip(placed) {
         let Some(first) = found.page.records.first() else {
             continue;
         };
@@ -26,7 +26,7 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
         let late = last.as_ref().is_some_and(|(stream, late, path)| {
             *stream == found.stream && (*late || entry::order(path, &first.entry.path).is_gt())
         });
-        root.pages.push(page_at(found, *at, late));
+        root.pages.push(page_at(found, *offset, late));
         for record in &found.page.records {
             count(root, record);
             for extent in &record.extents {

@@ -107,8 +107,8 @@ impl RestoreRun<'_> {
             Ok(Some(error)) => self.salvage(worker, job, error)?,
         };
         let plain = worker.frames.plain();
-        let part = |shared: &ScheduleShared<ParallelFile>, at, bytes: &[u8]| {
-            CheckedContent::Part(shared.hash(&self.archive.root.options, at, bytes))
+        let part = |shared: &ScheduleShared<ParallelFile>, offset, bytes: &[u8]| {
+            CheckedContent::Part(shared.hash(&self.archive.root.options, offset, bytes))
         };
         let checked = self
             .permits
@@ -134,10 +134,11 @@ impl RestoreRun<'_> {
             return Ok(());
         };
         let shared = shared.clone();
-        let start = parts().map(|(_, _, at)| at).min().unwrap_or(0);
+        let start = parts().map(|(_, _, offset)| offset).min().unwrap_or(0);
         let mut data = std::mem::take(&mut worker.stretch);
         let runs = self.assemble(worker, jobs, start, &mut data)?;
         let mut clock = ThreadClock::now();
+        // Lost frames leave gaps, so each part between them is hashed and written by itself.
         for run in runs.chunk_by(|a, b| a.end == b.start) {
             let begin = run[0].start;
             let end = run[run.len() - 1].end;
@@ -149,6 +150,7 @@ impl RestoreRun<'_> {
             self.write_part(&mut worker.writer, &shared, begin, content, hash)?;
             lap(&self.meter.sink, &mut clock);
         }
+        // The next stretch uses the same buffer.
         worker.stretch = data;
         Ok(())
     }
@@ -169,12 +171,12 @@ impl RestoreRun<'_> {
                 self.report_lost_pieces(worker, job.frame.as_ref(), job.pieces, error)?;
                 continue;
             }
-            for (wanted, _, at) in large_file_parts(&job) {
+            for (wanted, _, offset) in large_file_parts(&job) {
                 let content = wanted.content(worker.frames.plain());
-                let place = (at - start) as usize;
+                let place = (offset - start) as usize;
                 data.resize(data.len().max(place + content.len()), 0);
                 data[place..][..content.len()].copy_from_slice(content);
-                runs.push(at..at + content.len() as u64);
+                runs.push(offset..offset + content.len() as u64);
             }
             lap(&self.meter.workers, &mut clock);
         }

@@ -331,17 +331,17 @@ mod tests {
     fn a_directory_is_finished_after_all_that_is_in_it() {
         let waiting = WaitingDirs::default();
         assert_eq!(
-            ["b", "a/y", "a/x/2"].map(|at| register(&waiting, at)),
+            ["b", "a/y", "a/x/2"].map(|place| register(&waiting, place)),
             [true; 3]
         );
         assert_eq!(complete(&waiting, "a/x/2", None), [""; 0]);
         assert!(register(&waiting, "a/x/1"));
         assert_eq!(
-            ["a/x", "a", "a", ""].map(|at| register(&waiting, at)),
+            ["a/x", "a", "a", ""].map(|place| register(&waiting, place)),
             [false; 4]
         );
         assert_eq!(
-            ["b", "a/y"].map(|at| complete(&waiting, at, None)),
+            ["b", "a/y"].map(|place| complete(&waiting, place, None)),
             [[""; 0]; 2]
         );
         for [path, next] in [["a/x/1", "a/x"], ["a/x", "a"], ["a", ""]] {
@@ -360,7 +360,10 @@ mod tests {
                 .is_some()
         );
         assert!(register(&waiting, "a/lost/deep"));
-        assert_eq!(["b", "a", ""].map(|at| register(&waiting, at)), [false; 3]);
+        assert_eq!(
+            ["b", "a", ""].map(|path| register(&waiting, path)),
+            [false; 3]
+        );
         assert_eq!(complete(&waiting, "b/link", Some("a/f")), ["b"]);
         assert_eq!(complete(&waiting, "a/lost/deep", None), ["a"]);
         assert_eq!(complete(&waiting, "b", None), [""; 0]);

@@ -326,7 +326,7 @@ impl DecodeSample {
             if self.runs.len() == RUNS {
                 let mut kept = 0..;
                 self.runs
-                    .retain(|_| kept.next().is_some_and(|at| at % 2 == 0));
+                    .retain(|_| kept.next().is_some_and(|index| index % 2 == 0));
                 self.every = every * 2;
                 if !run.is_multiple_of(self.every) {
                     return;
@@ -363,14 +363,15 @@ fn measure_rates(
         |frames, run: Vec<Frame>| measured.decode(frames, &run),
         |send| runs.into_iter().try_for_each(send),
     )?;
-    // Busy times add up over threads that run side by side.
-    let rate = |bytes: &AtomicU64, busy: &AtomicU64| {
-        bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
-    };
     Ok((
-        rate(&measured.stored, &measured.meter.source.busy),
-        rate(&measured.plain, &measured.meter.workers.busy),
+        busy_rate(&measured.stored, &measured.meter.source.busy, threads),
+        busy_rate(&measured.plain, &measured.meter.workers.busy, threads),
     ))
+}
+
+/// Busy times add up over threads that run side by side.
+fn busy_rate(bytes: &AtomicU64, busy: &AtomicU64, threads: f64) -> f64 {
+    bytes.load(Relaxed) as f64 * threads * 1e9 / (busy.load(Relaxed) as f64).max(1.0)
 }
 
 /// The bytes decoded so far, and the time they took.

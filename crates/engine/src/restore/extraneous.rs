@@ -57,11 +57,12 @@ pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<Ex
         ..
     } = plan;
     let mut places = Vec::new();
-    for (at, path) in std::iter::once((&b""[..], &layout.root))
+    for (place, path) in std::iter::once((&b""[..], &layout.root))
         .chain(layout.mounts.iter().map(|m| (&m.at[..], &m.directory)))
     {
         match open_root(path) {
-            Ok(dir) => places.push((at.to_vec(), dir)),
+            Ok(dir) => places.push((place.to_vec(), dir)),
+            // A target that does not exist has no files to remove.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(Error::io(format!("could not open the target {path:?}"), e)),
         }
@@ -83,6 +84,7 @@ pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<Ex
         let item = item.map_err(|e| {
             e.detail("nothing is removed, because the list of files in the backup is incomplete")
         })?;
+        // A large file may have more records, which name the same path.
         if item.from == 0 && !rules.leaves_out(&item.entry.path) {
             walk.expect(
                 &item.entry.path,
@@ -194,7 +196,7 @@ impl ExtraWalk<'_> {
     /// Returns the reason why unexpected names in this directory are kept, if there is one.
     fn reason_to_keep(&self, path: &[u8], stat: &Stat) -> Option<&'static str> {
         let parent = self.levels.last();
-        let is_place = self.places.iter().any(|(at, _)| at == path);
+        let is_place = self.places.iter().any(|(place, _)| place == path);
         if self.own.contains(&(stat.dev, stat.inode)) || parent?.stays == Some(READ_FROM) {
             return Some(READ_FROM);
         }
@@ -208,14 +210,14 @@ impl ExtraWalk<'_> {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<OwnedFd> {
-        let is_within = |(at, _): &&(EntryPath, OwnedFd)| entry::is_within(path, at);
-        let (at, dir) = self
+        let is_within = |(place, _): &&(EntryPath, OwnedFd)| entry::is_within(path, place);
+        let (place, dir) = self
             .places
             .iter()
             .rev()
             .find(is_within)
             .ok_or(io::ErrorKind::NotFound)?;
-        let rest = &path[at.len()..];
+        let rest = &path[place.len()..];
         open_dir(dir, rest.strip_prefix(b"/").unwrap_or(rest))
     }
 

@@ -302,10 +302,12 @@ impl TarRestore<'_> {
                 return self.members.skip(stored_len);
             }
             EntryKind::HardLink(target) => self.make_link(target, &entry.path)?,
+            // A socket is of use only to the process that made it.
             EntryKind::Socket => false,
             _ => self.make_replacing(&entry.path, |writer| writer.special_file(&entry))?,
         };
         if made {
+            // An earlier member of this path may be a directory: its metadata would follow.
             self.directories.remove(&entry.path)?;
             self.came.iter_mut().for_each(|came| came.add(&entry.path));
         }
@@ -456,6 +458,7 @@ impl TarRestore<'_> {
         let is_complete = damage.is_empty() && lacking.is_captured() && restore.paths.is_empty();
         let root = self.members.self_check.root();
         let closing = root
+            // A server does not start with a part of its files, so the next steps would mislead.
             .filter(|_| is_complete)
             .map(|root| cluster::stream_notes(root, &restore.to))
             .unwrap_or_default();

@@ -47,6 +47,7 @@ pub(crate) fn decoder(
     let first = u32::from_le_bytes(magic.as_slice().try_into().unwrap_or_default());
     let input = BufReader::with_capacity(chunk, io::Cursor::new(magic).chain(input));
     Ok(match first {
+        // A skippable frame may come before the first one of Zstandard.
         0xfd2f_b528 | 0x184d_2a50..=0x184d_2a5f => {
             let context = DCtx::try_create().ok_or_else(memory::shortage)?;
             let skipped_frame = SkippedFrame::default();
@@ -69,6 +70,7 @@ pub(crate) fn decoder(
                 sure: 0,
             }))
         }
+        // The magic of gzip has two bytes.
         _ if first & 0xffff == 0x8b1f => Box::new(Gzip(Some(GzDecoder::new(input)))),
         _ => Box::new(input),
     })
@@ -228,14 +230,14 @@ impl<R: BufRead> Read for Zstd<R> {
             } else {
                 self.wanted
             };
-            let mut from = InBuffer::around(&stored[..stored.len().min(wanted)]);
-            let mut to = OutBuffer::around(&mut *buffer);
+            let mut packed = InBuffer::around(&stored[..stored.len().min(wanted)]);
+            let mut plain = OutBuffer::around(&mut *buffer);
             let hint = self
                 .context
-                .decompress_stream(&mut to, &mut from)
+                .decompress_stream(&mut plain, &mut packed)
                 .map_err(|code| zstd_error(code, self.passed))?;
-            let consumed = from.pos();
-            let written = to.pos();
+            let consumed = packed.pos();
+            let written = plain.pos();
             if consumed > 0 {
                 self.skipped_frame
                     .pass(&stored[..consumed], self.wanted == 0, hint == 0);

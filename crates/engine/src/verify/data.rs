@@ -165,7 +165,8 @@ impl ContentCheck<'_> {
 
     fn plan(&self, send: &mut SendRun<'_>) -> Result<()> {
         let mut runs = self.runs();
-        (0..self.stock.archives.len()).try_for_each(|at| self.plan_backup(at, &mut runs, send))?;
+        (0..self.stock.archives.len())
+            .try_for_each(|offset| self.plan_backup(offset, &mut runs, send))?;
         runs.finish(send)
     }
 
@@ -194,6 +195,7 @@ impl ContentCheck<'_> {
             .before(at)
             .map(|previous| (previous, files(previous.records(&all, false)).peekable()));
         for parts in files(archive.records(&all, false)) {
+            // Unchanged files were planned with the previous backup: they are in the same frames.
             if let Some((earlier, records)) = &mut previous
                 && was_looked_at((archive, &parts), earlier, records)
             {
@@ -223,7 +225,7 @@ impl ContentCheck<'_> {
         }
         let mut frames = run.frames.iter();
         let done =
-            frames.try_for_each(|(at, job)| self.frame(hand, &self.stock.archives[*at], job));
+            frames.try_for_each(|(index, job)| self.frame(hand, &self.stock.archives[*index], job));
         hand.held.clear();
         done
     }
@@ -236,11 +238,11 @@ impl ContentCheck<'_> {
         frames: &Range<u64>,
     ) -> Result<bool> {
         let place = &self.stock.segments[part.place];
-        let (from, to) = part.stored_span(self.stock);
+        let (start, end) = part.stored_span(self.stock);
         let mut clock = ThreadClock::now();
         let found = self.sum(&mut hand.held, part, frames);
         lap(&self.meter.source, &mut clock);
-        self.meter.stored_bytes.fetch_add(to - from, Relaxed);
+        self.meter.stored_bytes.fetch_add(end - start, Relaxed);
         let wanted = checksum(place, part.index);
         match found {
             Ok(found) if wanted == Some(&format!("{found:016x}")) => Ok(true),
@@ -253,37 +255,37 @@ impl ContentCheck<'_> {
         let place = &self.stock.segments[part.place];
         let object = ObjectName::Segment(place.id.clone());
         let store = self.stock.archives[place.archive].store();
-        let (from, to) = part.stored_span(self.stock);
+        let (start, end) = part.stored_span(self.stock);
         let there = store.sealing().stored_bytes(place.bytes);
-        let first = from.saturating_sub(MAX_AROUND_BYTES);
-        let last = there.min(to.saturating_add(MAX_AROUND_BYTES)).max(to);
+        let first = start.saturating_sub(MAX_AROUND_BYTES);
+        let last = there.min(end.saturating_add(MAX_AROUND_BYTES)).max(end);
         let mut range = if frames.is_empty() {
-            from..to
+            start..end
         } else {
-            frames.start.clamp(first, from)..frames.end.clamp(to, last)
+            frames.start.clamp(first, start)..frames.end.clamp(end, last)
         };
         // More than a part, or a store takes it for one of a series of reads, and reads ahead what other workers ask for.
         if range.end - range.start == PART_BYTES {
             range.end = last.min(range.end + 1);
         }
         held.clear();
-        let mut read = |at: &Range<u64>| {
-            let len = (at.end - at.start) as usize;
-            store.read_stored_at(&object, at.start, len, &mut held.bytes)
+        let mut read = |span: &Range<u64>| {
+            let len = (span.end - span.start) as usize;
+            store.read_stored_at(&object, span.start, len, &mut held.bytes)
         };
         // A segment that is too short is damaged only where it ends.
-        if range == (from..to) || read(&range).is_err() {
-            range = from..to;
+        if range == (start..end) || read(&range).is_err() {
+            range = start..end;
             read(&range)?;
         }
         (held.segment, held.from) = (Some(place.id.clone()), range.start);
-        let part = (from - range.start) as usize..(to - range.start) as usize;
+        let part = (start - range.start) as usize..(end - range.start) as usize;
         Ok(crc64(&held.bytes[part]))
     }
 
     fn bad_part(&self, part: &StoredPart, error: Option<Error>) -> Result<()> {
         let place = &self.stock.segments[part.place];
-        let (from, to) = part.stored_span(self.stock);
+        let (start, end) = part.stored_span(self.stock);
         let name = self.stock.archives[place.archive]
             .store()
             .name(&ObjectName::Segment(place.id.clone()));
@@ -291,7 +293,7 @@ impl ContentCheck<'_> {
             || "their checksum differs from the root".to_owned(),
             |error| error.line(),
         );
-        let bytes = format!("bytes {from} to {to} of {name}");
+        let bytes = format!("bytes {start} to {end} of {name}");
         let message = format!("{bytes}, part {}, are damaged", part.index + 1);
         let span = part.plain_span(self.stock);
         self.bad.part(&place.id, span, bytes);
@@ -392,7 +394,7 @@ fn was_looked_at(
         return false;
     };
     let same = |(a, b): (&PageItem, &PageItem)| {
-        let at = |archive: &Archive, item: &PageItem| -> Vec<_> {
+        let places = |archive: &Archive, item: &PageItem| -> Vec<_> {
             let place = |extent: &fullbore_format::page::Extent| {
                 let frame = extent.frame;
                 let place = (
@@ -407,7 +409,7 @@ fn was_looked_at(
         };
         a.state == b.state
             && (&a.entry.kind, a.digest, a.from) == (&b.entry.kind, b.digest, b.from)
-            && at(archive, a) == at(before, b)
+            && places(archive, a) == places(before, b)
     };
     earlier.len() == parts.len() && parts.iter().zip(&earlier).all(same)
 }

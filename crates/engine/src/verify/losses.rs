@@ -70,11 +70,11 @@ impl FoundDamage {
             let damaged = ranges.entry(segment.clone()).or_default();
             damaged.push((*offset, offset.saturating_add(1)));
         }
-        for (segment, from, to, _) in &self.parts {
+        for (segment, start, end, _) in &self.parts {
             ranges
                 .entry(segment.clone())
                 .or_default()
-                .push((*from, *to));
+                .push((*start, *end));
         }
         let missing = self.missing.iter().cloned();
         ranges.extend(missing.map(|segment| (segment, vec![(0, u64::MAX)])));
@@ -138,18 +138,18 @@ impl DamageSet {
         let things = self.things();
         let ranges = things.damaged_ranges();
         let places = stock.segments.iter().enumerate();
-        let damaged = places.filter_map(|(at, place)| Some((at, ranges.get(&place.id)?)));
+        let damaged = places.filter_map(|(number, place)| Some((number, ranges.get(&place.id)?)));
         let touches = |part: &StoredPart, ranges: &[(u64, u64)]| {
-            let (from, to) = part.plain_span(stock);
-            ranges.iter().any(|range| range.0 < to && range.1 > from)
+            let (start, end) = part.plain_span(stock);
+            ranges.iter().any(|range| range.0 < end && range.1 > start)
         };
         let parts = damaged.flat_map(|(place, ranges)| {
             let count = part_count(&stock.segments[place]);
             let parts = (0..count).map(move |index| StoredPart { place, index });
             // The part behind the last one begins and ends where the segment ends.
             let there = parts.take_while(|part| {
-                let (from, to) = part.stored_span(stock);
-                from < to
+                let (start, end) = part.stored_span(stock);
+                start < end
             });
             there.filter(move |part| touches(part, ranges))
         });
@@ -188,9 +188,9 @@ pub(crate) fn blame(stock: &Inventory, bad: &DamageSet, report: &Report) -> Vec<
     let places = places(stock, &things, report);
     let mut touched = AffectedFiles::new();
     let mut losses = Vec::new();
-    for (at, archive) in stock.archives.iter().enumerate() {
-        let (files, cut_off) = lost_files(at, archive, &things, &places, &mut touched);
-        let unnamed = things.pages.remove(&at).unwrap_or_default();
+    for (index, archive) in stock.archives.iter().enumerate() {
+        let (files, cut_off) = lost_files(index, archive, &things, &places, &mut touched);
+        let unnamed = things.pages.remove(&index).unwrap_or_default();
         if !files.is_empty() || !unnamed.is_empty() {
             losses.push(EntryLoss {
                 backup: archive.root.id.clone(),
@@ -246,7 +246,7 @@ fn places(stock: &Inventory, things: &FoundDamage, report: &Report) -> Vec<Damag
         .map(|id| (id.clone(), 0, u64::MAX, format!("segment {} ", name(id))));
     missing
         .chain(things.parts.iter().cloned())
-        .filter(|(.., what)| report.has(what))
+        .filter(|(.., word)| report.has(word))
         .collect()
 }
 
@@ -266,7 +266,8 @@ fn lost_files(
             continue;
         };
         let path = &first.entry.path;
-        let (is_lost, of) = match &first.entry.kind {
+        let (is_lost, first_name) = match &first.entry.kind {
+            // A link comes after the file that it names, so the fate of the file is known.
             EntryKind::HardLink(target) => (lost.contains(target), cut_off.get(target)),
             EntryKind::File { .. } => {
                 let lacks_frames = parts
@@ -283,9 +284,10 @@ fn lost_files(
         };
         if is_lost {
             lost.insert(path.clone());
-            of.cloned()
+            first_name
+                .cloned()
                 .into_iter()
-                .for_each(|of| drop(cut_off.insert(path.clone(), of)));
+                .for_each(|first_name| drop(cut_off.insert(path.clone(), first_name)));
         }
         for (place, hole) in places.iter().enumerate() {
             if parts.iter().any(|part| touches(archive, part, hole)) {

@@ -53,7 +53,7 @@ impl<'a> SegmentRuns<'a> {
         let next = stock.segments.iter();
         Self {
             stock,
-            places: places.map(|(at, place)| (&place.id, at)).collect(),
+            places: places.map(|(index, place)| (&place.id, index)).collect(),
             next: next
                 .map(|place| if is_there(&place.id) { 0 } else { u64::MAX })
                 .collect(),
@@ -82,14 +82,14 @@ impl<'a> SegmentRuns<'a> {
             frame.offset,
             frame.offset.saturating_add(frame.stored_len.into()),
         );
-        let (from, end) = sealing.stored_range(plain);
-        let middle = from + (end - from) / 2;
+        let (start, end) = sealing.stored_range(plain);
+        let middle = start + (end - start) / 2;
         let open = self.open_at((place, middle / PART_BYTES), send)?;
         let range = &mut open.run.frames_at;
         *range = if open.run.frames.is_empty() {
-            from..end
+            start..end
         } else {
-            range.start.min(from)..range.end.max(end)
+            range.start.min(start)..range.end.max(end)
         };
         open.plain_bytes += u64::from(frame.plain_len);
         open.run.frames.push(job);

@@ -104,6 +104,7 @@ impl SampleVerify {
         meter: &Meter,
     ) -> Result<Option<(VerifyVerdict, Sampled)>> {
         let start = Instant::now();
+        // A second look counts again.
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(objects)?;
         let check = RunningCheck::new(archives, Some(&**objects), false, meter);
@@ -206,10 +207,10 @@ type CheckedParts = HashMap<StoredPart, bool>;
 fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
     let places = check.stock.segments.iter().enumerate();
     let there = places.filter(|(_, place)| !check.bad.has(&place.id, 0));
-    let parts = there.flat_map(|(at, place)| {
+    let parts = there.flat_map(|(number, place)| {
         let table = tables.frames.get(&place.id);
         let has_frames =
-            move |(from, to)| table.is_some_and(|table| !table.within(from, to).is_empty());
+            move |(begin, end)| table.is_some_and(|table| !table.within(begin, end).is_empty());
         // The size in the root is not trusted. If the file is shorter, the first missing part shows
         // that.
         let archive = &check.stock.archives[place.archive];
@@ -220,7 +221,10 @@ fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
         let sealing = archive.store().sealing();
         let most = sealing.stored_bytes(place.bytes);
         let there = sealing.stored_bytes(len);
-        let parts = (0..).map(move |index| StoredPart { place: at, index });
+        let parts = (0..).map(move |index| StoredPart {
+            place: number,
+            index,
+        });
         let present = parts.take_while(move |part| {
             let start = part.stored_span(&check.stock).0;
             start < most && start <= there
@@ -253,17 +257,17 @@ fn add_loose(check: &RunningCheck<'_>, tables: &mut SegmentTables) {
 }
 
 fn bytes(check: &RunningCheck<'_>, part: &StoredPart) -> u64 {
-    let (from, to) = part.stored_span(&check.stock);
-    to - from
+    let (start, end) = part.stored_span(&check.stock);
+    end - start
 }
 
 /// Returns the stored bytes that the frames have that begin in a part.
 fn frames_at(content: &ContentCheck<'_>, tables: &SegmentTables, part: &StoredPart) -> Range<u64> {
     let place = &content.stock.segments[part.place];
     let sealing = content.stock.archives[place.archive].store().sealing();
-    let (from, to) = part.plain_span(content.stock);
+    let (start, stop) = part.plain_span(content.stock);
     let frames = tables.frames.get(&place.id);
-    let last = frames.and_then(|table| table.within(from, to).last());
+    let last = frames.and_then(|table| table.within(start, stop).last());
     let begin = part.stored_span(content.stock).0;
     let end = last.map_or(0, |(offset, stored_len, _)| {
         let end = offset.saturating_add(u64::from(*stored_len));
@@ -281,13 +285,13 @@ fn frames(
 ) -> Result<bool> {
     let place = &content.stock.segments[part.place];
     let archive = &content.stock.archives[place.archive];
-    let (from, to) = part.plain_span(content.stock);
+    let (start, end) = part.plain_span(content.stock);
     let Some(table) = tables.frames.get(&place.id) else {
         return Ok(true);
     };
     let mut all_whole = true;
     for (offset, stored_len, plain_len) in table
-        .within(from, to)
+        .within(start, end)
         .iter()
         .copied()
         .filter(|(.., plain)| *plain > 0)

@@ -51,7 +51,7 @@ impl SegmentFrames {
         };
         let found = frames
             .binary_search_by_key(&frame.offset, |(offset, ..)| *offset)
-            .map(|at| frames[at]);
+            .map(|index| frames[index]);
         match found {
             Ok((_, stored, plain)) if (stored, plain) == (frame.stored_len, frame.plain_len) => {
                 Ok(())

@@ -38,7 +38,10 @@ impl RunningCheck<'_> {
     fn manifests_of(&self, archive: &Archive) -> Result<()> {
         let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
         for page in &archive.root.pages {
-            let end = page.manifest_offset.map(|at| at.saturating_add(page.bytes));
+            // Without a key no page can be read: only the length shows that some are lacking.
+            let end = page
+                .manifest_offset
+                .map(|offset| offset.saturating_add(page.bytes));
             let needed = ends.entry(&page.backup).or_default();
             *needed = (*needed).max(end.unwrap_or(0));
         }

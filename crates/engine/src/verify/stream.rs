@@ -167,6 +167,7 @@ pub(crate) fn verify(input: impl Read + Send + 'static, meter: &Meter) -> Result
     Ok(VerifyVerdict {
         backups: usize::from(!id.is_empty()),
         data: true,
+        // A tar of another program has no root: only its own checksums can be checked.
         is_bare: id.is_empty(),
         is_trailed,
         id,

@@ -86,16 +86,18 @@ impl RunningCheck<'_> {
     }
 
     fn sheet(&self, sheet: &PageRef, tables: &SegmentTables) -> Result<()> {
-        let (archive, at) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
-        let owner = if at.backup.is_empty() {
+        let (archive, place) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
+        let owner = if place.backup.is_empty() {
             &archive.root.id
         } else {
-            &at.backup
+            &place.backup
         };
         let (mut whole, mut errors) = (None, Vec::new());
-        for copy in archive.copies(at) {
-            match archive.read_copy(at, &copy) {
-                Ok(page) if page.records.len() as u64 == at.entries => whole = whole.or(Some(page)),
+        for copy in archive.copies(place) {
+            match archive.read_copy(place, &copy) {
+                Ok(page) if page.records.len() as u64 == place.entries => {
+                    whole = whole.or(Some(page))
+                }
                 Ok(_) => {
                     let message = "a manifest page and the root differ in the number of entries";
                     errors.push((copy.0, Error::corrupt(message)));

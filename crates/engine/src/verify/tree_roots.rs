@@ -35,13 +35,13 @@ impl TreeRoots {
         let root = open_root(dir).map_err(failed(dir.to_owned()))?;
         let mut links = Vec::new();
         let tablespaces = cluster.iter().flat_map(|cluster| &cluster.tablespaces);
-        for at in tablespaces
+        for place in tablespaces
             .map(Tablespace::path)
             .chain(cluster.map(|_| PG_WAL.into()))
         {
-            let link = dir.join(OsStr::from_bytes(&at));
+            let link = dir.join(OsStr::from_bytes(&place));
             match link.is_symlink().then(|| open_root(&link)) {
-                Some(Ok(dir)) => links.push((at, dir)),
+                Some(Ok(dir)) => links.push((place, dir)),
                 Some(Err(error)) if !is_missing_directory(&error) => {
                     return Err(failed(link)(error));
                 }
@@ -58,15 +58,20 @@ impl TreeRoots {
 
     /// Returns the directory that contains `path`, and the path beneath that directory.
     pub(crate) fn of<'a>(&self, path: &'a [u8]) -> (&OwnedFd, &'a [u8]) {
-        let link = self.links.iter().find(|(at, _)| entry::is_within(path, at));
-        let beneath = |at: &EntryPath| path[at.len()..].strip_prefix(b"/").unwrap_or_default();
-        link.map_or((&self.root, path), |(at, dir)| (dir, beneath(at)))
+        let link = self
+            .links
+            .iter()
+            .find(|(place, _)| entry::is_within(path, place));
+        let beneath =
+            |place: &EntryPath| path[place.len()..].strip_prefix(b"/").unwrap_or_default();
+        link.map_or((&self.root, path), |(place, dir)| (dir, beneath(place)))
     }
 
     /// Returns whether this name in the directory at `path` may belong to the tree: other clusters
     /// can share the location of a tablespace.
     pub(crate) fn may_own(&self, path: &[u8], name: &[u8]) -> bool {
-        let is_shared = path != PG_WAL.as_bytes() && self.links.iter().any(|(at, _)| at == path);
+        let is_shared =
+            path != PG_WAL.as_bytes() && self.links.iter().any(|(place, _)| place == path);
         !is_shared
             || self
                 .shared
@@ -77,6 +82,6 @@ impl TreeRoots {
     /// Returns whether the map of tablespaces would have the server make links. Then a restore
     /// leaves the map out (rule 36).
     pub(crate) fn has_links(&self) -> bool {
-        self.links.iter().any(|(at, _)| at != PG_WAL.as_bytes())
+        self.links.iter().any(|(path, _)| path != PG_WAL.as_bytes())
     }
 }

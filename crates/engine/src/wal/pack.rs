@@ -79,6 +79,7 @@ impl Packing {
         let mut is_open = !is_partial;
         while is_open && run.has_room() {
             let names = run.following(self.workers, may_follow);
+            // Fewer names than workers: no other segment follows.
             is_open = names.len() == self.workers;
             for (name, packed) in names
                 .iter()

@@ -296,21 +296,21 @@ fn backup_warning(objects: &Arc<dyn Objects>, system: u64) -> Result<Option<Stri
 
 /// Compares the server's position with the newest segment on its timeline, or on the timelines before.
 fn lag(session: &mut Session, wal: &SystemWal) -> Result<WalLag> {
-    let (timeline, at) = session.wal_position()?;
+    let (timeline, position) = session.wal_position()?;
     let timelines = wal.tree.timelines().into_iter().rev();
     let mut newest = timelines
         .filter(|other| *other <= timeline)
         .filter_map(|other| wal.tree.last_of(other));
     let Some(newest) = newest.next() else {
         return Ok(WalLag {
-            bytes: at.0,
-            segments: at.0 / wal.segment_bytes.max(1),
+            bytes: position.0,
+            segments: position.0 / wal.segment_bytes.max(1),
             ..WalLag::default()
         });
     };
     let next = newest.next(wal.segment_bytes).on(timeline);
     let archived = Lsn(next.start(wal.segment_bytes));
-    let bytes = at.0.saturating_sub(archived.0);
+    let bytes = position.0.saturating_sub(archived.0);
     let segments = bytes / wal.segment_bytes;
     let seconds = match segments {
         0 => Some(0.0),

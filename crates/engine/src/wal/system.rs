@@ -374,8 +374,13 @@ fn check_records(
             continue;
         }
         let second = archive.segment_of(other.stored, segment)?;
-        if let Some(at) = first_difference(&content, &second) {
-            return Err(two_contents(archive, segment, (&first.by, &other.by), at));
+        if let Some(position) = first_difference(&content, &second) {
+            return Err(two_contents(
+                archive,
+                segment,
+                (&first.by, &other.by),
+                position,
+            ));
         }
     }
     debug(|| format!("{segment} has contents that differ only behind their records"));

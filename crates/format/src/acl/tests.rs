@@ -149,10 +149,10 @@ fn text_that_is_not_a_list_is_malformed() {
 #[test]
 fn bytes_that_text_would_change_are_not_expressible() {
     let raw = bytes(TEXT);
-    for (at, value) in [(0, 3), (4, 3), (6, 8), (8, 0), (5, 1)] {
+    for (index, value) in [(0, 3), (4, 3), (6, 8), (8, 0), (5, 1)] {
         let mut bad = raw.clone();
-        bad[at] = value;
-        assert!(!is_expressible(&bad), "{at}");
+        bad[index] = value;
+        assert!(!is_expressible(&bad), "{index}");
     }
     assert!(
         !is_expressible(&raw[..raw.len() - 1])

@@ -36,7 +36,7 @@ proptest! {
         let data: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
         let block = 1usize << block_log;
         let offset = first << block_log;
-        let alone = data.chunks(block).zip((offset..).step_by(block)).map(|(bytes, at)| block_digest(bytes, at));
+        let alone = data.chunks(block).zip((offset..).step_by(block)).map(|(bytes, position)| block_digest(bytes, position));
         prop_assert_eq!(block_digests(&data, offset, block as u64), alone.collect::<Vec<_>>());
     }
 }
@@ -48,7 +48,7 @@ proptest! {
         0..40,
     )) {
         let data: Vec<u8> = (0..400_000).map(|i| (i / 7 % 251) as u8).collect();
-        let contents: Vec<&[u8]> = lens.iter().enumerate().map(|(at, len)| &data[at * 17..][..*len]).collect();
+        let contents: Vec<&[u8]> = lens.iter().enumerate().map(|(index, len)| &data[index * 17..][..*len]).collect();
         let alone = contents.iter().map(|content| Digest::Blake3(blake3::hash(content).into()));
         prop_assert_eq!(digests(&contents), alone.collect::<Vec<_>>());
     }

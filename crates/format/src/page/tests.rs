@@ -109,7 +109,7 @@ fn record() -> impl Strategy<Value = Record> {
     };
     let long = || any::<[u8; BLOCK_DIGEST_BYTES]>();
     let blocks = prop_oneof![vec(long(), 0..4), vec(long().prop_map(cut), 0..4)];
-    let from = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
+    let carried = prop_oneof![4 => Just(0u64), 1 => any::<u64>()];
     let crcs = vec(any::<u32>(), 0..4);
     let chunk = (any::<u32>(), any::<[u8; BLOCK_DIGEST_BYTES]>())
         .prop_map(|(len, digest)| ContentChunk { len, digest });
@@ -120,10 +120,10 @@ fn record() -> impl Strategy<Value = Record> {
         option::of(digest),
         (blocks, crcs, chunks),
         vec(extent(), 0..4),
-        from,
+        carried,
     )
         .prop_map(
-            |(entry, mut state, digest, (blocks, crcs, chunks), extents, from)| {
+            |(entry, mut state, digest, (blocks, crcs, chunks), extents, start)| {
                 if entry.kind == EntryKind::Socket {
                     state = EntryState::Noted;
                 }
@@ -140,7 +140,7 @@ fn record() -> impl Strategy<Value = Record> {
                     crcs,
                     chunks,
                     extents,
-                    from,
+                    from: start,
                     more: false,
                 }
             },
@@ -179,9 +179,9 @@ proptest! {
     #[test]
     fn a_damaged_page_is_an_error_and_never_a_panic(page in page(), flips in vec((any::<u16>(), any::<u8>()), 1..6)) {
         let mut columns = zstd_safe_plain(&page.encode().unwrap());
-        for (at, value) in flips {
-            let at = at as usize % columns.len();
-            columns[at] = value;
+        for (index, value) in flips {
+            let offset = index as usize % columns.len();
+            columns[offset] = value;
         }
         let mut stored = Vec::with_capacity(zstd_safe::compress_bound(columns.len()));
         zstd_safe::compress(&mut stored, &columns, 1).unwrap();
@@ -214,11 +214,14 @@ fn sent(entries: &[Entry]) -> crate::error::Result<Vec<(Entry, EntryState)>> {
 
 #[test]
 fn entries_that_an_archive_may_not_hold_are_refused() {
-    let at = |path: &[u8]| Entry {
+    let entry_at = |path: &[u8]| Entry {
         path: path.to_vec(),
         ..Entry::default()
     };
-    let of_kind = |kind| Entry { kind, ..at(b"f") };
+    let of_kind = |kind| Entry {
+        kind,
+        ..entry_at(b"f")
+    };
     let sparse = |runs: &[(u64, u64)]| {
         let runs = runs.iter().map(|&(offset, len)| ByteRun { offset, len });
         of_kind(EntryKind::File {
@@ -229,10 +232,15 @@ fn entries_that_an_archive_may_not_hold_are_refused() {
     let file = |size| of_kind(EntryKind::File { size, map: None });
     let nanos = |nanos| Entry {
         mtime: Time { seconds: 0, nanos },
-        ..at(b"f")
+        ..entry_at(b"f")
     };
     for good in [
-        vec![at(b""), at(b"a"), at(b"a/b"), at(b"a.b")],
+        vec![
+            entry_at(b""),
+            entry_at(b"a"),
+            entry_at(b"a/b"),
+            entry_at(b"a.b"),
+        ],
         vec![sparse(&[(0, 10), (50, 50)])],
         vec![sparse(&[])],
         vec![file(i64::MAX as u64)],
@@ -242,11 +250,11 @@ fn entries_that_an_archive_may_not_hold_are_refused() {
         assert_eq!(sent(&good).unwrap().len(), good.len(), "{good:?}");
     }
     for bad in [
-        vec![at(b"../x")],
-        vec![at(b"/x")],
-        vec![at(b"a//b")],
-        vec![at(b"b"), at(b"a")],
-        vec![at(b"a"), at(b"a")],
+        vec![entry_at(b"../x")],
+        vec![entry_at(b"/x")],
+        vec![entry_at(b"a//b")],
+        vec![entry_at(b"b"), entry_at(b"a")],
+        vec![entry_at(b"a"), entry_at(b"a")],
         vec![of_kind(EntryKind::HardLink(b"a/../../x".to_vec()))],
         vec![file(1 << 63)],
         vec![sparse(&[(10, 10), (20, 5)])],
@@ -314,9 +322,9 @@ fn a_page_with_an_invalid_backup_id_is_damaged() {
 
 #[test]
 fn a_page_beyond_its_limits_is_not_written() {
-    let record = |at: usize| {
+    let record = |index: usize| {
         let entry = Entry {
-            path: format!("{at:08}").into_bytes(),
+            path: format!("{index:08}").into_bytes(),
             kind: EntryKind::Directory,
             ..Entry::default()
         };

@@ -264,21 +264,21 @@ fn the_root_is_a_directory_of_its_own_name() {
 
 #[test]
 fn an_entry_that_cannot_be_stored_is_a_bug_of_the_caller() {
-    let with = |kind| Entry {
+    let entry_of = |kind| Entry {
         kind,
         ..file(b"a", 0)
     };
     let sparse = |runs: &[ByteRun]| {
-        with(EntryKind::File {
+        entry_of(EntryKind::File {
             size: 2000,
             map: Some(runs.into()),
         })
     };
     for bad in [
-        with(EntryKind::Socket),
-        with(EntryKind::HardLink(b"../x".to_vec())),
-        with(EntryKind::HardLink(Vec::new())),
-        with(EntryKind::Symlink(b"\0".to_vec())),
+        entry_of(EntryKind::Socket),
+        entry_of(EntryKind::HardLink(b"../x".to_vec())),
+        entry_of(EntryKind::HardLink(Vec::new())),
+        entry_of(EntryKind::Symlink(b"\0".to_vec())),
         file(b"/a", 0),
         file(b"", 0),
         file(b"a", u64::MAX),
@@ -675,12 +675,12 @@ proptest! {
     #[test]
     fn damaged_archives_do_no_harm(entries in vec(entry(), 1..5), hits in vec((any::<usize>(), any::<u8>()), 1..6), seal: bool) {
         let mut bytes = archive(&entries);
-        for (at, value) in hits {
-            let at = at % bytes.len();
-            bytes[at] = value;
+        for (offset, value) in hits {
+            let offset = offset % bytes.len();
+            bytes[offset] = value;
             if seal {
                 // With a right checksum the damage gets past the first check.
-                let start = at - at % BLOCK;
+                let start = offset - offset % BLOCK;
                 field::seal((&mut bytes[start..start + BLOCK]).try_into().unwrap());
             }
         }

@@ -263,12 +263,12 @@ impl WalKey {
     }
 
     fn parse_gap(system: &str, name: &str) -> Option<Self> {
-        let (from, to) = name.strip_suffix(".json")?.split_once('-')?;
-        let (from, to) = (SegmentName::parse(from)?, SegmentName::parse(to)?);
-        (from <= to).then(|| Self::Gap {
+        let (source, target) = name.strip_suffix(".json")?.split_once('-')?;
+        let (source, target) = (SegmentName::parse(source)?, SegmentName::parse(target)?);
+        (source <= target).then(|| Self::Gap {
             system: system.to_owned(),
-            from,
-            to,
+            from: source,
+            to: target,
         })
     }
 

@@ -52,12 +52,12 @@ impl WalPiece {
         digester: &WalDigester,
     ) -> Option<Self> {
         let bytes = u32::try_from(content.len()).ok()?;
-        let to = from.checked_add(bytes)?;
-        (bytes > 0 && to <= MAX_OFFSET).then(|| Self {
+        let end = from.checked_add(bytes)?;
+        (bytes > 0 && end <= MAX_OFFSET).then(|| Self {
             system: system.to_owned(),
             segment,
             from,
-            to,
+            to: end,
             digest: digester.of_piece(system, segment, from, content),
         })
     }
@@ -65,13 +65,13 @@ impl WalPiece {
     /// Reads the name of a piece, without the directory.
     pub(super) fn parse(system: &str, name: &str) -> Option<Self> {
         let mut parts = name.strip_suffix(PIECE_SUFFIX)?.split('-');
-        let (segment, from) = (parts.next()?, parts.next()?);
-        let (to, digest) = (parts.next()?, parts.next()?);
+        let (segment, source) = (parts.next()?, parts.next()?);
+        let (target, digest) = (parts.next()?, parts.next()?);
         let piece = Self {
             system: system.to_owned(),
             segment: SegmentName::parse(segment)?,
-            from: u32::from_str_radix(from, 16).ok()?,
-            to: u32::from_str_radix(to, 16).ok()?,
+            from: u32::from_str_radix(source, 16).ok()?,
+            to: u32::from_str_radix(target, 16).ok()?,
             digest: WalDigest::parse(digest)?,
         };
         (piece.from < piece.to && piece.to <= MAX_OFFSET).then_some(piece)
@@ -126,10 +126,10 @@ impl WalPiece {
 impl fmt::Display for WalPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dir = tail_dir(&self.system, self.segment.timeline);
-        let (segment, from, to, digest) = (self.segment, self.from, self.to, self.digest);
+        let (segment, start, end, digest) = (self.segment, self.from, self.to, self.digest);
         write!(
             f,
-            "{dir}/{segment}-{from:08x}-{to:08x}-{digest}{PIECE_SUFFIX}"
+            "{dir}/{segment}-{start:08x}-{end:08x}-{digest}{PIECE_SUFFIX}"
         )
     }
 }
@@ -181,7 +181,10 @@ mod tests {
     }
 
     fn chain(pieces: &[(u32, u32)]) -> Vec<(u32, u32)> {
-        let pieces = pieces.iter().map(|(from, to)| piece(*from, *to)).collect();
+        let pieces = pieces
+            .iter()
+            .map(|(start, end)| piece(*start, *end))
+            .collect();
         let chain = longest_chain(pieces);
         chain.iter().map(|piece| (piece.from, piece.to)).collect()
     }
@@ -234,19 +237,19 @@ mod tests {
         let digester = WalDigester::plain();
         let made = WalPiece::new("7", piece(0, 1).segment, 0, &[7; 600], &digester).unwrap();
         let object = piece_object(&made, &[7; 600], 1).unwrap();
-        for at in 0..object.len() {
+        for offset in 0..object.len() {
             for bit in 0..8 {
                 let mut changed = object.clone();
-                changed[at] ^= 1 << bit;
+                changed[offset] ^= 1 << bit;
                 let read = made.unpack(&changed, &digester, "x");
                 assert!(read.is_err() || read.is_ok_and(|read| read == [7; 600]));
             }
         }
         let key = made.to_string();
-        for at in 0..key.len() {
+        for offset in 0..key.len() {
             for other in b"0aAfF-./x" {
                 let mut changed = key.clone().into_bytes();
-                changed[at] = *other;
+                changed[offset] = *other;
                 let changed = String::from_utf8(changed).unwrap();
                 let read = WalKey::parse(&changed);
                 assert!(read.is_none_or(|read| read.to_string() == changed));

@@ -69,18 +69,19 @@ impl ChildEnd {
 
 /// Passes signals on from now on.
 pub(super) fn pass_signals_on() {
-    let pass = || {
-        let Ok(mut signals) = Signals::new([SIGHUP, SIGINT, SIGTERM]) else {
-            return;
-        };
-        for _ in signals.forever() {
-            INTERRUPTED.store(true, SeqCst);
-            if let Some(running) = running() {
-                let _ = send(running, Signal::TERM);
-            }
-        }
+    let _ = start(pass_each_signal);
+}
+
+fn pass_each_signal() {
+    let Ok(mut signals) = Signals::new([SIGHUP, SIGINT, SIGTERM]) else {
+        return;
     };
-    let _ = start(pass);
+    for _ in signals.forever() {
+        INTERRUPTED.store(true, SeqCst);
+        if let Some(running) = running() {
+            let _ = send(running, Signal::TERM);
+        }
+    }
 }
 
 /// Was there a signal to end?

@@ -187,14 +187,15 @@ impl TypedLine {
         let mut words = self.words.clone();
         match RepositoryPlace::of(command) {
             Some(RepositoryPlace::Option) if is_meant || !self.given.contains("to") => {
-                let to = [OsStr::new("--to="), repository].into_iter().collect();
-                words.insert(self.begin, to);
+                let word = [OsStr::new("--to="), repository].into_iter().collect();
+                words.insert(self.begin, word);
             }
             Some(RepositoryPlace::Option) => {}
             Some(RepositoryPlace::Word { wanted, has_backup }) => {
                 let first = self.positionals.first();
-                let named = first.filter(|at| words[**at].as_bytes().starts_with(b"@"));
+                let named = first.filter(|offset| words[**offset].as_bytes().starts_with(b"@"));
                 match named {
+                    // `@ID` alone names a backup of the repository that stands in.
                     Some(at) if has_backup => {
                         words[*at] = [repository, &words[*at]].into_iter().collect();
                     }
@@ -206,6 +207,7 @@ impl TypedLine {
             }
             None => {}
         }
+        // The new word shifts the offsets of all others.
         let read = Self::read(program, words);
         Self {
             alias: self.alias,
@@ -242,8 +244,8 @@ impl RepositoryPlace {
             });
         }
         let is_to = |arg: &&Arg| arg.get_long() == Some("to");
-        let to = command.get_arguments().find(is_to).and_then(value_name);
-        (to? == "DEST").then_some(Self::Option)
+        let target = command.get_arguments().find(is_to).and_then(value_name);
+        (target? == "DEST").then_some(Self::Option)
     }
 }
 

@@ -62,20 +62,17 @@ impl EncryptArgs {
         dry_run: bool,
     ) -> Result<SinkSpec> {
         let location = Location::parse(word)?;
-        let refused = |why: &str| {
-            Err(Error::new(ErrorKind::Usage, format!("cannot encrypt {location}")).because(why))
-        };
-        let keep_clear = |error: Error| {
-            error.hint("make an encrypted one with `fullbore init`, and copy the backups with `fullbore copy`")
-        };
         if to.storage().is_none() {
             return self.apply_to_stream(storages, to, word);
         }
         let stored = storages.stored_objects(&location)?;
         if !is_new {
             return match self.is_wanted() && !is_encrypted(&*stored)? {
-                true => refused("it is a repository that is not encrypted, and stays so")
-                    .map_err(keep_clear),
+                true => cannot_encrypt(
+                    "it is a repository that is not encrypted, and stays so",
+                    &location,
+                )
+                .map_err(keep_clear),
                 false => Ok(to),
             };
         }
@@ -86,11 +83,14 @@ impl EncryptArgs {
         }
         must_be_possible(&*stored, no_create)?;
         if stored.as_local().is_none() && !probe(&*stored)? {
-            return refused("its storage has no conditional writes, which the keys need");
+            return cannot_encrypt(
+                "its storage has no conditional writes, which the keys need",
+                &location,
+            );
         }
         let recipients = self.recipients(storages)?;
         let Some((first, others)) = recipients.split_first() else {
-            return refused("no recipient was given");
+            return cannot_encrypt("no recipient was given", &location);
         };
         let sealed = storages.encrypt_new(&location, first, others)?;
         Ok(SinkSpec::Repository(OpenStorage(sealed)))
@@ -98,7 +98,7 @@ impl EncryptArgs {
 
     /// Encrypts an archive or standard output. The name of an archive says whether it is.
     fn apply_to_stream(&self, storages: &Storages, to: SinkSpec, word: &OsStr) -> Result<SinkSpec> {
-        let refused = |what: &str| Error::new(ErrorKind::Usage, format!("{what} {word:?}"));
+        let refused = |subject: &str| Error::new(ErrorKind::Usage, format!("{subject} {word:?}"));
         let has_ending = word.as_bytes().ends_with(SEALED_ENDING.as_bytes());
         match (&to, has_ending, self.is_wanted()) {
             (SinkSpec::Null, _, true) => {
@@ -143,10 +143,10 @@ impl EncryptArgs {
             return self.apply(storages, to, word, is_new, no_create, false);
         }
         let location = Location::parse(word)?;
-        let what =
+        let message =
             format!("cannot make a repository at {location}: decide whether it is encrypted");
         match from {
-            Sealing::Opened => Err(Error::new(ErrorKind::Usage, what)
+            Sealing::Opened => Err(Error::new(ErrorKind::Usage, message)
                 .because("the backup is encrypted")
                 .hint("use --encrypt-to RECIPIENT, --passphrase or --no-encryption; it cannot be changed later")),
             _ if self.is_wanted() || self.no_encryption => {
@@ -222,6 +222,16 @@ impl EncryptArgs {
         }
         Ok(recipients)
     }
+}
+
+fn cannot_encrypt(why: &str, location: &Location) -> Result<SinkSpec> {
+    Err(Error::new(ErrorKind::Usage, format!("cannot encrypt {location}")).because(why))
+}
+
+fn keep_clear(error: Error) -> Error {
+    error.hint(
+        "make an encrypted one with `fullbore init`, and copy the backups with `fullbore copy`",
+    )
 }
 
 /// Whether a file is an encrypted archive. What is wrong with it shows when it is read.

@@ -462,8 +462,8 @@ mod tests {
     /// The words of a command line with single quotes.
     fn words(line: &str) -> Vec<String> {
         let mut words = Vec::new();
-        for (at, part) in line.split('\'').enumerate() {
-            if at % 2 == 1 {
+        for (index, part) in line.split('\'').enumerate() {
+            if index % 2 == 1 {
                 words.push(part.to_owned());
             } else {
                 words.extend(part.split_whitespace().map(str::to_owned));
@@ -483,8 +483,8 @@ mod tests {
                 let mut words = words(line);
                 assert_eq!(words[1], name);
                 // The profile would give the repository.
-                if let Some(at) = words.iter().position(|word| word == "--profile") {
-                    words[at] = "--config".to_owned();
+                if let Some(index) = words.iter().position(|word| word == "--profile") {
+                    words[index] = "--config".to_owned();
                     let is_repository = !line.contains('@');
                     words.extend(is_repository.then(|| "/mnt/disk/data".to_owned()));
                 }

@@ -49,9 +49,12 @@ fn with_ends(command: Command) -> Command {
 pub(super) fn notes_of(command: &Command) -> String {
     let text = command.get_after_help().map(ToString::to_string);
     let text = text.unwrap_or_default();
-    let is_note = |line: &&str| ![SELECT_LINE, GLOBAL_LINE].contains(line);
     let notes: Vec<&str> = text.lines().filter(is_note).collect();
     notes.join("\n")
+}
+
+fn is_note(line: &&str) -> bool {
+    ![SELECT_LINE, GLOBAL_LINE].contains(line)
 }
 
 /// The overview that `fullbore -h` and `fullbore` print: the usual commands, and the names of all others.
@@ -83,8 +86,8 @@ pub(super) fn overview(program: &Command) -> String {
 /// The end of `--help`: examples, then the end of `-h`.
 fn long_end(examples: &[(&str, &str)], after: String) -> String {
     let mut text = "EXAMPLES:\n".to_owned();
-    for (what, line) in examples {
-        let _ = writeln!(text, "  {what}:\n      $ {line}");
+    for (word, line) in examples {
+        let _ = writeln!(text, "  {word}:\n      $ {line}");
     }
     if !after.is_empty() {
         let _ = write!(text, "\n{after}");

@@ -43,18 +43,18 @@ impl Chart<'_> {
     /// A line through points of time and value.
     pub(super) fn line(&self, class: &str, points: impl Iterator<Item = (f64, f64)>) -> String {
         let points: String = points
-            .map(|(at, value)| format!("{:.1},{:.1} ", self.x(at), self.y(value)))
+            .map(|(time, value)| format!("{:.1},{:.1} ", self.x(time), self.y(value)))
             .collect();
         format!("<polyline class=\"{class}\" points=\"{points}\"/>")
     }
 
     /// A bar between two times and two values.
     pub(super) fn bar(&self, class: &str, times: [f64; 2], values: [f64; 2]) -> String {
-        let [from, to] = times.map(|at| self.x(at));
+        let [start, end] = times.map(|time| self.x(time));
         let [below, above] = values.map(|value| self.y(value));
         format!(
-            "<rect class=\"{class}\" x=\"{from:.1}\" y=\"{above:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>",
-            to - from + 0.2,
+            "<rect class=\"{class}\" x=\"{start:.1}\" y=\"{above:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>",
+            end - start + 0.2,
             below - above
         )
     }

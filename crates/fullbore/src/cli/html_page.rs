@@ -70,15 +70,15 @@ fn shares_of(of: impl Fn(Side) -> Shares) -> ShareTable {
 
 impl ReportPoint {
     fn between(pair: &[&MeterSample]) -> Self {
-        let [from, to] = [pair[0], pair[1]];
-        let time = (to.seconds - from.seconds).max(1e-9);
-        let speed = |from: u64, to: u64| to.saturating_sub(from) as f64 / time;
-        let verdict = verdict(from, to);
+        let [earlier, later] = [pair[0], pair[1]];
+        let time = (later.seconds - earlier.seconds).max(1e-9);
+        let speed = |start: u64, end: u64| end.saturating_sub(start) as f64 / time;
+        let verdict = verdict(earlier, later);
         Self {
-            from: from.seconds,
-            to: to.seconds,
-            plain: speed(from.bytes, to.bytes),
-            stored: speed(from.stored_bytes, to.stored_bytes),
+            from: earlier.seconds,
+            to: later.seconds,
+            plain: speed(earlier.bytes, later.bytes),
+            stored: speed(earlier.stored_bytes, later.stored_bytes),
             shares: shares_of(|side| verdict.of(side)),
         }
     }
@@ -102,6 +102,7 @@ impl ReportNumbers {
         limit: &RunLimit,
         timeline: &[MeterSample],
     ) -> Self {
+        // A long run has more samples than a chart has columns.
         let step = timeline.len().div_ceil(POINTS).max(1);
         let samples = std::iter::once(&START).chain(timeline.iter().step_by(step));
         let samples: Vec<_> = samples.collect();
@@ -167,40 +168,30 @@ impl ReportNumbers {
     }
 
     fn fact_table(&self) -> String {
-        let row = |(name, value): &(String, String)| {
-            let (name, value) = (escape(name), escape(value));
-            format!("<tr><th>{name}</th><td>{value}</td></tr>\n")
-        };
-        let rows: String = self.facts.iter().map(row).collect();
+        let rows: String = self.facts.iter().map(fact_row).collect();
         format!("<table class=\"facts\">{rows}</table>\n")
     }
 
     /// Where the time of the processors went.
     fn work_table(&self) -> String {
-        let row = |(name, share): &(String, f64)| {
-            let (name, percent) = (escape(name), share * 100.0);
-            format!(
-                "<tr><th>{name}</th><td>{percent:.0} %</td>\
-                 <td class=\"bar\"><span style=\"width:{percent:.0}%\"></span></td></tr>\n"
-            )
-        };
-        let rows: String = self.work.iter().map(row).collect();
+        let rows: String = self.work.iter().map(work_row).collect();
         let use_text = escape(&self.processors);
         format!("<h2>where the time went</h2>\n<p>{use_text}</p>\n<table>{rows}</table>\n")
     }
 
-    fn side_table(&self) -> String {
-        let row = |side: usize| {
-            let mark = if side == self.limit {
-                " class=\"limit\""
-            } else {
-                ""
-            };
-            let cells = self.shares[side].map(|share| format!("<td>{:.0} %</td>", share * 100.0));
-            let name = escape(&self.names[side]);
-            format!("<tr{mark}><th>{name}</th>{}</tr>\n", cells.concat())
+    fn side_row(&self, side: usize) -> String {
+        let mark = if side == self.limit {
+            " class=\"limit\""
+        } else {
+            ""
         };
-        let rows: String = (0..SIDES.len()).map(row).collect();
+        let cells = self.shares[side].map(|share| format!("<td>{:.0} %</td>", share * 100.0));
+        let name = escape(&self.names[side]);
+        format!("<tr{mark}><th>{name}</th>{}</tr>\n", cells.concat())
+    }
+
+    fn side_table(&self) -> String {
+        let rows: String = (0..SIDES.len()).map(|side| self.side_row(side)).collect();
         format!(
             "<table><tr><th></th><th>busy</th><th>starved</th><th>blocked</th></tr>\n{rows}</table>\n"
         )
@@ -247,6 +238,19 @@ impl ReportNumbers {
     fn seconds(&self) -> f64 {
         self.points.last().map_or(1.0, |point| point.to)
     }
+}
+
+fn fact_row((name, value): &(String, String)) -> String {
+    let (name, value) = (escape(name), escape(value));
+    format!("<tr><th>{name}</th><td>{value}</td></tr>\n")
+}
+
+fn work_row((name, share): &(String, f64)) -> String {
+    let (name, percent) = (escape(name), share * 100.0);
+    format!(
+        "<tr><th>{name}</th><td>{percent:.0} %</td>\
+         <td class=\"bar\"><span style=\"width:{percent:.0}%\"></span></td></tr>\n"
+    )
 }
 
 /// A page has no script, and asks nobody for anything.

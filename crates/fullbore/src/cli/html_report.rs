@@ -50,13 +50,13 @@ impl HtmlReport {
     /// # Errors
     /// [`ErrorKind::Usage`] if the file is not a report; the system's.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let what = format!("could not write the report \"{}\"", path.display());
-        let failed = |e| Error::io(&what, e);
+        let message = format!("could not write the report \"{}\"", path.display());
+        let failed = |e| Error::io(&message, e);
         let output = match far_numbers(path) {
             Some(path) => {
                 ReportOutput::Numbers(File::options().write(true).open(path).map_err(failed)?)
             }
-            None => ReportOutput::Page(page_file(path, &what)?),
+            None => ReportOutput::Page(page_file(path, &message)?),
         };
         Ok(Self {
             path: path.to_owned(),
@@ -106,13 +106,15 @@ fn page_file(path: &Path, what: &str) -> Result<OutputFile> {
     let failed = |e| Error::io(what, e);
     let output = OutputFile::new_or_device(path).map_err(failed)?;
     let earlier = output.earlier(BEGINS.len() as u64).map_err(failed)?;
-    let is_other =
-        |earlier: &EarlierFile| !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes();
-    if earlier.as_ref().is_some_and(is_other) {
-        let what = format!("{what}: another file is there");
-        return Err(Error::new(ErrorKind::Usage, what).hint("give the report a name of its own"));
+    if earlier.as_ref().is_some_and(is_foreign) {
+        let message = format!("{what}: another file is there");
+        return Err(Error::new(ErrorKind::Usage, message).hint("give the report a name of its own"));
     }
     Ok(output)
+}
+
+fn is_foreign(earlier: &EarlierFile) -> bool {
+    !earlier.bytes.is_empty() && earlier.bytes != BEGINS.as_bytes()
 }
 
 /// The path behind the word that asks for numbers.

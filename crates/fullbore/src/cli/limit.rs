@@ -154,13 +154,17 @@ impl RunLimit {
 
     fn processors(&self) -> String {
         let HardwareVerdict { own, work, .. } = &self.hardware;
-        let of = { self.host.as_ref() }.map_or_else(String::new, |host| format!(" of {host}"));
+        let owner = { self.host.as_ref() }.map_or_else(String::new, |host| format!(" of {host}"));
         let cores = self.core_text();
         let parts: Vec<_> = { work.iter() }
             .filter(|(_, share)| *share >= NAMED_SHARE)
             .map(|(name, share)| format!("{name} {}", percent(*share)))
             .collect();
-        format!("{of}, {} of {cores}: {}", percent(*own), parts.join(", "))
+        format!(
+            "{owner}, {} of {cores}: {}",
+            percent(*own),
+            parts.join(", ")
+        )
     }
 
     /// The part that waits for a device, and the speed that the other two could reach.
@@ -170,9 +174,9 @@ impl RunLimit {
             .into_iter()
             .filter(|side| *side != self.verdict.limit)
             .map(|side| {
-                let at = side as usize;
+                let index = side as usize;
                 let speed = times(self.verdict.headroom(side));
-                format!("the {} {} {speed}", self.names[at], could[at])
+                format!("the {} {} {speed}", self.names[index], could[index])
             });
         let busy = percent(self.verdict.of(self.verdict.limit).busy);
         format!(", busy {busy}; {}", others.collect::<Vec<_>>().join(", "))
@@ -216,18 +220,18 @@ fn times(headroom: f64) -> String {
 
 /// Busy, starved and blocked shares of each side, by name.
 pub(super) fn shares(verdict: &LimitVerdict) -> Value {
-    let row = |side: Side| {
-        let share = verdict.of(side);
-        (
-            side.name().to_owned(),
-            json!({"busy": rounded(share.busy), "starved": rounded(share.starved), "blocked": rounded(share.blocked)}),
-        )
-    };
-    [Side::Source, Side::Workers, Side::Sink]
-        .map(row)
-        .into_iter()
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+    let sides = [Side::Source, Side::Workers, Side::Sink].into_iter();
+    let shares = sides.map(|side| (side.name().to_owned(), side_shares(verdict, side)));
+    shares.collect::<serde_json::Map<_, _>>().into()
+}
+
+fn side_shares(verdict: &LimitVerdict, side: Side) -> Value {
+    let share = verdict.of(side);
+    json!({
+        "busy": rounded(share.busy),
+        "starved": rounded(share.starved),
+        "blocked": rounded(share.blocked),
+    })
 }
 
 #[cfg(test)]

@@ -95,9 +95,9 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 fn examples_section(command: &str, out: &mut dyn Write) -> Result<()> {
-    for (at, (what, line)) in examples(command).iter().enumerate() {
-        let heading = if at == 0 { ".SH EXAMPLES\n" } else { "" };
-        writeln!(out, "{heading}.TP\n{}\n.B {}", roff(what), roff(line))?;
+    for (index, (word, line)) in examples(command).iter().enumerate() {
+        let heading = if index == 0 { ".SH EXAMPLES\n" } else { "" };
+        writeln!(out, "{heading}.TP\n{}\n.B {}", roff(word), roff(line))?;
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ fn see_also(command: &clap::Command, out: &mut dyn Write) -> Result<()> {
         let commands = command.get_subcommands();
         commands.map(|inner| page_name(inner.get_name())).collect()
     } else {
-        let related = RELATED.iter().find(|(of, _)| *of == name);
+        let related = RELATED.iter().find(|(verb, _)| *verb == name);
         let related = related.map_or(&[][..], |(_, names)| names);
         let pages = related.iter().map(|name| page_name(name));
         ["fullbore(1)".to_owned()]

@@ -188,18 +188,16 @@ impl MetricsFile {
     pub(super) fn new(path: &Path, profile: Option<&str>) -> Result<Self> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
-            let what = format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
-            return Err(Error::new(ErrorKind::NotFound, what));
+            let message =
+                format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
         let output = OutputFile::new(path).map_err(failed)?;
         let earlier = output.earlier(MAX_BYTES).map_err(failed)?;
-        let is_other = |earlier: &EarlierFile| {
-            !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
-        };
-        if earlier.as_ref().is_some_and(is_other) {
-            let what = format!("cannot write metrics to {path:?}: another file is there");
-            return Err(Error::new(ErrorKind::Exists, what));
+        if earlier.as_ref().is_some_and(is_foreign) {
+            let message = format!("cannot write metrics to {path:?}: another file is there");
+            return Err(Error::new(ErrorKind::Exists, message));
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let profile = profile.map_or_else(|| stem.into_owned(), str::to_owned);
@@ -246,6 +244,10 @@ impl MetricsFile {
     }
 }
 
+fn is_foreign(earlier: &EarlierFile) -> bool {
+    !earlier.bytes.is_empty() && !earlier.bytes.starts_with(BEGINS.as_bytes())
+}
+
 /// The numbers after a run that ended at `now`.
 fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> Numbers {
     let label = format!("profile={}", quoted_label(profile));
@@ -273,11 +275,13 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
     if let Some(sampled) = run.verify.as_ref().map(|verify| &verify["sampled"]) {
         let of_bytes = number(&sampled["of_bytes"]);
         let never = number(&sampled["never_bytes"]);
+        // A repository without segments has no share of checked bytes.
         if of_bytes > 0.0 {
             set("fullbore_verified_bytes", number(&sampled["bytes"]));
             set("fullbore_verified_ratio", 1.0 - never / of_bytes);
         }
     }
+    // A step that the profile does not have any more must not keep its last exit code.
     if !run.steps.is_empty() {
         numbers.retain(|(name, _), _| name != STEP_CODE && name != STEP_SECONDS);
     }
@@ -287,6 +291,7 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         numbers.insert((STEP_SECONDS.into(), labels), *seconds);
     }
     if let Some(newest) = &run.newest {
+        // Only a complete listing shows that a source has no backup any more.
         if newest.is_whole {
             numbers.retain(|(name, _), _| name != NEWEST);
         }
@@ -330,14 +335,15 @@ fn quoted_label(text: &str) -> String {
 
 /// The numbers of a file that [`render`] has made; lines that are not understood are dropped.
 fn parse(text: &str) -> Numbers {
-    let line = |line: &str| {
-        let (name, rest) = line.split_once('{')?;
-        let (labels, value) = rest.rsplit_once("} ")?;
-        let is_known = METRICS.iter().any(|(known, _)| *known == name);
-        let value = value.parse().ok().filter(|_| is_known)?;
-        Some(((name.to_owned(), labels.to_owned()), value))
-    };
-    text.lines().filter_map(line).collect()
+    text.lines().filter_map(parse_metric).collect()
+}
+
+fn parse_metric(line: &str) -> Option<((String, String), f64)> {
+    let (name, rest) = line.split_once('{')?;
+    let (labels, value) = rest.rsplit_once("} ")?;
+    let is_known = METRICS.iter().any(|(known, _)| *known == name);
+    let value = value.parse().ok().filter(|_| is_known)?;
+    Some(((name.to_owned(), labels.to_owned()), value))
 }
 
 fn render(numbers: &Numbers) -> String {

@@ -55,7 +55,11 @@ pub(super) fn newest_wal(storages: &Storages, repository: &OsStr) -> Result<Vec<
         return Ok(Vec::new());
     }
     let reports = system_reports(&storages.repository_at(repository)?, &[])?.into_iter();
-    let numbers = |report: SystemReport| WalNumbers {
+    Ok(reports.map(wal_numbers).collect())
+}
+
+fn wal_numbers(report: SystemReport) -> WalNumbers {
+    WalNumbers {
         archived_bytes: report.newest().map_or(0, |newest| {
             newest
                 .next(report.segment_bytes)
@@ -64,8 +68,7 @@ pub(super) fn newest_wal(storages: &Storages, repository: &OsStr) -> Result<Vec<
         gaps: report.gaps.len() as u64,
         lag: None,
         system: report.system,
-    };
-    Ok(reports.map(numbers).collect())
+    }
 }
 
 /// Returns the times in a repository, of all sources or of `own` alone; nothing for an archive or a stream.
@@ -103,10 +106,10 @@ fn must_exist(repository: &OsStr) -> Result<()> {
     let location = Location::parse(repository)?;
     match location.look() {
         Found::Nothing | Found::Directory if location.as_local().is_some() => {
-            let what = format!("could not find a repository at {location}");
+            let message = format!("could not find a repository at {location}");
             Err(Error::new(
                 fullbore_format::error::ErrorKind::NotFound,
-                what,
+                message,
             ))
         }
         _ => Ok(()),

@@ -34,6 +34,7 @@ pub(super) fn backup(
 ) -> Vec<String> {
     let totals = &root.totals;
     let verdict = &limit.verdict;
+    // Nothing may be stored, and then the ratio would be infinite.
     let stored = if totals.stored_bytes == 0 {
         1
     } else {
@@ -214,12 +215,12 @@ pub(super) fn not_captured(root: &Root) -> Vec<String> {
 
 fn lacks(entry: &NotCaptured) -> String {
     // Stored, but torn or wrong.
-    let what = if entry.is_stored_anyway() {
+    let message = if entry.is_stored_anyway() {
         "captured, but not as it was"
     } else {
         "not captured"
     };
-    format!("{what}: {}: {}", quoted(&entry.path.0), entry.reason)
+    format!("{message}: {}: {}", quoted(&entry.path.0), entry.reason)
 }
 
 /// The estimate that a dry run prints.
@@ -277,6 +278,7 @@ pub(super) fn store(counts: Option<CloudCounts>, limit: Option<&RunLimit>) -> Op
         _ => None,
     });
     if let Some((run, why)) = why {
+        // A backup mostly sends, a restore mostly receives: the larger one took the time.
         let moved = counts.sent_bytes.max(counts.received_bytes);
         line += &format!("{why}, at {}", rate(moved, run.verdict.seconds));
     }

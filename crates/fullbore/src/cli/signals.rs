@@ -16,7 +16,7 @@ use signal_hook::{
     iterator::Signals,
     low_level::{emulate_default_handler, signal_name},
 };
-use std::{ffi::OsString, sync::mpsc};
+use std::{ffi::OsStr, sync::mpsc};
 
 /// The message once a backup, copy or archive is committed.
 const NAMED: &str = ": what it made is complete, but may not be durable yet";
@@ -32,57 +32,67 @@ pub(super) fn watch(command: &Command, storages: &Storages) {
         return child::pass_signals_on();
     }
     let (lost, hint) = meaning(command, storages);
-    let wait = move || {
-        let wanted = [SIGHUP, SIGINT, SIGTERM]
-            .into_iter()
-            .filter(|signal| !platform::is_ignored(*signal));
-        let Ok(mut signals) = Signals::new(wanted) else {
-            return;
-        };
-        for signal in signals.forever() {
-            let name = signal_name(signal).unwrap_or("a signal");
-            let (done, is_done) = mpsc::channel();
-            let tell = move || {
-                end_commands();
-                remove_partials();
-                end_drill();
-                restore_dir_access();
-                // Read after the wait for commits in progress.
-                let (lost, hint) = if is_named() {
-                    (NAMED, "")
-                } else {
-                    (lost, hint)
-                };
-                let error = Error::new(ErrorKind::System, format!("interrupted by {name}{lost}"));
-                let error = if hint.is_empty() {
-                    error
-                } else {
-                    error.hint(hint)
-                };
-                aside(report::error(&error));
-                let _ = done.send(());
-            };
-            // Standard error may block, and a disk may hang.
-            let _ = start(tell).map(|_| is_done.recv_timeout(A_MOMENT));
-            let _ = emulate_default_handler(signal); // ends the process
-        }
+    let _ = start(move || wait_for_signals(lost, hint));
+}
+
+/// Waits for signals, prints the consequence, and ends the process.
+fn wait_for_signals(lost: &'static str, hint: &'static str) {
+    let wanted = [SIGHUP, SIGINT, SIGTERM]
+        .into_iter()
+        .filter(|signal| !platform::is_ignored(*signal));
+    let Ok(mut signals) = Signals::new(wanted) else {
+        return;
     };
-    let _ = start(wait);
+    for signal in signals.forever() {
+        let name = signal_name(signal).unwrap_or("a signal");
+        let (done, is_done) = mpsc::channel();
+        let end = move || {
+            end_run(name, lost, hint);
+            let _ = done.send(());
+        };
+        // Standard error may block, and a disk may hang.
+        let _ = start(end).map(|_| is_done.recv_timeout(A_MOMENT));
+        let _ = emulate_default_handler(signal); // ends the process
+    }
+}
+
+/// Ends commands and servers, removes partial files, and prints what the signal costs.
+fn end_run(name: &str, lost: &str, hint: &'static str) {
+    end_commands();
+    remove_partials();
+    end_drill();
+    restore_dir_access();
+    // Read after the wait for commits in progress.
+    let (lost, hint) = if is_named() {
+        (NAMED, "")
+    } else {
+        (lost, hint)
+    };
+    let error = Error::new(ErrorKind::System, format!("interrupted by {name}{lost}"));
+    let error = if hint.is_empty() {
+        error
+    } else {
+        error.hint(hint)
+    };
+    aside(report::error(&error));
+}
+
+fn is_repository(storages: &Storages, destination: &OsStr) -> bool {
+    match Location::parse(destination) {
+        // Another host is not asked.
+        Ok(far) if far.as_local().is_none() => far.is_repository(),
+        _ => matches!(
+            SinkSpec::parse(storages, destination, None),
+            Ok((SinkSpec::Repository(_), _))
+        ),
+    }
 }
 
 /// What the interruption costs, and how to continue.
 fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
-    let is_repository = |to: &OsString| match Location::parse(to) {
-        // Another host is not asked.
-        Ok(far) if far.as_local().is_none() => far.is_repository(),
-        _ => matches!(
-            SinkSpec::parse(storages, to, None),
-            Ok((SinkSpec::Repository(_), _))
-        ),
-    };
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
-        Command::Backup(args) if is_repository(&args.to) => (
+        Command::Backup(args) if is_repository(storages, &args.to) => (
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),

@@ -207,14 +207,15 @@ pub(super) struct StorageNeeds {
 
 /// The directory for caches of the user; none if the environment names no home.
 fn default_cache_dir(environment: &CloudEnvironment) -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        environment
-            .get(name)
-            .map(PathBuf::from)
-            .filter(|dir| dir.is_absolute())
-    };
-    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    let home = || absolute_dir(environment, "HOME");
+    let caches = absolute_dir(environment, "XDG_CACHE_HOME");
+    let caches = caches.or_else(|| Some(home()?.join(".cache")))?;
     Some(caches.join("fullbore"))
+}
+
+fn absolute_dir(environment: &CloudEnvironment, name: &str) -> Option<PathBuf> {
+    let dir = environment.get(name).map(PathBuf::from);
+    dir.filter(|dir| dir.is_absolute())
 }
 
 /// Returns the state directory of this user: `FULLBORE_STATE_DIR`, or `fullbore` in the directory that XDG says.
@@ -256,6 +257,7 @@ impl StorageArgs {
         let environment = CloudEnvironment::of_process();
         let connections = self.connections.and_then(|connections| connections.0);
         let mut cloud = CloudSettings::from_environment(&environment)?;
+        // An option wins over the variable of the environment.
         cloud.connections = connections.or(cloud.connections);
         cloud.upload_limit = self.limit_upload.or(cloud.upload_limit);
         cloud.download_limit = self.limit_download.or(cloud.download_limit);
@@ -313,15 +315,6 @@ impl StorageArgs {
     /// Returns these options as words, with whole paths: for a command that runs later, in another directory.
     fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
-        let mut add = |option: &str, value: OsString| {
-            let word = [OsStr::new(option), OsStr::new("="), &value];
-            words.push(word.into_iter().collect());
-        };
-        let whole = |path: &PathBuf| {
-            path.canonicalize()
-                .unwrap_or_else(|_| path.clone())
-                .into_os_string()
-        };
         let passphrase_file = self
             .passphrase_file
             .iter()
@@ -340,16 +333,20 @@ impl StorageArgs {
             .into_iter()
             .filter_map(|(option, path)| Some((option, path.as_ref()?)));
         for (option, path) in files.chain(certificates) {
-            add(option, whole(path));
+            add_option(option, absolute_word(path), &mut words);
         }
         for (option, values) in [
             ("--expect-keys", &self.expect_keys),
             ("--storage", &self.storage),
         ] {
-            values.iter().for_each(|value| add(option, value.into()));
+            values
+                .iter()
+                .for_each(|value| add_option(option, value.into(), &mut words));
         }
         for (option, value) in [("--ssh", &self.ssh), ("--far-program", &self.far_program)] {
-            value.iter().for_each(|value| add(option, value.into()));
+            value
+                .iter()
+                .for_each(|value| add_option(option, value.into(), &mut words));
         }
         words
     }
@@ -365,4 +362,15 @@ impl StorageArgs {
             is_kept: of.is_kept()?,
         })
     }
+}
+
+fn add_option(option: &str, value: OsString, words: &mut Vec<OsString>) {
+    let word = [OsStr::new(option), OsStr::new("="), &value];
+    words.push(word.into_iter().collect());
+}
+
+fn absolute_word(path: &Path) -> OsString {
+    path.canonicalize()
+        .unwrap_or_else(|_| path.to_owned())
+        .into_os_string()
 }

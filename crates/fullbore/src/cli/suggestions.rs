@@ -241,13 +241,12 @@ fn without_wild_guess(mut error: clap::Error) -> clap::Error {
             continue;
         };
         let word = word.clone();
-        let is_like = |guess: &String| distance(&word, guess) <= word.len().div_ceil(4);
         let is_wild = match error.get(suggested) {
-            Some(ContextValue::String(guess)) => !is_like(guess),
+            Some(ContextValue::String(guess)) => !is_like(guess, &word),
             Some(ContextValue::Strings(guesses)) => {
                 let alike: Vec<String> = guesses
                     .iter()
-                    .filter(|guess| is_like(guess))
+                    .filter(|guess| is_like(guess, &word))
                     .cloned()
                     .collect();
                 let is_wild = alike.is_empty();
@@ -261,6 +260,10 @@ fn without_wild_guess(mut error: clap::Error) -> clap::Error {
         }
     }
     error
+}
+
+fn is_like(guess: &str, word: &str) -> bool {
+    distance(word, guess) <= word.len().div_ceil(4)
 }
 
 /// Returns how many letters are added, removed, replaced or swapped between two words.
@@ -282,19 +285,21 @@ fn distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-fn answer(error: &clap::Error) -> Option<Error> {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
+fn context_text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word),
         _ => None,
-    };
-    let known = |habits: &[(&[&str], &'static str)], word: &str| {
-        habits
-            .iter()
-            .find(|(words, _)| words.contains(&word))
-            .map(|(_, instead)| *instead)
-    };
-    if let Some(word) = text(ContextKind::InvalidSubcommand) {
-        let instead = known(&HABITS, word)?;
+    }
+}
+
+fn habit_answer(habits: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
+    let found = habits.iter().find(|(words, _)| words.contains(&word));
+    found.map(|(_, instead)| *instead)
+}
+
+fn answer(error: &clap::Error) -> Option<Error> {
+    if let Some(word) = context_text(error, ContextKind::InvalidSubcommand) {
+        let instead = habit_answer(&HABITS, word)?;
         return Some(
             Error::new(
                 ErrorKind::Usage,
@@ -307,9 +312,9 @@ fn answer(error: &clap::Error) -> Option<Error> {
         return missing(error);
     }
     // Other errors are about arguments that exist.
-    let word =
-        text(ContextKind::InvalidArg).filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
-    let instead = known(&OPTIONS, word)?;
+    let word = context_text(error, ContextKind::InvalidArg)
+        .filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
+    let instead = habit_answer(&OPTIONS, word)?;
     Some(Error::new(ErrorKind::Usage, format!("there is no option {word} here")).hint(instead))
 }
 
@@ -328,12 +333,18 @@ fn missing(error: &clap::Error) -> Option<Error> {
         .filter_map(|word| word.split(' ').next())
         .filter(|word| word.starts_with("--"))
         .collect();
-    let has_options = |line: &str| options.iter().all(|option| line.contains(option));
-    let found = examples(verb).iter().find(|(_, line)| has_options(line));
+    let found = examples(verb)
+        .iter()
+        .find(|(_, line)| has_options(line, &options));
+    // An example with the lacking options says more than the first one.
     let (_, example) = found.or(examples(verb).first())?;
-    let what = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
+    let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
     let hint = format!("for example `{example}`; `fullbore {verb} -h` explains");
-    Some(Error::new(ErrorKind::Usage, what).hint(hint))
+    Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+fn has_options(line: &str, options: &[&str]) -> bool {
+    options.iter().all(|option| line.contains(option))
 }
 
 #[cfg(test)]

@@ -318,9 +318,10 @@ pub(super) fn distinct_tags(
     for (key, value) in tags {
         let earlier = distinct.insert(key.clone(), value.clone());
         if let Some(earlier) = earlier.filter(|earlier| *earlier != value) {
-            let what = format!("cannot give the tag {key:?} two values, {earlier:?} and {value:?}");
+            let message =
+                format!("cannot give the tag {key:?} two values, {earlier:?} and {value:?}");
             let hint = format!("use another key, or one value such as {key}={earlier},{value}");
-            return Err(Error::new(ErrorKind::Usage, what).hint(hint));
+            return Err(Error::new(ErrorKind::Usage, message).hint(hint));
         }
     }
     Ok(distinct)

@@ -49,10 +49,10 @@ fn a_copy_makes_few_system_calls_a_file() {
         return;
     }
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    tree(&at("from"));
+    let path = |name: &str| dir.path().join(name);
+    tree(&path("from"));
     let [new, same, compared] = [&[][..], &[], &["--checksum"]]
-        .map(|options| calls(&at("from"), &at("to"), options) as f64 / FILES as f64);
+        .map(|options| calls(&path("from"), &path("to"), options) as f64 / FILES as f64);
     println!("calls a file: new {new:.2}, same {same:.2}, compared {compared:.2}");
     // 20 % more than was counted: the number of threads is not always the same.
     assert!(new < 9.7, "new: {new:.2}");
@@ -96,11 +96,11 @@ fn questions(from: &Path, to: &Path, checksum: bool) -> usize {
 #[test]
 fn a_copy_without_changes_asks_two_questions() {
     let dir = temp();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    tree(&from);
-    let new = questions(&from, &to, false);
+    let (source, target) = (dir.path().join("from"), dir.path().join("to"));
+    tree(&source);
+    let new = questions(&source, &target, false);
     assert!((6..12).contains(&new), "{new}");
-    assert_eq!(questions(&from, &to, false), 2);
-    let compared = questions(&from, &to, true);
+    assert_eq!(questions(&source, &target, false), 2);
+    let compared = questions(&source, &target, true);
     assert!((6..12).contains(&compared), "{compared}");
 }

@@ -45,45 +45,49 @@ fn keeps(from: &Path, to: &Path, options: &[&str]) -> bool {
 #[test]
 fn nothing_that_a_rule_leaves_out_is_deleted() {
     let dir = temp();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    some_files(&from, 10);
-    write(from.join("d/data"), "of the source");
-    some_files(&to, 10);
-    assert!(keeps(&from, &to, &["--exclude", "/d"]));
-    assert!(keeps(&from, &to, &["--exclude", "/d/"]));
+    let (origin, destination) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&origin, 10);
+    write(origin.join("d/data"), "of the source");
+    some_files(&destination, 10);
+    assert!(keeps(&origin, &destination, &["--exclude", "/d"]));
+    assert!(keeps(&origin, &destination, &["--exclude", "/d/"]));
     assert!(keeps(
-        &from,
-        &to,
+        &origin,
+        &destination,
         &["--exclude", "data", "--exclude", "more"]
     ));
     write(dir.path().join("list"), "/d/*\n");
     let list = dir.path().join("list");
     assert!(keeps(
-        &from,
-        &to,
+        &origin,
+        &destination,
         &["--exclude-from", list.to_str().unwrap()]
     ));
-    write(from.join("d/.nobackup"), "");
-    assert!(keeps(&from, &to, &["--exclude-if-present", ".nobackup"]));
-    write(from.join("d/CACHEDIR.TAG"), CACHE_TAG);
-    assert!(keeps(&from, &to, &["--exclude-caches"]));
-    fs::remove_file(to.join("d/CACHEDIR.TAG")).unwrap();
+    write(origin.join("d/.nobackup"), "");
+    assert!(keeps(
+        &origin,
+        &destination,
+        &["--exclude-if-present", ".nobackup"]
+    ));
+    write(origin.join("d/CACHEDIR.TAG"), CACHE_TAG);
+    assert!(keeps(&origin, &destination, &["--exclude-caches"]));
+    fs::remove_file(destination.join("d/CACHEDIR.TAG")).unwrap();
     // A directory that a pattern leaves out, where the target has a file of that name.
-    fs::remove_dir_all(to.join("d")).unwrap();
-    write(to.join("d"), "a file");
-    copy(args![from, to, "--delete", "--exclude", "d/"]).ends_with(0);
-    assert_eq!(fs::read_to_string(to.join("d")).unwrap(), "a file");
-    fs::remove_file(to.join("d")).unwrap();
+    fs::remove_dir_all(destination.join("d")).unwrap();
+    write(destination.join("d"), "a file");
+    copy(args![origin, destination, "--delete", "--exclude", "d/"]).ends_with(0);
+    assert_eq!(fs::read_to_string(destination.join("d")).unwrap(), "a file");
+    fs::remove_file(destination.join("d")).unwrap();
     let other = temp();
-    fs::remove_dir_all(from.join("d")).unwrap();
-    fs::create_dir(from.join("d")).unwrap();
-    let at = from.join("d");
-    if let Some(_mounted) = Mounted::new("-t tmpfs", other.path(), &at) {
-        write(from.join("d/data"), "of the source");
-        assert!(keeps(&from, &to, &["--one-file-system"]));
+    fs::remove_dir_all(origin.join("d")).unwrap();
+    fs::create_dir(origin.join("d")).unwrap();
+    let path = origin.join("d");
+    if let Some(_mounted) = Mounted::new("-t tmpfs", other.path(), &path) {
+        write(origin.join("d/data"), "of the source");
+        assert!(keeps(&origin, &destination, &["--one-file-system"]));
         assert!(keeps(
-            &from,
-            &to,
+            &origin,
+            &destination,
             &["--one-file-system", "--delete-excluded"]
         ));
     }
@@ -92,14 +96,14 @@ fn nothing_that_a_rule_leaves_out_is_deleted() {
 #[test]
 fn a_pattern_that_matches_nothing_is_named() {
     let dir = temp();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    write(from.join("d/data"), "data");
+    let (source, destination) = (dir.path().join("from"), dir.path().join("to"));
+    write(source.join("d/data"), "data");
     let warned = |options: &[&str]| {
-        let all = args![from, to].into_iter();
+        let all = args![source, destination].into_iter();
         let ran = copy(all.chain(options.iter().map(OsString::from))).ends_with(0);
         ran.err.contains("matched nothing")
     };
-    let absolute = from.join("d");
+    let absolute = source.join("d");
     assert!(warned(&["--exclude", "from/d"]));
     assert!(!warned(&["--exclude", "/d"]));
     assert!(!warned(&["--exclude", absolute.to_str().unwrap()]));
@@ -110,152 +114,154 @@ fn a_pattern_that_matches_nothing_is_named() {
 #[test]
 fn what_a_rule_leaves_out_is_deleted_on_request() {
     let dir = temp();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    some_files(&from, 10);
-    write(from.join("d/data"), "of the source");
-    write(from.join("d/.nobackup"), "");
-    some_files(&to, 10);
+    let (origin, target) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&origin, 10);
+    write(origin.join("d/data"), "of the source");
+    write(origin.join("d/.nobackup"), "");
+    some_files(&target, 10);
     assert!(!keeps(
-        &from,
-        &to,
+        &origin,
+        &target,
         &["--exclude", "/d", "--delete-excluded"]
     ));
-    assert!(!to.join("d").exists());
+    assert!(!target.join("d").exists());
     assert!(!keeps(
-        &from,
-        &to,
+        &origin,
+        &target,
         &["--exclude-if-present", ".nobackup", "--delete-excluded"]
     ));
-    assert_eq!(names(&to.join("d")), [""; 0]);
+    assert_eq!(names(&target.join("d")), [""; 0]);
 }
 
 #[test]
 fn a_copy_that_would_delete_most_of_its_target_is_refused_before_its_first_change() {
     let dir = temp();
-    let (from, to) = (dir.path().join("src"), dir.path().join("backup"));
-    some_files(&from, 3);
-    write(from.join("new"), "new");
-    write(from.join("dir"), "a file here");
-    write(to.join("src/same0"), "same");
+    let (source, target) = (dir.path().join("src"), dir.path().join("backup"));
+    some_files(&source, 3);
+    write(source.join("new"), "new");
+    write(source.join("dir"), "a file here");
+    write(target.join("src/same0"), "same");
     for number in 0..6 {
-        write(to.join(format!("photos/{number}")), "photo");
+        write(target.join(format!("photos/{number}")), "photo");
     }
-    write(to.join("dir/file"), "a directory here");
-    let before = shape(&to);
-    let refused = copy(args![from, to, "--delete"]).ends_with(2);
+    write(target.join("dir/file"), "a directory here");
+    let before = shape(&target);
+    let refused = copy(args![source, target, "--delete"]).ends_with(2);
     let refused = refused.has_one_error("cannot delete 11 of the 11 files and directories");
     for words in ["more than half", "--max-delete 11", "backup/src\"", "rsync"] {
         assert!(refused.err.contains(words), "{words}: {}", refused.err);
     }
-    copy(args![from, to, "--delete", "--max-delete", "10"]).ends_with(2);
-    let planned = copy(args![from, to, "--delete", "-n"]).ends_with(0);
+    copy(args![source, target, "--delete", "--max-delete", "10"]).ends_with(2);
+    let planned = copy(args![source, target, "--delete", "-n"]).ends_with(0);
     assert!(
         planned.err.contains("cannot delete 11 of the 11"),
         "{}",
         planned.err
     );
     assert!(planned.out.contains("- photos\n"), "{}", planned.out);
-    assert_eq!(shape(&to), before);
-    copy(args![from, to, "--delete", "--max-delete", "11"]).ends_with(0);
-    assert_eq!(names(&to), ["dir", "new", "same0", "same1", "same2"]);
-    write(to.join("extra"), "one of six");
-    copy(args![from, to, "--delete"]).ends_with(0);
-    assert!(!to.join("extra").exists());
+    assert_eq!(shape(&target), before);
+    copy(args![source, target, "--delete", "--max-delete", "11"]).ends_with(0);
+    assert_eq!(names(&target), ["dir", "new", "same0", "same1", "same2"]);
+    write(target.join("extra"), "one of six");
+    copy(args![source, target, "--delete"]).ends_with(0);
+    assert!(!target.join("extra").exists());
 }
 
 #[test]
 fn an_empty_source_deletes_nothing_unless_that_is_said() {
     let dir = temp();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    fs::create_dir(&from).unwrap();
-    some_files(&to, 3);
-    let refused = copy(args![from, to, "--delete", "--max-delete", "100"]).ends_with(2);
+    let (origin, target) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&origin).unwrap();
+    some_files(&target, 3);
+    let refused = copy(args![origin, target, "--delete", "--max-delete", "100"]).ends_with(2);
     let refused = refused.has_one_error("the source is empty");
     assert!(refused.err.contains("--allow-empty"), "{}", refused.err);
-    assert_eq!(names(&to).len(), 3);
-    copy(args![from, to, "--delete", "--allow-empty"]).ends_with(0);
-    assert_eq!(names(&to), [""; 0]);
-    copy(args![from, to, "--delete"]).ends_with(0);
+    assert_eq!(names(&target).len(), 3);
+    copy(args![origin, target, "--delete", "--allow-empty"]).ends_with(0);
+    assert_eq!(names(&target), [""; 0]);
+    copy(args![origin, target, "--delete"]).ends_with(0);
 }
 
 #[test]
 fn with_many_differences_both_trees_are_compared_twice() {
     // Of so many files, most of the time is the file system's; in memory it needs a third of it.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let (source, target) = (dir.path().join("from"), dir.path().join("to"));
     for number in 0..66_000 {
-        let path = from.join(format!("{:03}/{number}", number % 256));
+        let path = source.join(format!("{:03}/{number}", number % 256));
         if number < 256 {
             write(path, "");
         } else {
             fs::File::create(path).unwrap();
         }
     }
-    some_files(&from, 4);
-    some_files(&to, 4);
-    write(to.join("extra"), "");
-    let ran = copy(args![from, to, "--delete", "--json"]).ends_with(0);
+    some_files(&source, 4);
+    some_files(&target, 4);
+    write(target.join("extra"), "");
+    let ran = copy(args![source, target, "--delete", "--json"]).ends_with(0);
     let counts = result(&ran);
     assert_eq!(
         (&counts["new"], &counts["deleted"]),
         (&66_256.into(), &1.into())
     );
-    let again = copy(args![from, to, "--delete", "--json"]).ends_with(0);
+    let again = copy(args![source, target, "--delete", "--json"]).ends_with(0);
     assert_eq!(result(&again)["new"], 0);
 }
 
 #[test]
 fn the_lost_and_found_of_a_file_system_stays() {
     let dir = temp();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    some_files(&from, 4);
-    fs::create_dir(&to).unwrap();
-    let Some(_mounted) = Mounted::new("-t tmpfs", dir.path(), &to) else {
+    let (source, target) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&source, 4);
+    fs::create_dir(&target).unwrap();
+    let Some(_mounted) = Mounted::new("-t tmpfs", dir.path(), &target) else {
         return;
     };
-    some_files(&to, 4);
-    write(to.join("lost+found/#12"), "recovered");
-    write(to.join("extra"), "");
-    let ran = copy(args![from, to, "--delete", "--json"]).ends_with(0);
+    some_files(&target, 4);
+    write(target.join("lost+found/#12"), "recovered");
+    write(target.join("extra"), "");
+    let ran = copy(args![source, target, "--delete", "--json"]).ends_with(0);
     assert_eq!(result(&ran)["deleted"], 1, "{}", ran.out);
-    assert!(to.join("lost+found/#12").exists() && !to.join("extra").exists());
+    assert!(target.join("lost+found/#12").exists() && !target.join("extra").exists());
 }
 
 #[test]
 fn a_directory_is_not_copied_into_itself_through_a_bind_mount() {
     let dir = temp();
-    let (from, bound) = (dir.path().join("a"), dir.path().join("bound"));
-    write(from.join("b/c/file"), "x");
-    write(from.join("file"), "x");
+    let (origin, bound) = (dir.path().join("a"), dir.path().join("bound"));
+    write(origin.join("b/c/file"), "x");
+    write(origin.join("file"), "x");
     fs::create_dir(&bound).unwrap();
-    let before = shape(&from);
+    let before = shape(&origin);
     for (source, below) in [
-        (from.clone(), "b"),
-        (from.clone(), ""),
-        (from.join("b"), ""),
+        (origin.clone(), "b"),
+        (origin.clone(), ""),
+        (origin.join("b"), ""),
     ] {
         let Some(_mounted) = Mounted::new("--bind", &source, &bound) else {
             return;
         };
-        let into = copy(args![from, bound.join(below), "--delete"]).ends_with(2);
+        let into = copy(args![origin, bound.join(below), "--delete"]).ends_with(2);
         into.has_one_error("one contains the other");
-        let out_of = copy(args![bound.join(below), from, "--delete"]).ends_with(2);
+        let out_of = copy(args![bound.join(below), origin, "--delete"]).ends_with(2);
         out_of.has_one_error("one contains the other");
     }
-    assert_eq!(shape(&from), before);
+    assert_eq!(shape(&origin), before);
 }
 
 /// Copies a large file that another program cuts while it is read. Returns whether the copy noticed.
 fn is_named_if_cut(dir: &Path, pause: Duration) -> bool {
-    let (from, to) = (dir.join("from"), dir.join("to"));
-    let _ = fs::remove_dir_all(&to);
-    write(from.join("large"), noise(3, 60_000_000));
-    let child = started(args!["copy", from, to]);
+    let (source, target) = (dir.join("from"), dir.join("to"));
+    let _ = fs::remove_dir_all(&target);
+    write(source.join("large"), noise(3, 60_000_000));
+    let child = started(args!["copy", source, target]);
     thread::sleep(pause);
-    let large = fs::OpenOptions::new().write(true).open(from.join("large"));
+    let large = fs::OpenOptions::new()
+        .write(true)
+        .open(source.join("large"));
     large.unwrap().set_len(5000).unwrap();
     let ran: Ran = child.wait_with_output().unwrap().into();
-    let copied = fs::read(to.join("large")).unwrap();
+    let copied = fs::read(target.join("large")).unwrap();
     if ran.code == 0 {
         let is_old = copied == noise(3, 60_000_000);
         assert!(

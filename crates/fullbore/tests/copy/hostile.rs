@@ -56,11 +56,11 @@ fn header(path: &str, kind: EntryKind) -> Vec<u8> {
 #[test]
 fn no_question_leads_out_of_the_target() {
     let dir = temp();
-    let (to, outside) = (dir.path().join("to"), dir.path().join("outside"));
+    let (destination, outside) = (dir.path().join("to"), dir.path().join("outside"));
     write(outside.join("kept"), "kept");
-    write(to.join("file"), "there");
-    symlink(&outside, to.join("link")).unwrap();
-    let target = opened(&to);
+    write(destination.join("file"), "there");
+    symlink(&outside, destination.join("link")).unwrap();
+    let target = opened(&destination);
     let ask = |call: CopyCall, body: &[u8]| target.ask(call, body);
     let is_refused = |call: CopyCall, body: &[u8]| match ask(call.clone(), body) {
         Ok(answer) => answer.refused.count() > 0,
@@ -97,13 +97,13 @@ fn no_question_leads_out_of_the_target() {
         CopyCall::Begin { from: None },
         &header("link/large", large.clone())
     ));
-    let from = Some(b"../outside/kept".to_vec().into());
+    let source = Some(b"../outside/kept".to_vec().into());
     assert!(is_refused(
-        CopyCall::Begin { from },
+        CopyCall::Begin { from: source },
         &header("large", large.clone())
     ));
-    let from = Some(b"link/kept".to_vec().into());
-    ask(CopyCall::Begin { from }, &header("large", large)).unwrap();
+    let source = Some(b"link/kept".to_vec().into());
+    ask(CopyCall::Begin { from: source }, &header("large", large)).unwrap();
     let path = || b"large".to_vec().into();
     assert!(is_refused(
         CopyCall::Write {
@@ -143,9 +143,9 @@ fn no_question_leads_out_of_the_target() {
 #[test]
 fn a_side_that_chose_its_target_opens_no_other_and_none_twice() {
     let dir = temp();
-    let to = dir.path().join("to");
+    let destination = dir.path().join("to");
     let other = CopyOptions::default().target(&dir.path().join("other"));
-    let target = NearTarget::granted(CopyOptions::default().target(&to));
+    let target = NearTarget::granted(CopyOptions::default().target(&destination));
     target.ask(CopyCall::Open(other.clone()), b"").unwrap();
     assert!(target.ask(CopyCall::Open(other), b"").is_err());
     assert_eq!(names(dir.path()), ["to"]);
@@ -174,8 +174,8 @@ fn excluding(delete: bool) -> CopyOptions {
 #[test]
 fn a_target_has_only_the_rights_of_the_command_line_of_its_side() {
     let dir = temp();
-    let to = dir.path().join("to");
-    write(to.join("mine"), "mine");
+    let destination = dir.path().join("to");
+    write(destination.join("mine"), "mine");
     let wanted = [
         CopyOptions {
             delete: true,
@@ -200,7 +200,7 @@ fn a_target_has_only_the_rights_of_the_command_line_of_its_side() {
             (CopyOptions::default(), options.clone()),
             (options, CopyOptions::default()),
         ] {
-            let target = NearTarget::granted(granted.target(&to));
+            let target = NearTarget::granted(granted.target(&destination));
             let asked = CopyCall::Open(asked.target(Path::new("")));
             assert!(target.ask(asked, b"").is_err(), "{granted:?}");
         }
@@ -214,28 +214,28 @@ fn a_target_has_only_the_rights_of_the_command_line_of_its_side() {
         dry_run: true,
         ..CopyOptions::default()
     };
-    let target = opened_with(&to, dry);
+    let target = opened_with(&destination, dry);
     assert!(target.ask(CopyCall::Remove, b"mine\0").is_err());
     assert!(target.ask(put.clone(), &new).is_err());
     assert!(target.ask(CopyCall::Finish, b"").is_err());
-    let target = opened_with(&to, CopyOptions::default());
+    let target = opened_with(&destination, CopyOptions::default());
     assert!(target.ask(CopyCall::Remove, b"mine\0").is_err());
     let large = EntryKind::File {
         size: 9 << 20,
         map: None,
     };
-    let from = Some(b"mine".to_vec().into());
-    let begin = CopyCall::Begin { from };
+    let source = Some(b"mine".to_vec().into());
+    let begin = CopyCall::Begin { from: source };
     assert!(target.ask(begin, &header("large", large)).is_err());
-    assert_eq!(names(&to), ["mine"]);
+    assert_eq!(names(&destination), ["mine"]);
     target.ask(put, &new).unwrap();
-    assert_eq!(names(&to), ["mine", "new"]);
+    assert_eq!(names(&destination), ["mine", "new"]);
 }
 
 #[test]
 fn a_target_writes_and_deletes_nothing_that_its_command_line_leaves_out() {
     let dir = temp();
-    let to = dir.path().join("to");
+    let destination = dir.path().join("to");
     for path in [
         "a.key",
         "d/b.key",
@@ -244,12 +244,12 @@ fn a_target_writes_and_deletes_nothing_that_its_command_line_leaves_out() {
         "marked/x",
         "other",
     ] {
-        write(to.join(path), "there");
+        write(destination.join(path), "there");
     }
     let put = || CopyCall::Put {
         is_compressed: false,
     };
-    let target = opened_with(&to, excluding(true));
+    let target = opened_with(&destination, excluding(true));
     for path in ["a.key", "d/b.key", "kept", "kept/x", "marked/x"] {
         let paths = format!("other\0{path}\0");
         assert!(
@@ -260,8 +260,8 @@ fn a_target_writes_and_deletes_nothing_that_its_command_line_leaves_out() {
             size: 9 << 20,
             map: None,
         };
-        let from = Some(path.as_bytes().to_vec().into());
-        let begun = target.ask(CopyCall::Begin { from }, &header("large", large));
+        let source = Some(path.as_bytes().to_vec().into());
+        let begun = target.ask(CopyCall::Begin { from: source }, &header("large", large));
         assert!(begun.is_err(), "{path}");
     }
     for path in ["a.key", "d/new.key", "kept/new"] {
@@ -277,8 +277,8 @@ fn a_target_writes_and_deletes_nothing_that_its_command_line_leaves_out() {
     // A directory with something that is left out is not empty afterwards.
     target.ask(CopyCall::Remove, b"other\0").unwrap();
     target.ask(CopyCall::Remove, b"marked\0d\0").unwrap();
-    assert_eq!(names(&to), ["a.key", "d", "kept", "marked"]);
-    assert!(to.join("d/b.key").exists() && to.join("marked/x").exists());
+    assert_eq!(names(&destination), ["a.key", "d", "kept", "marked"]);
+    assert!(destination.join("d/b.key").exists() && destination.join("marked/x").exists());
 }
 
 fn at_most(entries: u64) -> DeletionLimit {
@@ -317,7 +317,7 @@ fn put_new(target: &NearTarget, path: &str) {
 #[test]
 fn the_limit_of_deletions_is_kept_by_the_side_that_writes() {
     let dir = temp();
-    let to = dir.path().join("to");
+    let destination = dir.path().join("to");
     let half = DeletionLimit::default();
     let remove = |target: &NearTarget, paths: &str| {
         let paths: Vec<&str> = paths.split(' ').collect();
@@ -326,42 +326,42 @@ fn the_limit_of_deletions_is_kept_by_the_side_that_writes() {
         removed.map(drop).map_err(|error| error.line())
     };
     // A directory counts with its content.
-    let target = of_fifteen(&to, half);
+    let target = of_fifteen(&destination, half);
     let error = remove(&target, "dir file0 file1 file2").unwrap_err();
     assert!(error.contains("cannot delete 8 of the 15"), "{error}");
-    assert_eq!(names(&to).len(), 11);
+    assert_eq!(names(&destination).len(), 11);
     // A refusal is final.
     assert!(remove(&target, "file0").is_err());
-    assert_eq!(names(&to).len(), 11);
+    assert_eq!(names(&destination).len(), 11);
     // So does the sum of all questions.
-    let target = of_fifteen(&to, half);
+    let target = of_fifteen(&destination, half);
     remove(&target, "dir file0").unwrap();
     remove(&target, "file1").unwrap();
     remove(&target, "file2").unwrap_err();
-    assert_eq!(names(&to).len(), 8);
+    assert_eq!(names(&destination).len(), 8);
     // What the source made does not raise the limit, also if it is listed.
-    let target = of_fifteen(&to, half);
+    let target = of_fifteen(&destination, half);
     (0..40).for_each(|number| put_new(&target, &format!("new{number}")));
     target.ask(CopyCall::Rewind, b"").unwrap();
     while target.list().unwrap().has_more {}
     remove(&target, "dir file0 file1 file2").unwrap_err();
     // A tree that was not listed has no half.
-    fs::remove_dir_all(&to).unwrap();
-    write(to.join("mine"), "mine");
+    fs::remove_dir_all(&destination).unwrap();
+    write(destination.join("mine"), "mine");
     let options = CopyOptions {
         delete: true,
         ..CopyOptions::default()
     };
-    let target = NearTarget::granted(options.target(&to));
+    let target = NearTarget::granted(options.target(&destination));
     let open = CopyCall::Open(options.target(Path::new("")));
     target.ask(open, b"").unwrap();
     remove(&target, "mine").unwrap_err();
-    assert_eq!(names(&to), ["mine"]);
+    assert_eq!(names(&destination), ["mine"]);
     // Another limit.
-    let target = of_fifteen(&to, at_most(2));
+    let target = of_fifteen(&destination, at_most(2));
     remove(&target, "file0 file1").unwrap();
     remove(&target, "file2").unwrap_err();
-    let target = of_fifteen(&to, at_most(14));
+    let target = of_fifteen(&destination, at_most(14));
     put_new(&target, "new");
     remove(&target, "dir file0 file1 file2").unwrap();
 }
@@ -369,41 +369,41 @@ fn the_limit_of_deletions_is_kept_by_the_side_that_writes() {
 #[test]
 fn an_empty_source_deletes_nothing_whatever_the_side_that_reads_says() {
     let dir = temp();
-    let to = dir.path().join("to");
+    let destination = dir.path().join("to");
     let all = (0..10).map(|number| format!("file{number}\0"));
     let all = all.collect::<String>() + "dir\0";
     let remove = |target: &NearTarget| target.ask(CopyCall::Remove, all.as_bytes());
-    let target = of_fifteen(&to, at_most(15));
+    let target = of_fifteen(&destination, at_most(15));
     let error = remove(&target).unwrap_err().line();
     assert!(error.contains("the source is empty"), "{error}");
-    assert_eq!(names(&to).len(), 11);
+    assert_eq!(names(&destination).len(), 11);
     let allowed = DeletionLimit {
         max: None,
         allow_empty: true,
     };
-    remove(&of_fifteen(&to, allowed)).unwrap();
-    assert_eq!(names(&to), [""; 0]);
+    remove(&of_fifteen(&destination, allowed)).unwrap();
+    assert_eq!(names(&destination), [""; 0]);
 }
 
 #[test]
 fn a_file_that_loses_its_name_counts_as_a_deletion() {
     let dir = temp();
-    let to = dir.path().join("to");
-    let target = of_fifteen(&to, at_most(1));
-    let begin = |from: &str, name: &str| {
+    let destination = dir.path().join("to");
+    let target = of_fifteen(&destination, at_most(1));
+    let begin = |source: &str, name: &str| {
         let large = EntryKind::File {
             size: 9 << 20,
             map: None,
         };
-        let from = Some(from.as_bytes().to_vec().into());
-        target.ask(CopyCall::Begin { from }, &header(name, large))
+        let source = Some(source.as_bytes().to_vec().into());
+        target.ask(CopyCall::Begin { from: source }, &header(name, large))
     };
     begin("file0", "large0").unwrap();
-    assert!(!to.join("file0").exists());
+    assert!(!destination.join("file0").exists());
     // Its removal counts once, and that of a file which was not there not at all.
     target.ask(CopyCall::Remove, b"file0\0none\0").unwrap();
     assert!(begin("file1", "large1").is_err());
-    assert!(to.join("file1").exists());
+    assert!(destination.join("file1").exists());
 }
 
 proptest! {

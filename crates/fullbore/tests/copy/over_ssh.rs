@@ -24,44 +24,44 @@ fn near(path: &Path) -> &str {
 #[test]
 fn pushed_and_pulled_a_tree_is_the_same() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let (from, pushed, pulled) = (at("from"), at("pushed"), at("pulled"));
-    sample(&from);
-    copy(&[near(&from), &far(&pushed)]).ends_with(0);
-    assert_same(&shape(&from), &shape(&pushed), "pushed");
-    copy(&[&far(&from), near(&pulled)]).ends_with(0);
-    assert_same(&shape(&from), &shape(&pulled), "pulled");
+    let path = |name: &str| dir.path().join(name);
+    let (source, pushed, pulled) = (path("from"), path("pushed"), path("pulled"));
+    sample(&source);
+    copy(&[near(&source), &far(&pushed)]).ends_with(0);
+    assert_same(&shape(&source), &shape(&pushed), "pushed");
+    copy(&[&far(&source), near(&pulled)]).ends_with(0);
+    assert_same(&shape(&source), &shape(&pulled), "pulled");
     for change in 0..2 {
-        write(from.join("many/00/0"), format!("changed {change}"));
-        fs::remove_file(from.join(format!("many/01/{}", 1 + 7 * change))).unwrap();
+        write(source.join("many/00/0"), format!("changed {change}"));
+        fs::remove_file(source.join(format!("many/01/{}", 1 + 7 * change))).unwrap();
         let options = ["--delete", "--compress=zstd:3", "--checksum"];
-        let push = copy(&[&[near(&from), &far(&pushed)], &options[..]].concat()).ends_with(0);
-        let pull = copy(&[&[&far(&from), near(&pulled)], &options[..]].concat()).ends_with(0);
+        let push = copy(&[&[near(&source), &far(&pushed)], &options[..]].concat()).ends_with(0);
+        let pull = copy(&[&[&far(&source), near(&pulled)], &options[..]].concat()).ends_with(0);
         for ran in [push, pull] {
             assert!(ran.out.contains("- many/01/"), "{}", ran.out);
         }
-        assert_same(&shape(&from), &shape(&pushed), "pushed again");
-        assert_same(&shape(&from), &shape(&pulled), "pulled again");
+        assert_same(&shape(&source), &shape(&pushed), "pushed again");
+        assert_same(&shape(&source), &shape(&pulled), "pulled again");
     }
-    let same = copy(&[near(&from), &far(&pushed), "--json"]).ends_with(0);
+    let same = copy(&[near(&source), &far(&pushed), "--json"]).ends_with(0);
     assert_eq!(result(&same)["changed"], 0, "{}", same.out);
-    let same = copy(&[&far(&from), near(&pulled), "--json", "-n"]).ends_with(0);
+    let same = copy(&[&far(&source), near(&pulled), "--json", "-n"]).ends_with(0);
     assert_eq!(result(&same)["changed"], 0, "{}", same.out);
 }
 
 #[test]
 fn killed_over_ssh_a_copy_is_completed_by_the_next() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let (from, to) = (at("from"), at("to"));
-    sample(&from);
+    let path = |name: &str| dir.path().join(name);
+    let (source, target) = (path("from"), path("to"));
+    sample(&source);
     for (delay, is_push) in [(150, true), (300, false), (450, true), (600, false)] {
         let words = match is_push {
-            true => [near(&from).to_owned(), far(&to)],
-            false => [far(&from), near(&to).to_owned()],
+            true => [near(&source).to_owned(), far(&target)],
+            false => [far(&source), near(&target).to_owned()],
         };
         let words = [&words[0], &words[1]].map(String::as_str);
-        let _ = fs::remove_dir_all(&to);
+        let _ = fs::remove_dir_all(&target);
         let mut child = sshd()
             .fullbore(&[&["copy"], &words[..]].concat())
             .spawn()
@@ -70,17 +70,17 @@ fn killed_over_ssh_a_copy_is_completed_by_the_next() {
         child.kill().unwrap(); // it may be over
         child.wait().unwrap();
         copy(&[&words[..], &["--delete"]].concat()).ends_with(0);
-        assert_same(&shape(&from), &shape(&to), "completed");
+        assert_same(&shape(&source), &shape(&target), "completed");
     }
 }
 
 #[test]
 fn a_host_that_only_adds_backups_copies_no_trees() {
     let dir = temp();
-    let from = dir.path().join("from");
-    write(from.join("a"), "1");
-    let to = format!("ssh://limited{}", dir.path().join("to").display());
-    let ran = copy(&[near(&from), &to]);
+    let source = dir.path().join("from");
+    write(source.join("a"), "1");
+    let target = format!("ssh://limited{}", dir.path().join("to").display());
+    let ran = copy(&[near(&source), &target]);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(!dir.path().join("to").exists());
     let ran = copy(&["ssh://far/a", "ssh://far/b"]).ends_with(2);
@@ -93,31 +93,34 @@ fn a_host_that_only_adds_backups_copies_no_trees() {
 #[test]
 fn patterns_of_a_file_of_this_host_count_on_both_sides() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let (from, pushed, pulled) = (at("from"), at("pushed"), at("pulled"));
+    let path = |name: &str| dir.path().join(name);
+    let (source, pushed, pulled) = (path("from"), path("pushed"), path("pulled"));
     for name in ["a.tmp", "b.tmp", "sub/c.log", "sub/d"] {
-        write(from.join(name), "new");
+        write(source.join(name), "new");
     }
-    for to in [&pushed, &pulled] {
-        write(to.join("kept.tmp"), "there");
-        write(to.join("gone"), "there");
+    for target in [&pushed, &pulled] {
+        write(target.join("kept.tmp"), "there");
+        write(target.join("gone"), "there");
     }
-    write(at("patterns"), "# temporary files\r\n*.tmp\r\n\n/sub/*.log");
-    let from_file = format!("--exclude-from={}", near(&at("patterns")));
+    write(
+        path("patterns"),
+        "# temporary files\r\n*.tmp\r\n\n/sub/*.log",
+    );
+    let from_file = format!("--exclude-from={}", near(&path("patterns")));
     let options = [
         &*from_file,
         "--exclude=!b.tmp",
         "--delete",
         "--max-delete=1",
     ];
-    copy(&[&[near(&from), &far(&pushed)], &options[..]].concat()).ends_with(0);
-    copy(&[&[&far(&from), near(&pulled)], &options[..]].concat()).ends_with(0);
-    for to in [&pushed, &pulled] {
-        assert_eq!(names(to), ["b.tmp", "kept.tmp", "sub"]);
-        assert_eq!(names(&to.join("sub")), ["d"]);
+    copy(&[&[near(&source), &far(&pushed)], &options[..]].concat()).ends_with(0);
+    copy(&[&[&far(&source), near(&pulled)], &options[..]].concat()).ends_with(0);
+    for target in [&pushed, &pulled] {
+        assert_eq!(names(target), ["b.tmp", "kept.tmp", "sub"]);
+        assert_eq!(names(&target.join("sub")), ["d"]);
     }
     let missing = ["--exclude-from=/not/there"];
-    copy(&[&[near(&from), &far(&pushed)], &missing[..]].concat())
+    copy(&[&[near(&source), &far(&pushed)], &missing[..]].concat())
         .ends_with(2)
         .has_one_error("could not read the patterns in \"/not/there\"");
 }

@@ -1,6 +1,9 @@
 //! Every backup after the first stores what changed, and every one of them is complete.
 
+mod bounds;
+mod inodes;
 mod parts;
+
 use proptest::{collection::vec, prelude::*};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::{
@@ -44,8 +47,8 @@ fn ids(repo: &Path) -> Vec<String> {
 fn restored(repo: &Path, id: &str) -> Shape {
     let dir = temp();
     let back = dir.path().join("back");
-    let from = format!("{}@{id}", repo.display());
-    fullbore(args!["restore", from, "--to", back, "--quiet"]).ends_with(0);
+    let backup = format!("{}@{id}", repo.display());
+    fullbore(args!["restore", backup, "--to", back, "--quiet"]).ends_with(0);
     shape(&back)
 }
 
@@ -183,14 +186,14 @@ fn of_a_sparse_image_what_stands_behind_a_hole_that_came_or_went_is_kept() {
         .ends_with(0);
         let back = File::open(back.path().join("back/image")).unwrap();
         assert_eq!(back.metadata().unwrap().len(), 1 << 40);
-        for (at, len) in [
+        for (offset, len) in [
             (0, 8 << 20),
             (1 << 30, 1 << 20),
             ((1 << 39) - 4096, 7 << 20),
         ] {
             assert!(
-                at_place(&back, at, len) == at_place(&File::open(&image).unwrap(), at, len),
-                "{at}"
+                at_place(&back, offset, len) == at_place(&File::open(&image).unwrap(), offset, len),
+                "{offset}"
             );
         }
     }
@@ -245,10 +248,10 @@ proptest! {
         backup(&tree, &repo, &[]);
         for (day, changes) in days.iter().enumerate() {
             for (hole, block, blocks) in changes {
-                let (at, len) = (block * 4096, blocks * 4096);
+                let (offset, len) = (block * 4096, blocks * 4096);
                 match hole {
-                    true => fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len).unwrap(),
-                    false => file.write_all_at(&noise(day as u64 * at, len as usize), at).unwrap(),
+                    true => fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap(),
+                    false => file.write_all_at(&noise(day as u64 * offset, len as usize), offset).unwrap(),
                 }
             }
             backup(&tree, &repo, &[]);
@@ -289,153 +292,12 @@ fn a_stream_is_compared_with_the_one_before() {
         assert!(fs::read(back.join("db.sql")).unwrap() == dump, "{lines}");
         verified(&repo, "latest");
     }
-    let stored = |at: usize| {
-        root(&repo, &ids(&repo)[at])["totals"]["stored_bytes"]
+    let stored = |index: usize| {
+        root(&repo, &ids(&repo)[index])["totals"]["stored_bytes"]
             .as_u64()
             .unwrap()
     };
     assert!(stored(4) < 1 << 20, "{}", stored(4));
-}
-
-#[test]
-fn a_file_touched_or_copied_over_itself_is_read_and_kept() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    (0..30).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 3000)));
-    backup(&tree, &repo, &[]);
-    (0..30).for_each(|i| {
-        set_mtime(
-            &tree.join(format!("f{i}")),
-            1_700_000_000 + i64::from(i as u32),
-            5,
-        )
-    });
-    set_mode(&tree.join("f7"), 0o640);
-    let result = backup(&tree, &repo, &[]);
-    assert_eq!(root(&repo, &ids(&repo)[1])["totals"]["kept"], 30);
-    assert!(
-        result["stored_bytes"].as_u64().unwrap() < 10_000,
-        "{result}"
-    );
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "touched");
-}
-
-#[test]
-fn what_moved_is_found_by_its_inode() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    write(tree.join("a/one"), noise(1, 300_000));
-    write(tree.join("a/two"), noise(2, 3 << 20));
-    write(tree.join("b/three"), noise(3, 200_000));
-    write(tree.join("b/five"), noise(5, 3 << 20));
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    fs::rename(tree.join("a"), tree.join("z")).unwrap();
-    fs::rename(tree.join("b/three"), tree.join("b/four")).unwrap();
-    fs::rename(tree.join("b/five"), tree.join("b/six")).unwrap();
-    let result = backup(&tree, &repo, &[]);
-    assert!(
-        result["stored_bytes"].as_u64().unwrap() < 10_000,
-        "{result}"
-    );
-    let root = root(&repo, &ids(&repo)[1]);
-    assert_eq!(root["totals"]["kept"], 4, "{root}");
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "moved");
-    verified(&repo, "latest");
-}
-
-#[test]
-fn new_files_in_the_inodes_of_removed_ones_are_read() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    // On ext4 the inodes of removed files are given out again, here in another order.
-    let each = |of: &str| {
-        (0..24)
-            .map(|i| tree.join(format!("{of}/f{i:02}")))
-            .enumerate()
-            .collect::<Vec<_>>()
-    };
-    let time = |path: &Path| set_mtime(path, 1_600_000_000, 123_456_789);
-    for (i, path) in each("old") {
-        write(
-            path.clone(),
-            noise(i as u64, if i % 2 == 0 { 40_000 } else { 1_200_000 }),
-        );
-        time(&path);
-    }
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    fs::remove_dir_all(tree.join("old")).unwrap();
-    for (i, path) in each("new").into_iter().rev() {
-        write(
-            path.clone(),
-            noise(100 + i as u64, if i % 2 == 0 { 40_000 } else { 1_200_000 }),
-        );
-        time(&path);
-    }
-    backup(&tree, &repo, &[]);
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "made anew");
-}
-
-#[test]
-fn another_file_with_a_known_inode_time_and_size_is_read() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    write(tree.join("old"), noise(1, 50_000));
-    set_mtime(&tree.join("old"), 1_600_000_000, 0);
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    // What an unpacked archive of the same day would look like, in the inode of the one before.
-    fs::rename(tree.join("old"), tree.join("new")).unwrap();
-    write(tree.join("new"), noise(2, 50_000));
-    set_mtime(&tree.join("new"), 1_600_000_000, 0);
-    backup(&tree, &repo, &[]);
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "replaced");
-}
-
-#[test]
-fn a_file_that_was_written_to_and_renamed_is_read_whatever_its_time() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    write(tree.join("container"), noise(1, 3 << 20));
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    // As programs do that keep the time of a container.
-    let file = File::options()
-        .write(true)
-        .open(tree.join("container"))
-        .unwrap();
-    let time = file.metadata().unwrap().modified().unwrap();
-    file.write_all_at(b"new", 1 << 20).unwrap();
-    file.set_modified(time).unwrap();
-    fs::rename(tree.join("container"), tree.join("vault")).unwrap();
-    backup(&tree, &repo, &[]);
-    assert_same(
-        &shape(&tree),
-        &restored(&repo, "latest"),
-        "written to and renamed",
-    );
-}
-
-#[test]
-fn a_change_within_the_clocks_granularity_is_seen() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    write(tree.join("file"), noise(0, 5000));
-    for i in 1..6 {
-        backup(&tree, &repo, &[]);
-        // The same size and time: only the ctime could tell, and it may not have ticked.
-        let times = fs::metadata(tree.join("file")).unwrap().modified().unwrap();
-        write(tree.join("file"), noise(i, 5000));
-        File::options()
-            .write(true)
-            .open(tree.join("file"))
-            .unwrap()
-            .set_modified(times)
-            .unwrap();
-    }
-    backup(&tree, &repo, &[]);
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "rewritten");
 }
 
 #[test]
@@ -448,7 +310,7 @@ fn what_is_compared_can_be_chosen() {
     backup(&tree, &repo, &[]);
     write(tree.join("file"), noise(2, 5000));
     backup(&tree, &repo, &["--compare", "size"]);
-    let root_of = |at: usize| root(&repo, &ids(&repo)[at])["totals"]["kept"].clone();
+    let root_of = |index: usize| root(&repo, &ids(&repo)[index])["totals"]["kept"].clone();
     assert_eq!(root_of(1), 1, "the size is the same");
     set_mtime(&tree.join("file"), 1_600_000_000, 7);
     backup(
@@ -489,11 +351,15 @@ fn what_was_taken_for_the_same_without_a_look_is_looked_at_later() {
         old();
         backup(&tree, &repo, &["--compare", compare]);
         backup(&tree, &repo, &[]);
-        let to = dir.path().join("to");
-        fullbore(args!["restore", repo, "--to", to]).ends_with(0);
-        assert_eq!(fs::read(to.join("small")).unwrap(), b"BBBB", "{compare}");
+        let target = dir.path().join("to");
+        fullbore(args!["restore", repo, "--to", target]).ends_with(0);
+        assert_eq!(
+            fs::read(target.join("small")).unwrap(),
+            b"BBBB",
+            "{compare}"
+        );
         assert!(
-            fs::read(to.join("large")).unwrap() == noise(2, 3_000_000),
+            fs::read(target.join("large")).unwrap() == noise(2, 3_000_000),
             "{compare}"
         );
     }
@@ -565,116 +431,6 @@ fn every_codec_and_digest_can_be_gone_on_from() {
     }
 }
 
-#[test]
-fn pages_that_did_not_change_are_referred_to() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    // Three pages of records.
-    (0..20_000).for_each(|i| write(tree.join(format!("d{}/f{i}", i / 500)), b""));
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    write(tree.join("d20/f10000"), b"x");
-    backup(&tree, &repo, &[]);
-    let pages = root(&repo, &ids(&repo)[1])["pages"]
-        .as_array()
-        .unwrap()
-        .clone();
-    let earlier = pages
-        .iter()
-        .filter(|page| page["backup"].is_string())
-        .count();
-    assert!(earlier >= 2 && pages.len() <= 4, "{pages:?}");
-    verified(&repo, "latest");
-    assert_same(
-        &shape(&tree),
-        &restored(&repo, "latest"),
-        "with pages of two backups",
-    );
-}
-
-#[test]
-fn segments_that_hold_little_of_use_are_left_behind() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    (0..40).for_each(|i| write(tree.join(format!("f{i:02}")), noise(i, 100_000)));
-    let options = ["--segment-size", "1M", "--frame-size", "64K"];
-    backup(&tree, &repo, &options);
-    // Of the first segment one file stays: it is copied within the budget, and the segment is free.
-    (0..9).for_each(|i| write(tree.join(format!("f{i:02}")), noise(100 + i, 100_000)));
-    backup(&tree, &repo, &options);
-    backup(&tree, &repo, &options);
-    let of_first = |root: &serde_json::Value| {
-        let live = root["liveness"].as_array().unwrap().clone();
-        live.iter()
-            .any(|live| live["backup"] == ids(&repo)[0].as_str() && live["number"] == 1)
-    };
-    assert!(of_first(&root(&repo, &ids(&repo)[1])) && !of_first(&root(&repo, &ids(&repo)[2])));
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "moved on");
-    verified(&repo, "latest");
-}
-
-#[test]
-fn files_so_small_that_most_of_a_segment_is_manifest_are_not_stored_again_and_again() {
-    for codec in ["zstd", "lz4", "none"] {
-        let dir = temp();
-        let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-        (0..2000).for_each(|i| write(tree.join(format!("f{i}")), format!("{i}\n")));
-        sleep(SETTLED);
-        let first = backup(&tree, &repo, &["--compress", codec]);
-        for round in 0..4 {
-            let again = backup(&tree, &repo, &["--compress", codec]);
-            assert_eq!(
-                (&again["stored_bytes"], &again["kept"]),
-                (&0.into(), &2000.into()),
-                "{codec} {round}"
-            );
-        }
-        // Where one changes each day, the others stay where they are.
-        for round in 0..4 {
-            write(tree.join("f7"), format!("{round}"));
-            let again = backup(&tree, &repo, &["--compress", codec]);
-            assert_eq!(again["kept"], 1999, "{codec} {round}");
-        }
-        let latest = ids(&repo).pop().unwrap();
-        let root = root(&repo, &latest);
-        let live = root["liveness"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|live| live["backup"] == first["id"])
-            .unwrap();
-        let [bytes, data, all] =
-            ["bytes", "data_bytes", "of_bytes"].map(|key| live[key].as_u64().unwrap());
-        assert!(
-            bytes <= data && data <= all && bytes * 10 >= data * 9,
-            "{live}"
-        );
-        assert_same(&shape(&tree), &restored(&repo, &latest), codec);
-        verified(&repo, &latest);
-    }
-}
-
-#[test]
-fn a_base_that_lost_a_segment_is_gone_on_from_with_the_rest() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    (0..40).for_each(|i| write(tree.join(format!("f{i:02}")), noise(i, 100_000)));
-    sleep(SETTLED);
-    backup(
-        &tree,
-        &repo,
-        &["--segment-size", "1M", "--frame-size", "64K"],
-    );
-    fs::remove_file(runs::segments(&repo).remove(1)).unwrap();
-    backup(
-        &tree,
-        &repo,
-        &["--segment-size", "1M", "--frame-size", "64K"],
-    );
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "mended");
-    verified(&repo, "latest");
-}
-
 /// What happens to a tree between two backups.
 #[derive(Debug, Clone)]
 enum Change {
@@ -694,11 +450,11 @@ fn change() -> impl Strategy<Value = Change> {
     let size = prop_oneof![3 => 0usize..5000, 2 => 60_000usize..70_000, 2 => 0usize..700_000];
     prop_oneof![
         4 => (0usize..24, any::<u64>(), size).prop_map(|(file, seed, len)| Change::Write(file, seed, len)),
-        4 => (0usize..24, any::<u64>(), 0u64..800_000).prop_map(|(file, seed, at)| Change::Patch(file, seed, at)),
+        4 => (0usize..24, any::<u64>(), 0u64..800_000).prop_map(|(file, seed, offset)| Change::Patch(file, seed, offset)),
         1 => (0usize..24, 0u64..500_000).prop_map(|(file, len)| Change::Cut(file, len)),
         2 => (0usize..24).prop_map(Change::Remove),
-        2 => (0usize..24, 0usize..24).prop_map(|(from, to)| Change::Rename(from, to)),
-        1 => (0usize..24, 0usize..24).prop_map(|(from, to)| Change::Link(from, to)),
+        2 => (0usize..24, 0usize..24).prop_map(|(start, end)| Change::Rename(start, end)),
+        1 => (0usize..24, 0usize..24).prop_map(|(start, end)| Change::Link(start, end)),
         1 => (0usize..24, 0u32..0o1000).prop_map(|(file, mode)| Change::Mode(file, mode | 0o600)),
         1 => (0usize..24, 0i64..2_000_000_000).prop_map(|(file, time)| Change::Touch(file, time)),
         1 => (0usize..24, 0u64..900_000).prop_map(|(file, size)| Change::Hole(file, size)),
@@ -751,8 +507,8 @@ fn happen(tree: &Path, change: &Change) {
             file.write_all_at(&noise(size, 3000), size / 2).unwrap();
         }
         Change::SwapDirectories => {
-            for (from, to) in [("d0", "aside"), ("d1", "d0"), ("aside", "d1")] {
-                fs::rename(tree.join(from), tree.join(to)).unwrap();
+            for (source, target) in [("d0", "aside"), ("d1", "d0"), ("aside", "d1")] {
+                fs::rename(tree.join(source), tree.join(target)).unwrap();
             }
         }
         Change::Mode(..) | Change::Touch(..) => {}
@@ -811,146 +567,6 @@ fn listed(repo: &Path) -> Vec<serde_json::Value> {
     ])
     .ends_with(0)
     .json()
-}
-
-/// Bytes of all files below a directory.
-fn size_of(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
-    entries
-        .map(|entry| {
-            if entry.path().is_dir() {
-                size_of(&entry.path())
-            } else {
-                entry.metadata().unwrap().len()
-            }
-        })
-        .sum()
-}
-
-#[test]
-fn what_a_repository_holds_for_one_backup_is_bounded() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    // Every day the same fifth of the files, and of the blocks of a file, is written anew, and one more.
-    let (files, blocks) = (50u64, 80u64);
-    let write_block = |file: &fs::File, day: u64, block: u64| {
-        file.write_all_at(&noise(1000 * day + block, 64 << 10), block << 16)
-            .unwrap();
-    };
-    (0..files).for_each(|i| write(tree.join(format!("f{i}")), noise(i, 100_000)));
-    write(tree.join("large"), Vec::new());
-    let large = fs::File::options()
-        .write(true)
-        .open(tree.join("large"))
-        .unwrap();
-    (0..blocks).for_each(|block| write_block(&large, 0, block));
-    let source = files * 100_000 + (blocks << 16);
-    let mut most = 0;
-    for day in 1..=45u64 {
-        let one_more = |count: u64| count / 5 + day % (count * 4 / 5);
-        (0..files / 5)
-            .chain([one_more(files)])
-            .for_each(|i| write(tree.join(format!("f{i}")), noise(100 * day + i, 100_000)));
-        (0..blocks / 5)
-            .chain([one_more(blocks)])
-            .for_each(|block| write_block(&large, day, block));
-        backup(
-            &tree,
-            &repo,
-            &["--frame-size", "256K", "--block-size", "64K"],
-        );
-        fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
-        fullbore(args!["prune", &repo]).ends_with(0);
-        most = most.max(size_of(&repo));
-        if day % 15 == 0 {
-            assert_same(&shape(&tree), &restored(&repo, "latest"), "day");
-            verified(&repo, "latest");
-        }
-    }
-    assert!(
-        most * 2 < source * 7,
-        "{} times what is backed up",
-        most as f64 / source as f64
-    );
-}
-
-#[test]
-fn what_a_repository_holds_is_bounded_where_small_files_share_frames() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    let (files, bytes) = (1500u64, 1500);
-    (0..files).for_each(|i| write(tree.join(format!("f{i}")), noise(i, bytes)));
-    let mut most = 0;
-    for day in 1..=40u64 {
-        // A tenth of the files, any of them.
-        for i in (0..files).filter(|i| noise(files * day + i, 1)[0] < 26) {
-            write(tree.join(format!("f{i}")), noise(files * day + i, bytes));
-        }
-        backup(&tree, &repo, &[]);
-        fullbore(args!["forget", &repo, "--keep-last", "1"]).ends_with(0);
-        fullbore(args!["prune", &repo]).ends_with(0);
-        most = most.max(size_of(&repo));
-    }
-    verified(&repo, "latest");
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "after 40 days");
-    let source = files * bytes as u64;
-    assert!(
-        most < source * 7 / 2,
-        "{} times what is backed up",
-        most as f64 / source as f64
-    );
-}
-
-#[test]
-fn files_with_more_attributes_than_content_are_not_stored_again_and_again() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap(); // which has room for them
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    for i in 0..30 {
-        let path = tree.join(format!("f{i}"));
-        write(&path, "q");
-        std::os::unix::fs::symlink("nowhere", tree.join(format!("link{i}"))).unwrap();
-        for key in 0..5 {
-            let set = rustix::fs::setxattr(
-                &path,
-                format!("user.k{key}"),
-                &noise(i * 5 + key, 6000),
-                rustix::fs::XattrFlags::empty(),
-            );
-            if !runs::or_skip(set.is_ok(), "no attributes here") {
-                return;
-            }
-        }
-    }
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    for round in 0..3 {
-        assert_eq!(backup(&tree, &repo, &[])["stored_bytes"], 0, "{round}");
-    }
-}
-
-#[test]
-fn files_that_are_handed_on_from_name_to_name_are_not_stored_again() {
-    let dir = temp();
-    let (tree, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    let log = |number: u64| tree.join(format!("log.{number}"));
-    let in_dir = |dir: &str, number: u64| tree.join(dir).join(format!("f{number}"));
-    (1..=4).for_each(|number| write(log(number), noise(number, 400_000)));
-    for number in 0..4 {
-        write(in_dir("a", number), noise(10 + number, 100_000));
-        write(in_dir("b", number), noise(20 + number, 100_000));
-    }
-    sleep(SETTLED);
-    backup(&tree, &repo, &[]);
-    (1..=4)
-        .rev()
-        .for_each(|number| fs::rename(log(number), log(number + 1)).unwrap());
-    write(log(1), noise(5, 400_000));
-    for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
-        fs::rename(tree.join(from), tree.join(to)).unwrap();
-    }
-    let stored = backup(&tree, &repo, &[])["stored_bytes"].as_u64().unwrap();
-    assert!((400_000..450_000).contains(&stored), "{stored}");
-    assert_same(&shape(&tree), &restored(&repo, "latest"), "handed on");
 }
 
 #[test]

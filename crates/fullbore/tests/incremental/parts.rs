@@ -144,11 +144,11 @@ fn a_stream_that_goes_on_over_pages_is_as_long_as_it_was() {
     let (repo, back) = (dir.path().join("repo"), dir.path().join("back"));
     let mut dump = noise(1, 5 << 20);
     // Pages are closed at a checkpoint.
-    for (at, options) in [[].as_slice(), &[], &["--chunking", "content"]]
+    for (index, options) in [[].as_slice(), &[], &["--chunking", "content"]]
         .into_iter()
         .enumerate()
     {
-        dump[at << 20] ^= 1;
+        dump[index << 20] ^= 1;
         let command = args![
             "backup",
             "--stdin-name",
@@ -168,7 +168,7 @@ fn a_stream_that_goes_on_over_pages_is_as_long_as_it_was() {
             ran.out
         );
         assert!(
-            root(&repo, &ids(&repo)[at])["pages"]
+            root(&repo, &ids(&repo)[index])["pages"]
                 .as_array()
                 .unwrap()
                 .len()
@@ -180,7 +180,7 @@ fn a_stream_that_goes_on_over_pages_is_as_long_as_it_was() {
                 .into_iter()
                 .chain(runs::args(tricks));
             fullbore(command).ends_with(0);
-            assert!(fs::read(back.join("db.sql")).unwrap() == dump, "{at}");
+            assert!(fs::read(back.join("db.sql")).unwrap() == dump, "{index}");
             fs::remove_dir_all(&back).unwrap();
         }
         let listed = fullbore(args![

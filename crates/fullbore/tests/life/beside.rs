@@ -358,11 +358,11 @@ fn copies_and_prunes_of_what_they_bring_back_at_the_same_time_lose_nothing() {
     let until = Instant::now() + Duration::from_secs(4);
     std::thread::scope(|scope| {
         for id in ids.iter().chain(&ids[..1]) {
-            let from = format!("{}@{id}", source.display());
+            let selected = format!("{}@{id}", source.display());
             let repository = &repository;
             scope.spawn(move || {
                 while Instant::now() < until {
-                    let ran = fullbore(args!["copy", from, repository, "--quiet"]);
+                    let ran = fullbore(args!["copy", selected, repository, "--quiet"]);
                     // It says so where a prune, or a forget, was faster.
                     assert!(matches!(ran.code, 0 | 1), "{}", ran.err);
                 }
@@ -473,20 +473,20 @@ fn a_backup_that_is_forgotten_and_pruned_while_it_is_read_is_not_called_damaged(
         &["export", "--keep-going", "--to"],
     ] {
         let dir = temp();
-        let to = dir.path().join("to.tar.zst");
+        let target = dir.path().join("to.tar.zst");
         if options.contains(&"--delta") {
-            runs::write(to.join("f"), runs::noise(2, 500_000));
+            runs::write(target.join("f"), runs::noise(2, 500_000));
         }
         let command = |repository: &Path, id: &str| {
-            let from = format!("{}@{id}", repository.display()).into();
-            let to = options
+            let backup = format!("{}@{id}", repository.display()).into();
+            let target = options
                 .last()
                 .filter(|last| **last == "--to")
-                .map(|_| to.clone().into());
-            [options[0].into(), from]
+                .map(|_| target.clone().into());
+            [options[0].into(), backup]
                 .into_iter()
                 .chain(options[1..].iter().map(Into::into))
-                .chain(to)
+                .chain(target)
                 .collect()
         };
         let ran = forgotten_meanwhile(dir.path(), command).ends_with(1);
@@ -502,7 +502,7 @@ fn a_backup_that_is_forgotten_and_pruned_while_it_is_read_is_not_called_damaged(
             ran.err
         );
         assert_eq!(
-            to.join("f").exists(),
+            target.join("f").exists(),
             options.contains(&"--delta"),
             "{options:?}"
         );

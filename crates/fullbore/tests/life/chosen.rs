@@ -9,8 +9,8 @@ use fullbore_format::{
 use std::{ffi::OsString, fs, path::Path};
 
 fn shown(repository: &Path, backup: &str, more: &[&str]) -> Ran {
-    let from = format!("{}@{backup}", repository.display());
-    let mut words: Vec<OsString> = args!["show", from, "--json"].to_vec();
+    let selected = format!("{}@{backup}", repository.display());
+    let mut words: Vec<OsString> = args!["show", selected, "--json"].to_vec();
     words.extend(more.iter().map(OsString::from));
     command(words).env("TZ", "UTC").output().unwrap().into()
 }
@@ -56,14 +56,15 @@ fn a_time_means_one_source_and_a_root_that_is_lost_may_be_the_one() {
     shown(repository, "2026-11-02", &[])
         .ends_with(2)
         .has_one_error("has backups of 2 sources");
-    let of = |backup: &str| shown(repository, backup, &["--path", "/data"]).json()[0]["id"].clone();
-    assert_eq!(of("2026-11-02"), json!(id(1)));
-    assert_eq!(of("latest~1"), json!(id(1)));
+    let first_id =
+        |backup: &str| shown(repository, backup, &["--path", "/data"]).json()[0]["id"].clone();
+    assert_eq!(first_id("2026-11-02"), json!(id(1)));
+    assert_eq!(first_id("latest~1"), json!(id(1)));
     fs::remove_file(dir(repository, 2).join("root.json")).unwrap();
     shown(repository, "2026-11-02", &["--path", "/data"])
         .ends_with(4)
         .has_one_error("which may be the one");
-    assert_eq!(of("2026-11-01"), json!(id(1)));
+    assert_eq!(first_id("2026-11-01"), json!(id(1)));
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn a_forgotten_backup_is_listed_again_until_it_is_pruned() {
         .ends_with(0)
         .out;
     let json = fullbore(args!["list", repository, "--json"]).json();
-    let [first, second] = [0, 1].map(|at| json[at]["id"].as_str().unwrap().to_owned());
+    let [first, second] = [0, 1].map(|index| json[index]["id"].as_str().unwrap().to_owned());
     let undo = |id: &str| fullbore(args!["forget", repository, "--undo", id]);
     undo(&first)
         .ends_with(1)
@@ -334,8 +335,8 @@ fn a_url_that_chooses_a_backup_is_no_place_for_a_new_one() {
         fullbore(args!["init", place]).ends_with(2);
     }
     // A directory of this machine is looked at.
-    let at = dir.path().join("at@x");
-    fullbore(args!["backup", tree, "--to", at]).ends_with(0);
-    fullbore(args!["list", at]).ends_with(0);
-    fullbore(args!["show", format!("{}@latest", at.display())]).ends_with(0);
+    let selected = dir.path().join("at@x");
+    fullbore(args!["backup", tree, "--to", selected]).ends_with(0);
+    fullbore(args!["list", selected]).ends_with(0);
+    fullbore(args!["show", format!("{}@latest", selected.display())]).ends_with(0);
 }

@@ -61,7 +61,7 @@ fn dated(repository: &Path, root: Root, day: u32, source: &str) -> Root {
 
 /// A backup of that day with nothing of its own: all of it is in `base`.
 fn thin(repository: &Path, day: u32, base: &Root) -> Root {
-    let of = |backup: &String| {
+    let day_of = |backup: &String| {
         if backup.is_empty() {
             base.id.clone()
         } else {
@@ -77,12 +77,12 @@ fn thin(repository: &Path, day: u32, base: &Root) -> Root {
             .map_or(live.of_bytes, |segment| segment.bytes)
     };
     let live = |live: &Live| Live {
-        backup: of(&live.backup),
+        backup: day_of(&live.backup),
         of_bytes: size(live),
         ..live.clone()
     };
     let page = |page: &PageAt| PageAt {
-        backup: of(&page.backup),
+        backup: day_of(&page.backup),
         ..page.clone()
     };
     let root = Root {
@@ -107,8 +107,8 @@ fn listed(repository: &Path) -> Vec<u32> {
 fn assert_restores(repository: &Path, day: u32, as_of: u32) {
     let out = temp();
     let back = out.path().join("back");
-    let from = format!("{}@{}", repository.display(), id(day));
-    restore(Path::new(&from), &back).unwrap();
+    let backup = format!("{}@{}", repository.display(), id(day));
+    restore(Path::new(&backup), &back).unwrap();
     for i in 0..30 {
         let there = fs::read(back.join(format!("f{i:02}"))).unwrap();
         assert_eq!(
@@ -192,7 +192,7 @@ fn rules_keep_and_say_why() {
         "--keep-tag",
         "release"
     ];
-    let with = |more: &[&str]| {
+    let args_with = |more: &[&str]| {
         let more: Vec<_> = more.iter().map(std::ffi::OsString::from).collect();
         args!["forget", "--yes", repository]
             .into_iter()
@@ -200,7 +200,7 @@ fn rules_keep_and_say_why() {
             .chain(more)
             .collect::<Vec<_>>()
     };
-    let dry = fullbore(with(&["--dry-run"])).ends_with(0);
+    let dry = fullbore(args_with(&["--dry-run"])).ends_with(0);
     assert_eq!(listed(repository).len(), 9);
     for (day, why) in [
         (1, "pinned"),
@@ -222,9 +222,9 @@ fn rules_keep_and_say_why() {
         "{}",
         dry.out
     );
-    fullbore(with(&[])).ends_with(0);
+    fullbore(args_with(&[])).ends_with(0);
     assert_eq!(listed(repository), [1, 2, 3, 8, 9]);
-    fullbore(with(&["--group-by", "none"])).ends_with(0);
+    fullbore(args_with(&["--group-by", "none"])).ends_with(0);
     assert_eq!(listed(repository), [1, 2, 8, 9]);
 }
 
@@ -258,8 +258,8 @@ fn a_pinned_backup_is_not_forgotten_even_by_name() {
     assert_eq!(listed(repository), [1, 2]);
     let list = fullbore(args!["list", repository]).ends_with(0);
     let lines: Vec<&str> = list.out.lines().collect();
-    let at = |id: String| lines.iter().position(|line| line.starts_with(&id)).unwrap();
-    assert_eq!(lines[at(id(1)) + 1].trim(), "pinned", "{}", list.out);
+    let line_of = |id: String| lines.iter().position(|line| line.starts_with(&id)).unwrap();
+    assert_eq!(lines[line_of(id(1)) + 1].trim(), "pinned", "{}", list.out);
     assert_eq!(list.out.matches("pinned").count(), 1);
     assert!(
         fullbore(args!["show", one])
@@ -400,15 +400,15 @@ fn a_new_backup_is_the_latest_though_the_clock_went_back() {
         assert!(shown["time"].as_str().unwrap() < "2999");
         shown["id"].as_str().unwrap().to_owned()
     };
-    let rename = |to: &str| {
+    let rename = |target: &str| {
         let backups = repository.join("backups");
         let root = full(&repository, 1, "/data");
-        fs::rename(dir(&repository, 1), backups.join(to)).unwrap();
+        fs::rename(dir(&repository, 1), backups.join(target)).unwrap();
         let root = Root {
-            id: to.to_owned(),
+            id: target.to_owned(),
             ..root
         };
-        fs::write(backups.join(to).join("root.json"), seal(&root).unwrap()).unwrap();
+        fs::write(backups.join(target).join("root.json"), seal(&root).unwrap()).unwrap();
     };
     let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(20);
     let soon = soon.strftime("%Y%m%dT%H%M%SZ-zzzzzz").to_string();

@@ -20,7 +20,7 @@ fn tree_at(dir: &Path, seed: u64) -> std::path::PathBuf {
 fn a_store_that_fails_now_and_then_stores_and_gives_back_every_byte() {
     let (store, proxy) = StoreRepository::s3_proxied();
     let dir = temp();
-    for (at, how) in [
+    for (index, how) in [
         Break::Answer(500, "", ""),
         Break::Answer(503, "Retry-After: 0\r\n", ""),
         Break::Reset,
@@ -32,7 +32,7 @@ fn a_store_that_fails_now_and_then_stores_and_gives_back_every_byte() {
     .into_iter()
     .enumerate()
     {
-        let tree = tree_at(dir.path(), at as u64);
+        let tree = tree_at(dir.path(), index as u64);
         let of_rule = how.clone();
         proxy.rule(move |seen| {
             // A byte of a body is changed only where there is a checksum of it.
@@ -51,7 +51,7 @@ fn a_store_that_fails_now_and_then_stores_and_gives_back_every_byte() {
         let id = store.back_up(&tree);
         store.assert_restores(&tree, &id);
         assert!(proxy.seen().len() > 10, "{how:?}");
-        assert_eq!(store.listed().len(), at + 1, "{how:?}");
+        assert_eq!(store.listed().len(), index + 1, "{how:?}");
     }
     proxy.rule(|_| Break::Pass);
     store
@@ -70,14 +70,14 @@ fn a_backup_that_the_store_ends_is_not_listed_and_the_next_one_works() {
     let expired = "<Error><Code>ExpiredToken</Code><Message>It expired.</Message></Error>";
     let no_bucket = "<Error><Code>NoSuchBucket</Code><Message>No bucket.</Message></Error>";
     let full = "<Error><Code>QuotaExceeded</Code><Message>Full.</Message></Error>";
-    for (at, how, words) in [
+    for (offset, how, words) in [
         (1, Break::Answer(500, "", ""), "answered 500"),
         (2, Break::Answer(403, "", expired), "ExpiredToken"),
         (3, Break::Answer(404, "", no_bucket), "NoSuchBucket"),
         (4, Break::Answer(507, "", full), "QuotaExceeded"),
         (5, Break::Reset, "the connection to the store broke"),
     ] {
-        let tree = tree_at(dir.path(), 100 + at);
+        let tree = tree_at(dir.path(), 100 + offset);
         // From the second part on nothing passes any more.
         let mut is_broken = false;
         proxy.rule(move |seen| {

@@ -44,10 +44,10 @@ fn one_file_of_a_backup_that_is_named_takes_eight_requests() {
     let tree = tree_of(dir.path(), 3000);
     let id = store.back_up(&tree);
     proxy.rule(|_| super::fault_proxy::Break::Pass);
-    let to = dir.path().join("to");
-    let args = args!["restore", store.named(&id), "--to", to, "d7/f1237"];
+    let target = dir.path().join("to");
+    let args = args!["restore", store.named(&id), "--to", target, "d7/f1237"];
     store.run(args).ends_with(0);
-    assert_eq!(fs::read(to.join("d7/f1237")).unwrap(), noise(1237, 500));
+    assert_eq!(fs::read(target.join("d7/f1237")).unwrap(), noise(1237, 500));
     assert!(proxy.seen().len() <= 8, "{:#?}", proxy.seen());
 }
 

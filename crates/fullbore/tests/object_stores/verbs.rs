@@ -13,15 +13,19 @@ fn lives(store: &StoreRepository) {
     let second = store.back_up(&tree);
     assert_eq!(store.listed(), [first.clone(), second.clone()]);
     store.assert_restores(&tree, &second);
-    let at = &store.address;
-    store.run(args!["verify", at, "--data"]).ends_with(0);
-    store.run(args!["forget", "--yes", at, first]).ends_with(0);
-    store.run(args!["prune", at]).ends_with(0);
+    let address = &store.address;
+    store.run(args!["verify", address, "--data"]).ends_with(0);
+    store
+        .run(args!["forget", "--yes", address, first])
+        .ends_with(0);
+    store.run(args!["prune", address]).ends_with(0);
     assert_eq!(store.listed(), std::slice::from_ref(&second));
     store.assert_restores(&tree, &second);
     let third = store.back_up(&tree);
-    store.run(args!["forget", "--yes", at, second]).ends_with(0);
-    store.run(args!["prune", at]).ends_with(0);
+    store
+        .run(args!["forget", "--yes", address, second])
+        .ends_with(0);
+    store.run(args!["prune", address]).ends_with(0);
     store.assert_restores(&tree, &third);
 }
 
@@ -43,9 +47,11 @@ fn a_repository_lives_in_google() {
 #[test]
 fn every_verb_takes_a_repository_in_s3() {
     let (store, dir) = (StoreRepository::s3(), temp());
-    let (tree, at) = (dir.path().join("tree"), store.address.clone());
+    let (tree, address) = (dir.path().join("tree"), store.address.clone());
     sample(&tree);
-    store.run(args!["init", at, "--no-encryption"]).ends_with(0);
+    store
+        .run(args!["init", address, "--no-encryption"])
+        .ends_with(0);
     let first = store.back_up(&tree);
     write(tree.join("new"), "new");
     let second = store.back_up(&tree);
@@ -59,10 +65,10 @@ fn every_verb_takes_a_repository_in_s3() {
             ran.err
         );
     };
-    holds(&second, store.run(args!["show", at]));
+    holds(&second, store.run(args!["show", address]));
     holds("a/b/f03", store.run(args!["list", named]));
-    holds("a/b/f03", store.run(args!["find", at, "f03"]));
-    holds("new", store.run(args!["diff", at, first, second]));
+    holds("a/b/f03", store.run(args!["find", address, "f03"]));
+    holds("new", store.run(args!["diff", address, first, second]));
     holds(
         "is the same",
         store.run(args!["verify", store.named(&second), "--against", tree]),
@@ -70,18 +76,23 @@ fn every_verb_takes_a_repository_in_s3() {
     holds("why=this", store.run(args!["tag", named, "why=this"]));
     holds("pinned", store.run(args!["pin", named]));
     holds("no longer", store.run(args!["unpin", named]));
-    holds("fetch", store.run(args!["restore", at, "--plan"]));
-    holds("nothing is to be done", store.run(args!["repair", at]));
+    holds("fetch", store.run(args!["restore", address, "--plan"]));
+    holds("nothing is to be done", store.run(args!["repair", address]));
     let one = dir.path().join("one");
     store
-        .run(args!["restore", at, "--to", one, "a/b/f03"])
+        .run(args!["restore", address, "--to", one, "a/b/f03"])
         .ends_with(0);
     assert!(one.join("a/b/f03").exists() && !one.join("new").exists());
     let archive = dir.path().join("x.tar.zst");
-    store.run(args!["export", at, "--to", archive]).ends_with(0);
+    store
+        .run(args!["export", address, "--to", archive])
+        .ends_with(0);
     store.run(args!["verify", archive, "--data"]).ends_with(0);
-    holds("would free", store.run(args!["prune", at, "--dry-run"]));
-    holds("freed", store.run(args!["prune", at]));
+    holds(
+        "would free",
+        store.run(args!["prune", address, "--dry-run"]),
+    );
+    holds("freed", store.run(args!["prune", address]));
 }
 
 #[test]
@@ -92,14 +103,16 @@ fn a_backup_is_copied_from_a_directory_to_s3_and_back() {
     store.run(args!["backup", tree, "--to", local]).ends_with(0);
     write(tree.join("new"), noise(3, 300_000));
     store.run(args!["backup", tree, "--to", local]).ends_with(0);
-    let at = &store.address;
-    store.run(args!["init", at, "--no-encryption"]).ends_with(0);
-    store.run(args!["copy", local, at]).ends_with(0);
+    let address = &store.address;
+    store
+        .run(args!["init", address, "--no-encryption"])
+        .ends_with(0);
+    store.run(args!["copy", local, address]).ends_with(0);
     let copied = store.listed();
     assert_eq!(copied.len(), 1);
     store.assert_restores(&tree, &copied[0]);
     let back = dir.path().join("back");
-    store.run(args!["copy", at, back]).ends_with(0);
+    store.run(args!["copy", address, back]).ends_with(0);
     let out = dir.path().join("out");
     store
         .run(args!["restore", back, "--to", out, "--quiet"])
@@ -114,13 +127,13 @@ fn what_keeps_a_store_from_being_reached_is_said_once() {
     write(tree.join("f"), "content");
     let mut store = StoreRepository::s3();
     store.back_up(&tree);
-    let at = store.address.clone();
+    let address = store.address.clone();
     let says = |store: &StoreRepository, code: i32, words: &str| {
         for args in [
-            args!["list", at].to_vec(),
-            args!["backup", tree, "--to", at].to_vec(),
-            args!["restore", at, "--to", dir.path().join("to")].to_vec(),
-            args!["prune", at].to_vec(),
+            args!["list", address].to_vec(),
+            args!["backup", tree, "--to", address].to_vec(),
+            args!["restore", address, "--to", dir.path().join("to")].to_vec(),
+            args!["prune", address].to_vec(),
         ] {
             let ran = store.run(args).ends_with(code).has_one_error(words);
             assert!(!ran.err.contains("hunter2"), "{}", ran.err);
@@ -136,7 +149,7 @@ fn what_keeps_a_store_from_being_reached_is_said_once() {
     store.set("FULLBORE_STORAGE_TRIES", "2");
     says(&store, 1, "could not connect to the store");
     let mut store = store.beside();
-    store.address = format!("s3://absent/{at}");
+    store.address = format!("s3://absent/{address}");
     let ran = store.run(args!["list", "s3://absent/x"]).ends_with(2);
     ran.has_one_error("NoSuchBucket");
     let args = args!["backup", tree, "--to", "s3://absent/x", "--no-encryption"];

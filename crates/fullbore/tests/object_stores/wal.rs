@@ -85,13 +85,13 @@ fn a_run_takes_a_few_requests_and_comes_back() {
         .map(|seen| format!("{} {}", seen.method, seen.target))
         .collect();
     assert!(alone.len() <= 3, "{}: {alone:#?}", alone.len());
-    let to = dir.path().join("fetched");
+    let target = dir.path().join("fetched");
     let get = |number: u32| {
         args![
             "wal",
             "get",
             name(number),
-            to,
+            target,
             "--from",
             store.address,
             "--system",
@@ -100,7 +100,7 @@ fn a_run_takes_a_few_requests_and_comes_back() {
     };
     for number in [2, 17, 33, 34] {
         store.run(get(number)).ends_with(0);
-        assert!(fs::read(&to).unwrap() == segment(number), "{number}");
+        assert!(fs::read(&target).unwrap() == segment(number), "{number}");
     }
     store.run(get(35)).ends_with(1);
     store.run(args!["wal", "check", store.address]).ends_with(0);
@@ -122,13 +122,13 @@ fn a_store_that_fails_leaves_the_segment_to_the_server_and_never_ends_a_recovery
     let failed = store.run(line);
     assert_ne!(failed.code, 0, "{}", failed.err);
     assert!(failed.code <= 125, "{}", failed.err);
-    let to = dir.path().join("fetched");
+    let target = dir.path().join("fetched");
     for number in [2, 9] {
         let get = args![
             "wal",
             "get",
             name(number),
-            to,
+            target,
             "--from",
             store.address,
             "--system",

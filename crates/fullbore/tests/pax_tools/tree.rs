@@ -178,11 +178,11 @@ fn scan_into(
     inodes: &mut HashMap<u64, EntryPath>,
     found: &mut Vec<(Entry, Vec<u8>)>,
 ) {
-    let at = top.join(OsStr::from_bytes(&path));
-    let mut entry = stat(&at);
+    let place = top.join(OsStr::from_bytes(&path));
+    let mut entry = stat(&place);
     entry.path.clone_from(&path);
     if entry.kind == EntryKind::Directory {
-        let mut names: Vec<_> = std::fs::read_dir(&at)
+        let mut names: Vec<_> = std::fs::read_dir(&place)
             .unwrap()
             .map(|item| item.unwrap().file_name())
             .collect();
@@ -206,7 +206,7 @@ fn scan_into(
     }
     let is_small = matches!(entry.kind, EntryKind::File { size, .. } if size <= SMALL);
     let content = if is_small {
-        std::fs::read(&at).unwrap()
+        std::fs::read(&place).unwrap()
     } else {
         Vec::new()
     };
@@ -280,7 +280,7 @@ pub(crate) fn assert_sparse(at: &std::path::Path, entry: &Entry) {
         let mut data = vec![7; run.len as usize + 1];
         let len = file.read_at(&mut data, run.offset).unwrap();
         let want = (0..run.len)
-            .map(|at| byte(run.offset + at))
+            .map(|offset| byte(run.offset + offset))
             .chain([0])
             .take(len);
         assert!(

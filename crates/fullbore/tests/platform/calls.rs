@@ -85,8 +85,9 @@ fn names(log: &str) -> BTreeMap<String, usize> {
 fn calls_of_128(with_tricks: bool) -> Option<impl Fn(&str) -> usize> {
     let few = trace(64, with_tricks, &[])?;
     let many = trace(192, with_tricks, &[])?;
-    let of = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name).copied().unwrap_or(0);
-    Some(move |name: &str| of(&many, name) - of(&few, name))
+    let count_of =
+        |counts: &BTreeMap<String, usize>, name: &str| counts.get(name).copied().unwrap_or(0);
+    Some(move |name: &str| count_of(&many, name) - count_of(&few, name))
 }
 
 #[test]

@@ -95,8 +95,9 @@ fn pages_that_were_dropped_are_not_in_memory() {
 fn the_map_of_a_sparse_file_is_where_its_data_is() {
     for (dir, _root) in places() {
         let file = file(&dir);
-        for at in [2, 3, 7] {
-            file.write_all_at(&[1; BLOCK as usize], at * BLOCK).unwrap();
+        for position in [2, 3, 7] {
+            file.write_all_at(&[1; BLOCK as usize], position * BLOCK)
+                .unwrap();
         }
         file.set_len(10 * BLOCK).unwrap();
         let expected = [
@@ -171,10 +172,10 @@ fn a_file_of_more_holes_than_we_want_to_know_has_only_so_many_runs() {
         map.len()
     );
     // Whatever was joined, all data is still in the map.
-    let within = |at: u64| {
-        map[..map.partition_point(|run| run.offset <= at)]
+    let within = |offset: u64| {
+        map[..map.partition_point(|run| run.offset <= offset)]
             .last()
-            .is_some_and(|run| at < run.offset + run.len)
+            .is_some_and(|run| offset < run.offset + run.len)
     };
     assert!((0..holes).all(|i| within(i * 8192 + 4096)));
 }

@@ -252,8 +252,8 @@ fn what_was_read_in_part_is_compared_with_the_digests_of_its_blocks() {
         fs::write(&segment, stored).unwrap();
         let large = cluster.file_of("large");
         for options in [&["--keep-going"][..], &[]] {
-            let to = super::runs::temp();
-            let target = to.path().join("data");
+            let destination = super::runs::temp();
+            let target = destination.path().join("data");
             let restore = super::args!["restore", at(&repository, &id), "--to", &target];
             let ran = fullbore(restore.into_iter().chain(super::runs::args(options))).ends_with(4);
             assert!(
@@ -374,8 +374,8 @@ fn a_server_that_was_set_back_on_its_timeline_is_read() {
             .map(|id| root(&repository, id)["postgres"].clone())
             .collect();
         assert_eq!(roots[0]["timeline"], roots[1]["timeline"]);
-        let place = |at: usize| {
-            roots[at]["start_lsn"]
+        let place = |index: usize| {
+            roots[index]["start_lsn"]
                 .as_str()
                 .unwrap()
                 .parse::<fullbore_postgres::lsn::Lsn>()

@@ -113,10 +113,10 @@ impl Branches {
     /// A restore that ends well, started: what it said, and the server.
     fn restored(&self, backup: &str, flags: &[&str]) -> (Ran, Cluster) {
         let restored = Cluster::empty(&self.old.version);
-        let from = format!("{}{backup}", self.repository.display());
+        let source = format!("{}{backup}", self.repository.display());
         let line = args![
             "restore",
-            from,
+            source,
             "--to",
             restored.data(),
             "--set",
@@ -221,17 +221,17 @@ fn what_is_restored_from_a_timeline_that_was_left_starts_and_is_told() {
 
 /// A restore that recovers from the archive, and begins with whatever backup fits.
 fn recovery(repository: &Path, more: &[&str]) -> Ran {
-    let to = repository.parent().unwrap().join("recovered");
+    let target = repository.parent().unwrap().join("recovered");
     let line = args![
         "restore",
         repository,
         "--to",
-        &to,
+        &target,
         "--restore-command",
         "false"
     ];
     let ran = fullbore(line.into_iter().chain(more.iter().map(Into::into)));
-    let _ = std::fs::remove_dir_all(&to);
+    let _ = std::fs::remove_dir_all(&target);
     ran
 }
 
@@ -276,12 +276,12 @@ fn of_two_servers_on_one_timeline_none_is_chosen_to_recover_with() {
             .iter()
             .map(|line| line["id"].as_str().unwrap())
             .collect();
-        let to = live.path("plain");
+        let destination = live.path("plain");
         let line = args![
             "restore",
             format!("{}@{}", repository.display(), ids[0]),
             "--to",
-            &to
+            &destination
         ];
         assert!(
             fullbore(line)

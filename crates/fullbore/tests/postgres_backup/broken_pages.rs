@@ -30,9 +30,9 @@ fn flip(file: &Path, page: u64) {
         .write(true)
         .open(file)
         .unwrap();
-    let (mut byte, at) = ([0], page * 8192 + 8000);
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    let (mut byte, offset) = ([0], page * 8192 + 8000);
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
             "{}",
             ran.err
         );
-        let of = |path: &str| {
+        let state_of = |path: &str| {
             ran.err
                 .lines()
                 .find(|line| line.contains(path))
@@ -63,7 +63,7 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         assert!(
             ["3", "200", "1000"]
                 .iter()
-                .all(|page| of(&large).contains(page)),
+                .all(|page| state_of(&large).contains(page)),
             "{}",
             ran.err
         );
@@ -199,14 +199,14 @@ impl Looked {
             1 << 30,
             1,
         );
-        let what = FrameContent::Piece {
+        let frame_content = FrameContent::Piece {
             file: large.clone(),
             offset,
             last: false,
         };
         let len = content.len() as u32;
         let part = FrameEntry {
-            what,
+            what: frame_content,
             inner: 0,
             len,
             known: None,

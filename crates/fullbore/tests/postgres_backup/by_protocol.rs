@@ -137,10 +137,10 @@ fn a_role_that_may_only_replicate_is_sent_the_cluster() {
             "CREATE ROLE sender LOGIN REPLICATION",
             "CREATE ROLE stranger LOGIN",
         ]);
-        let to = cluster.path("repository");
+        let target = cluster.path("repository");
         let run = |role: &str, via: &str| {
             let url = cluster.url_as(role);
-            fullbore(args!["backup", url, "--to", to, "--via", via])
+            fullbore(args!["backup", url, "--to", target, "--via", via])
         };
         run("stranger", "protocol")
             .ends_with(1)
@@ -151,7 +151,7 @@ fn a_role_that_may_only_replicate_is_sent_the_cluster() {
         let ran = run("sender", "auto").ends_with(0);
         assert!(ran.err.contains(", read by protocol, from "), "{}", ran.err);
         cluster.assert_nothing_is_left();
-        let restored = Cluster::restored(version, &to);
+        let restored = Cluster::restored(version, &target);
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();

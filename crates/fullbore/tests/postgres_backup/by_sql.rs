@@ -123,10 +123,10 @@ pub(super) fn damage(file: &Path, page: u64, bytes: &[u8]) -> Vec<u8> {
         .write(true)
         .open(file)
         .unwrap();
-    let at = page * 8192 + 4000;
+    let offset = page * 8192 + 4000;
     let mut before = vec![0; bytes.len()];
-    file.read_exact_at(&mut before, at).unwrap();
-    file.write_all_at(bytes, at).unwrap();
+    file.read_exact_at(&mut before, offset).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
     before
 }
 
@@ -138,8 +138,8 @@ fn blocks_that_did_not_change_are_not_asked_for() {
         cluster.backup("repository", BY_SQL).ends_with(0);
         cluster.psql_each(&["UPDATE large SET words = 'new' WHERE n = 7", "CHECKPOINT"]);
         // A page that is read has a wrong checksum: the exit code would be 3.
-        let of = |relation: &str| cluster.data().join(cluster.file_of(relation));
-        let places = [(of("large"), 700), (of("small"), 1)];
+        let file_of = |relation: &str| cluster.data().join(cluster.file_of(relation));
+        let places = [(file_of("large"), 700), (file_of("small"), 1)];
         let before = places
             .clone()
             .map(|(file, page)| damage(&file, page, b"damaged"));
@@ -169,8 +169,12 @@ fn a_role_with_four_grants_reads_by_sql_and_is_told_which_are_missing() {
             &format!("GRANT EXECUTE ON FUNCTION {backup} TO reader"),
         ]);
         let url = cluster.url_as("reader");
-        let to = cluster.path("repository");
-        let run = || fullbore(args!["backup", url, "--to", to, "--via", "sql", "--quiet"]);
+        let target = cluster.path("repository");
+        let run = || {
+            fullbore(args![
+                "backup", url, "--to", target, "--via", "sql", "--quiet"
+            ])
+        };
         let ran = run()
             .ends_with(1)
             .has_one_error("may not read the files of the cluster by SQL");
@@ -184,7 +188,7 @@ fn a_role_with_four_grants_reads_by_sql_and_is_told_which_are_missing() {
         cluster.psql_each(&grants);
         run().ends_with(0);
         cluster.assert_nothing_is_left();
-        let restored = Cluster::restored(version, &to);
+        let restored = Cluster::restored(version, &target);
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();

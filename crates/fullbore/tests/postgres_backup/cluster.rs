@@ -61,8 +61,8 @@ impl Cluster {
     /// The same, shut down.
     pub(crate) fn stopped(version: &Version, lines: &[&str]) -> Self {
         let cluster = Self::empty(version);
-        let from = template(version);
-        copy_cluster(&from, &cluster.data());
+        let template_dir = template(version);
+        copy_cluster(&template_dir, &cluster.data());
         cluster.configure(lines);
         cluster
     }
@@ -121,12 +121,12 @@ impl Cluster {
 
     pub(crate) fn restored_with(version: &Version, from: &Path, flags: &[&str]) -> Self {
         let cluster = Self::empty(version);
-        let (to, spaces) = (cluster.data(), cluster.path("spaces"));
+        let (target, spaces) = (cluster.data(), cluster.path("spaces"));
         let line = args![
             "restore",
             from,
             "--to",
-            to,
+            target,
             "--tablespaces-under",
             spaces,
             "--quiet"
@@ -250,7 +250,7 @@ impl Cluster {
         let row = |message| match message {
             postgres::SimpleQueryMessage::Row(row) => Some(
                 (0..row.len())
-                    .map(|at| row.get(at).unwrap_or_default())
+                    .map(|index| row.get(index).unwrap_or_default())
                     .collect::<Vec<_>>()
                     .join("|"),
             ),
@@ -373,13 +373,13 @@ fn template(version: &Version) -> PathBuf {
         .map(str::trim)
         .filter(|sql| !sql.is_empty())
         .collect();
-    servers::template(version, &format!("{CONTENT}{SETTINGS:?}"), |to| {
+    servers::template(version, &format!("{CONTENT}{SETTINGS:?}"), |target| {
         let cluster = Cluster::empty(version);
         cluster.init("UTF8");
         cluster.start();
         cluster.psql_each(&statements);
         cluster.stop("fast");
-        copy_cluster(&cluster.data(), to);
+        copy_cluster(&cluster.data(), target);
     })
 }
 

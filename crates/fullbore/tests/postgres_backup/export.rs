@@ -17,8 +17,8 @@ fn stored(repository: &Path) -> (Root, Vec<fullbore_format::page::Record>) {
     let id = names(&repository.join("backups")).pop().unwrap();
     let archive =
         Archive::open_backup(&Storages::default().repository_at(repository).unwrap(), &id).unwrap();
-    let pages =
-        (0..archive.root.pages.len()).flat_map(|at| archive.page(at).unwrap().records.clone());
+    let pages = (0..archive.root.pages.len())
+        .flat_map(|offset| archive.page(offset).unwrap().records.clone());
     let records = pages.collect();
     (archive.root, records)
 }
@@ -58,9 +58,9 @@ fn an_incremental_backup_of_a_cluster_is_exported_as_one_that_starts() {
             (&is.postgres, &is.totals.bytes, &is.time)
         );
         assert!(is.bases.is_empty() && is.pages.iter().any(|page| page.late));
-        for from in [&file, &other] {
-            fullbore(args!["verify", from, "--data"]).ends_with(0);
-            assert_starts(&Cluster::restored(version, from), true);
+        for source in [&file, &other] {
+            fullbore(args!["verify", source, "--data"]).ends_with(0);
+            assert_starts(&Cluster::restored(version, source), true);
         }
         let stock = Cluster::empty(version);
         fs::create_dir(stock.data()).unwrap();
@@ -95,25 +95,25 @@ fn assert_starts(restored: &Cluster, verify: bool) {
 fn a_full_backup_of_a_cluster_is_exported_as_it_is() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(version, &[]);
-    let to = cluster.path("repository");
+    let target = cluster.path("repository");
     fullbore(args![
         "backup",
         cluster.data(),
         "--offline",
         "--to",
-        to,
+        target,
         "--quiet"
     ])
     .ends_with(0);
     fullbore(args![
         "export",
-        to,
+        target,
         "--to",
         cluster.path("other"),
         "--quiet"
     ])
     .ends_with(0);
-    let ((was, before), (is, after)) = (stored(&to), stored(&cluster.path("other")));
+    let ((was, before), (is, after)) = (stored(&target), stored(&cluster.path("other")));
     assert!(before == after, "entries, digests or frames are others");
     assert_eq!(
         (was.options, was.postgres, was.finished),

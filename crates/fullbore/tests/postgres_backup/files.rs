@@ -255,13 +255,13 @@ fn links_and_pipes_that_pg_verifybackup_will_report_are_named_before() {
     fs::write(cluster.path("server.crt"), "").unwrap();
     fs::create_dir(data.join("conf.d")).unwrap();
     own(&data.join("conf.d"));
-    for (name, to) in [
+    for (name, target) in [
         ("server.crt", "../server.crt"),
         ("conf.d/nowhere", "/nowhere"),
         ("postgresql.auto.conf", "x"),
     ] {
         let _ = fs::remove_file(data.join(name));
-        std::os::unix::fs::symlink(to, data.join(name)).unwrap();
+        std::os::unix::fs::symlink(target, data.join(name)).unwrap();
     }
     make_fifo(&data.join("pipe"));
     let _socket = std::os::unix::net::UnixListener::bind(data.join("socket")).unwrap();
@@ -484,8 +484,8 @@ fn names_that_are_in_another_encoding_are_kept_as_they_are() {
                 .json()
                 .remove(0);
             let name = serde_json::json!({"hex": "636166e9"});
-            let has = |of: &str| {
-                root["postgres"][of]
+            let has = |wanted: &str| {
+                root["postgres"][wanted]
                     .as_array()
                     .unwrap()
                     .iter()
@@ -540,11 +540,11 @@ fn a_configuration_behind_a_link_is_named() {
     let said = format!("note: outside of the data directory, and not in this backup: {conf:?}\n");
     assert!(ran.err.contains(&said), "{}", ran.err);
     is_named("online");
-    let to = cluster.path("restored");
-    let ran = fullbore(args!["restore", cluster.path("online"), "--to", to]).ends_with(0);
+    let target = cluster.path("restored");
+    let ran = fullbore(args!["restore", cluster.path("online"), "--to", target]).ends_with(0);
     let wanted = format!(
         "next: remove {:?}, so that no file is written",
-        to.join("postgresql.conf")
+        target.join("postgresql.conf")
     );
     assert!(ran.err.contains(&wanted), "{}", ran.err);
 }

@@ -44,8 +44,8 @@ fn followed_for(
     let stored = || shell("find \"$1\"/backups -name 's01-*'", args![repository]).out;
     wait_until("something is being stored", || !stored().is_empty());
     begin();
-    let from = cluster.psql("SELECT restart_lsn FROM pg_replication_slots");
-    let first = primary.psql(&format!("SELECT pg_walfile_name('{from}')"));
+    let source = cluster.psql("SELECT restart_lsn FROM pg_replication_slots");
+    let first = primary.psql(&format!("SELECT pg_walfile_name('{source}')"));
     for n in 1..=SEGMENTS {
         primary.psql_each(&[
             &format!("INSERT INTO rows VALUES ({n})"),

@@ -72,7 +72,7 @@ fn wal_that_went_with_the_session_is_missed() {
     let Some(version) = debian().filter(|_| or_skip(has("strace"), "there is no strace")) else {
         return;
     };
-    for (to, call) in [
+    for (target, call) in [
         ("repository", "openat"),
         ("archive.tar.zst", "openat"),
         ("-", "openat"),
@@ -80,15 +80,15 @@ fn wal_that_went_with_the_session_is_missed() {
     ] {
         let cluster = Cluster::new(version, &[]);
         cluster.psql_each(&["CREATE TABLE t AS SELECT 1", "SELECT pg_switch_wal()"]);
-        let place = if to == "-" {
-            to.into()
+        let place = if target == "-" {
+            target.into()
         } else {
-            cluster.path(to)
+            cluster.path(target)
         };
         let line = "exec strace -f -qq -o /dev/null -P \"$2\" -P \"$3\" -P \"$4\" -e trace=\"$1\" \
                     -e inject=\"$1\":delay_enter=800000 \"${@:5}\"";
-        let from = cluster.psql("SELECT pg_current_wal_lsn()");
-        let at = |n: u32| {
+        let source = cluster.psql("SELECT pg_current_wal_lsn()");
+        let segment_path = |n: u32| {
             cluster.psql(&format!(
                 "SELECT pg_walfile_name(pg_current_wal_lsn() + {n} * 16777216)"
             ))
@@ -101,7 +101,7 @@ fn wal_that_went_with_the_session_is_missed() {
             "--to",
             place
         ];
-        let segments = args![at(0), at(1), at(2)];
+        let segments = args![segment_path(0), segment_path(1), segment_path(2)];
         let mut backup = Command::new("bash");
         let child = backup
             .arg("-c")
@@ -114,7 +114,7 @@ fn wal_that_went_with_the_session_is_missed() {
             .unwrap();
         let output = std::thread::spawn(|| child.wait_with_output().unwrap());
         // It begins in the next segment but one, and ends that.
-        let ended = format!("SELECT pg_current_wal_lsn() >= '{from}'::pg_lsn + 2 * 16777216");
+        let ended = format!("SELECT pg_current_wal_lsn() >= '{source}'::pg_lsn + 2 * 16777216");
         wait_until("the backup has ended for the server", || {
             cluster.psql(&ended) == "t" || output.is_finished()
         });
@@ -124,7 +124,7 @@ fn wal_that_went_with_the_session_is_missed() {
         Ran::from(output)
             .ends_with(1)
             .has_one_error("the backup is void");
-        match to {
+        match target {
             "repository" => assert_nothing_is_listed(&place),
             "-" => {
                 fs::write(cluster.path("out.tar.zst"), archive).unwrap();
@@ -266,8 +266,8 @@ fn what_was_written_before_the_backup_does_not_count_in_the_limit_of_a_slot() {
                     "SELECT pg_switch_wal()",
                 ]);
             }
-            for to in ["repository", "archive.tar.zst"] {
-                cluster.backup(to, &["--quiet"]).ends_with(0);
+            for target in ["repository", "archive.tar.zst"] {
+                cluster.backup(target, &["--quiet"]).ends_with(0);
             }
             cluster.assert_nothing_is_left();
             let restored = Cluster::restored(version, &cluster.path("repository"));

@@ -103,12 +103,12 @@ fn a_database_that_is_moved_makes_the_backup_void_and_a_new_tablespace_is_warned
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
         let create = |name: &str| {
-            let at = cluster.make_dir(name);
+            let path = cluster.make_dir(name);
             cluster.psql(&format!(
                 "CREATE TABLESPACE {name} LOCATION '{}'",
-                at.display()
+                path.display()
             ));
-            at
+            path
         };
         create("early");
         cluster.psql("CREATE DATABASE mover");
@@ -136,10 +136,10 @@ fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void(
         } else {
             (" STRATEGY file_copy", Some(" STRATEGY wal_log"))
         };
-        let at = cluster.make_dir("early");
+        let path = cluster.make_dir("early");
         cluster.psql(&format!(
             "CREATE TABLESPACE early LOCATION '{}'",
-            at.display()
+            path.display()
         ));
         cluster.psql("CREATE DATABASE worked_in");
         let long = || {
@@ -174,8 +174,10 @@ fn a_database_that_is_copied_from_one_that_people_work_in_makes_the_backup_void(
             "CREATE DATABASE gone TEMPLATE worked_in{by_files}"
         ));
         cluster.psql("DROP DATABASE gone");
-        by_wal.into_iter().for_each(|by| {
-            _ = cluster.psql(&format!("CREATE DATABASE logged TEMPLATE worked_in{by}"))
+        by_wal.into_iter().for_each(|change| {
+            _ = cluster.psql(&format!(
+                "CREATE DATABASE logged TEMPLATE worked_in{change}"
+            ))
         });
         slow.end_well(&cluster).start();
     }
@@ -239,8 +241,9 @@ fn files_that_wal_does_not_repair_are_whole_if_they_are_replaced_meanwhile() {
             ]);
             let restored = slow.end_well(&cluster);
             restored.assert_verifies();
-            let read =
-                |of: &Cluster| std::fs::read(of.data().join("postgresql.auto.conf")).unwrap();
+            let read = |server: &Cluster| {
+                std::fs::read(server.data().join("postgresql.auto.conf")).unwrap()
+            };
             assert_eq!(read(&restored), read(&cluster));
             restored.start();
             restored.assert_has_content();

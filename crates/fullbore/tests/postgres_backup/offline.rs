@@ -168,13 +168,13 @@ fn the_same_stopped_cluster_gives_the_same_tar_twice() {
     let Some(version) = debian() else { return };
     let cluster = Cluster::stopped(version, &[]);
     let digest = |workers: &str| {
-        let to = cluster.path(&format!("{workers}.tar"));
+        let target = cluster.path(&format!("{workers}.tar"));
         fullbore(args![
             "backup",
             cluster.data(),
             "--offline",
             "--to",
-            to,
+            target,
             "--workers",
             workers
         ])
@@ -182,12 +182,12 @@ fn the_same_stopped_cluster_gives_the_same_tar_twice() {
         // The manifest has the time it was made.
         let listed = shell(
             "tar -tvif \"$1\" --full-time | grep -v backup_manifest",
-            args![to],
+            args![target],
         )
         .out;
         let content = shell(
             "tar -xOif \"$1\" --exclude=backup_manifest | sha256sum",
-            args![to],
+            args![target],
         )
         .out;
         (listed, content)

@@ -11,12 +11,12 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 /// A backup from there fails with one error and makes no repository.
 #[track_caller]
 fn refused(from: &str, place: &Path, words: &str, hint: &str) {
-    let to = place.join("refused");
-    let ran = fullbore(args!["backup", from, "--to", to])
+    let target = place.join("refused");
+    let ran = fullbore(args!["backup", from, "--to", target])
         .ends_with(1)
         .has_one_error(words);
     assert!(ran.err.contains(hint), "{hint:?} is not in: {}", ran.err);
-    assert!(!to.exists());
+    assert!(!target.exists());
 }
 
 #[test]
@@ -93,12 +93,12 @@ fn a_role_without_rights_is_told_which_it_needs() {
     for version in versions() {
         let cluster = Cluster::new(version, &[]);
         cluster.psql("CREATE ROLE tester LOGIN");
-        let (url, place, to) = (
+        let (url, place, target) = (
             cluster.url_as("tester"),
             cluster.path(""),
             cluster.path("repository"),
         );
-        let ran = fullbore(args!["backup", url, "--to", to]).ends_with(1);
+        let ran = fullbore(args!["backup", url, "--to", target]).ends_with(1);
         let ran = ran.has_one_error("the role \"tester\" may not take a backup");
         let statements = ran
             .err
@@ -125,8 +125,8 @@ fn a_role_without_rights_is_told_which_it_needs() {
         );
         cluster.assert_nothing_is_left();
         cluster.psql(&rights[1]);
-        fullbore(args!["backup", url, "--to", to, "--quiet"]).ends_with(0);
-        let restored = Cluster::restored(version, &to);
+        fullbore(args!["backup", url, "--to", target, "--quiet"]).ends_with(0);
+        let restored = Cluster::restored(version, &target);
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
@@ -257,14 +257,15 @@ fn a_cluster_and_other_paths_are_not_one_backup() {
 #[test]
 fn the_files_of_a_cluster_are_not_compared_by_their_size() {
     let said = "cannot compare the files of a cluster by size";
-    for from in [
+    for source in [
         &["postgres://127.0.0.1:1/postgres"][..],
         &["/nonexistent", "--offline"],
     ] {
-        let command = ["backup"]
-            .iter()
-            .chain(from)
-            .chain(&["--to", "null:", "--compare", "size"]);
+        let command =
+            ["backup"]
+                .iter()
+                .chain(source)
+                .chain(&["--to", "null:", "--compare", "size"]);
         fullbore(command.map(Into::into))
             .ends_with(2)
             .has_one_error(said);
@@ -275,21 +276,21 @@ fn the_files_of_a_cluster_are_not_compared_by_their_size() {
 fn a_running_cluster_somewhere_below_is_not_taken_for_files() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);
-        let (above, to) = (
+        let (above, target) = (
             cluster.data().parent().unwrap().to_owned(),
             cluster.path("of-all"),
         );
-        let ran = fullbore(args!["backup", above, "--to", to]).ends_with(3);
+        let ran = fullbore(args!["backup", above, "--to", target]).ends_with(3);
         let named = format!(
             "{}/global/pg_control\": a PostgreSQL server runs on it",
             cluster.data().file_name().unwrap().display()
         );
         assert!(ran.err.contains(&named), "{named} is not in {}", ran.err);
         cluster.stop("fast");
-        let ran = fullbore(args!["backup", above, "--to", to]).ends_with(0);
+        let ran = fullbore(args!["backup", above, "--to", target]).ends_with(0);
         assert!(!ran.err.contains("pg_control"), "{}", ran.err);
         // Alone it is said to be one.
-        let ran = fullbore(args!["backup", cluster.data(), "--to", to]).ends_with(0);
+        let ran = fullbore(args!["backup", cluster.data(), "--to", target]).ends_with(0);
         assert!(ran.err.contains("--offline makes sure"), "{}", ran.err);
     }
 }

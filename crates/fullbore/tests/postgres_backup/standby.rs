@@ -30,8 +30,9 @@ fn following(primary: &Cluster, of: &Cluster) -> Cluster {
 
 /// Everything the primary has is in the standby, which may be the same.
 pub(crate) fn catch_up(primary: &Cluster, standby: &Cluster) {
-    let at = primary.psql("SELECT pg_current_wal_lsn()");
-    let there = format!("SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= '{at}'");
+    let position = primary.psql("SELECT pg_current_wal_lsn()");
+    let there =
+        format!("SELECT NOT pg_is_in_recovery() OR pg_last_wal_replay_lsn() >= '{position}'");
     wait_until("the standby catches up", || standby.psql(&there) == "t");
 }
 
@@ -270,9 +271,9 @@ fn a_backup_of_a_standby_ends_where_that_had_come_to() {
         "CREATE TABLE other ()",
         "SELECT pg_switch_wal()",
     ]);
-    let at = primary.psql("SELECT pg_current_wal_flush_lsn()");
+    let position = primary.psql("SELECT pg_current_wal_flush_lsn()");
     wait_until("it has all", || {
-        standby.psql(&format!("SELECT pg_last_wal_receive_lsn() >= '{at}'")) == "t"
+        standby.psql(&format!("SELECT pg_last_wal_receive_lsn() >= '{position}'")) == "t"
     });
     Ran::from(child.wait_with_output().unwrap()).ends_with(0);
     let restored = Cluster::restored(version, &standby.path("repository"));

@@ -17,13 +17,13 @@ pub(crate) fn put_tablespaces_in_place(restored: &Cluster) {
     };
     let moved = text.lines().map(|line| {
         let oid = line.split(' ').next().unwrap();
-        let to = restored.path(&format!("space-{oid}"));
-        let from = restored.data().join("pg_tblspc").join(oid);
-        if fs::rename(&from, &to).is_err() {
-            fs::create_dir(&to).unwrap(); // it was dropped meanwhile
-            own(&to);
+        let target = restored.path(&format!("space-{oid}"));
+        let source = restored.data().join("pg_tblspc").join(oid);
+        if fs::rename(&source, &target).is_err() {
+            fs::create_dir(&target).unwrap(); // it was dropped meanwhile
+            own(&target);
         }
-        format!("{oid} {}\n", to.display())
+        format!("{oid} {}\n", target.display())
     });
     let moved = moved.collect::<String>();
     fs::write(map, moved).unwrap();
@@ -65,10 +65,10 @@ fn zstd_and_tar_restore_tablespaces_on_this_and_another_device() {
     let Some(version) = debian() else { return };
     let (cluster, other) = (Cluster::new(version, &[]), elsewhere());
     let here = cluster.make_dir("here");
-    for (name, at, n) in [("here", &*here, "500"), ("there", other.path(), "7")] {
+    for (name, position, n) in [("here", &*here, "500"), ("there", other.path(), "7")] {
         cluster.psql(&format!(
             "CREATE TABLESPACE {name} LOCATION '{}'",
-            at.display()
+            position.display()
         ));
         let table = if name == "here" { "elsewhere" } else { "far" };
         cluster.psql(&format!(
@@ -139,19 +139,19 @@ fn assert_plain_headers(tar: &[u8]) {
             .collect();
         usize::from_str_radix(&digits, 8).unwrap()
     };
-    let (mut at, mut members) = (0, 0);
-    while let Some(header) = tar.get(at..at + 512) {
-        at += 512;
+    let (mut index, mut members) = (0, 0);
+    while let Some(header) = tar.get(index..index + 512) {
+        index += 512;
         if header.iter().all(|byte| *byte == 0) {
             continue;
         }
-        assert_eq!(&header[257..265], b"ustar\x0000", "at {at}");
+        assert_eq!(&header[257..265], b"ustar\x0000", "at {index}");
         assert!(
             b"05".contains(&header[156]),
             "a member of type {:?}",
             char::from(header[156])
         );
-        at += number(&header[124..136]).next_multiple_of(512);
+        index += number(&header[124..136]).next_multiple_of(512);
         members += 1;
     }
     assert!(members > 900, "{members}");

@@ -185,12 +185,12 @@ fn waiting_for_the_archive_comes_after_the_end_of_the_backup() {
             begun < stopped && stopped.as_second() < finished.as_second(),
             "{begun} {stopped} {finished}"
         );
-        let (to, time) = (cluster.path("to"), stopped.to_string());
+        let (destination, time) = (cluster.path("to"), stopped.to_string());
         let args = args![
             "restore",
             cluster.path("repository"),
             "--to",
-            to,
+            destination,
             "--target-time",
             time,
             "--quiet"
@@ -458,12 +458,12 @@ fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
             "--target-action",
             "promote"
         ];
-        let restore = |from: &str, to: &Path, target: [&str; 2]| {
+        let restore = |source: &str, destination: &Path, target: [&str; 2]| {
             let line = args![
                 "restore",
-                format!("{}{from}", repository.display()),
+                format!("{}{source}", repository.display()),
                 "--to",
-                to,
+                destination,
                 target[0],
                 target[1]
             ];
@@ -487,8 +487,8 @@ fn recovery_to_a_place_begins_with_the_last_backup_that_ended_before_it() {
                 "1 2"
             );
         }
-        let to = cluster.path("to");
-        let ran = restore("", &to, ["--target-time", &now()]).ends_with(0);
+        let destination = cluster.path("to");
+        let ran = restore("", &destination, ["--target-time", &now()]).ends_with(0);
         assert!(!ran.err.contains("is the last one"), "{}", ran.err);
         let other = cluster.path("other");
         restore("@latest", &other, ["--target-time", &time])

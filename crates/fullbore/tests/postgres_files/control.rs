@@ -44,7 +44,7 @@ fn the_control_file_says_what_pg_controldata_says() {
             ),
             (state, running)
         );
-        for (what, value) in [
+        for (word, value) in [
             ("Database system identifier", control.system_identifier),
             ("pg_control version number", control.control_version.into()),
             ("Catalog version number", control.catalog.into()),
@@ -64,7 +64,7 @@ fn the_control_file_says_what_pg_controldata_says() {
                 control.checksum_version.into(),
             ),
         ] {
-            assert_eq!(said(&text, what), value.to_string(), "{what}");
+            assert_eq!(said(&text, word), value.to_string(), "{word}");
         }
         assert_eq!(
             said(&text, "Latest checkpoint location"),

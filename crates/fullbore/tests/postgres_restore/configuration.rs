@@ -100,11 +100,11 @@ fn a_configuration_behind_a_link_is_not_written_to() {
         "\"pg_hba.conf\" is a link to \"../hba.conf\", which is not in the backup",
     ];
     assert_eq!(summary.notes, wanted);
-    let to = place.at("to");
+    let target = place.at("to");
     let remove = format!(
         "remove {:?} and {:?}, so",
-        to.join("postgresql.conf"),
-        to.join("pg_hba.conf")
+        target.join("postgresql.conf"),
+        target.join("pg_hba.conf")
     );
     assert!(
         summary.next.len() == 2 && summary.next[0].starts_with(&remove),
@@ -248,19 +248,19 @@ fn a_configuration_elsewhere_that_archives_is_spoken_of_and_in_place_it_is_still
     let place = Place::with(&cluster(), |cluster| cluster.archives = true);
     assert_eq!(run(&place.plan()).unwrap().notes, [""; 0]);
     let dir = super::temp();
-    let (to, conf) = (dir.path().join("to"), dir.path().join("main.conf"));
-    fs::create_dir(&to).unwrap();
+    let (target, conf) = (dir.path().join("to"), dir.path().join("main.conf"));
+    fs::create_dir(&target).unwrap();
     let place = Place::with(&without_conf(), |cluster| {
         cluster.tablespaces.clear();
-        cluster.data_directory = EntryName(to.to_str().unwrap().into());
+        cluster.data_directory = EntryName(target.to_str().unwrap().into());
         cluster.configuration = vec![EntryName(conf.to_str().unwrap().into())];
     });
     let next = || {
-        fs::remove_dir_all(&to).unwrap();
-        fs::create_dir(&to).unwrap();
+        fs::remove_dir_all(&target).unwrap();
+        fs::create_dir(&target).unwrap();
         run(&Restore {
             storages: Storages::default(),
-            to: to.clone(),
+            to: target.clone(),
             ..place.plan()
         })
         .unwrap()

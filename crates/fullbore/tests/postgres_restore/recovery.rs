@@ -175,31 +175,31 @@ fn settings_are_written_even_if_the_backup_has_none() {
 #[test]
 fn targets_that_cannot_be_reached_are_refused_before_anything_is_made() {
     let place = Place::new();
-    let to = |target| recovery::RecoveryOptions {
+    let recovery_to = |target| recovery::RecoveryOptions {
         target: Some(target),
         settings: vec![command()],
         ..Default::default()
     };
     let cases = [
         (
-            to(RecoveryTarget::Lsn("0/20000FF".into())),
+            recovery_to(RecoveryTarget::Lsn("0/20000FF".into())),
             "consistent only at 0/2000100",
         ),
         (
-            to(RecoveryTarget::Time("2026-11-21 05:45:01+00".into())),
+            recovery_to(RecoveryTarget::Time("2026-11-21 05:45:01+00".into())),
             "the backup ended later, at 2026-11-21T05:45:02Z",
         ),
         (
             recovery::RecoveryOptions {
                 timeline: Some("0".into()),
-                ..to(RecoveryTarget::Immediate)
+                ..recovery_to(RecoveryTarget::Immediate)
             },
             "timeline 1",
         ),
         (
             recovery::RecoveryOptions {
                 mode: Some(Mode::Standby),
-                ..to(RecoveryTarget::Immediate)
+                ..recovery_to(RecoveryTarget::Immediate)
             },
             "--recovery point",
         ),
@@ -257,17 +257,17 @@ fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_ma
         RecoveryTarget::Immediate,
     ];
     for target in targets {
-        let to = recovery::RecoveryOptions {
+        let recovery = recovery::RecoveryOptions {
             target: Some(target),
             ..Default::default()
         };
         assert_refused(
-            &with(&place, to.clone()),
+            &with(&place, recovery.clone()),
             ErrorKind::Usage,
             "without restore_command the server cannot fetch WAL",
         );
         assert_refused(
-            &with(&place, to),
+            &with(&place, recovery),
             ErrorKind::Usage,
             "--restore-command 'cp /archive/%f %p'",
         );
@@ -278,13 +278,16 @@ fn a_target_that_the_server_would_not_start_for_is_refused_before_anything_is_ma
 #[test]
 fn what_is_to_be_done_at_a_target_and_after_it_is_said() {
     let next = |target, action| {
-        let to = recovery::RecoveryOptions {
+        let recovery = recovery::RecoveryOptions {
             target: Some(target),
             action,
             settings: vec![command()],
             ..Default::default()
         };
-        run(&with(&Place::new(), to)).unwrap().next.split_off(1)
+        run(&with(&Place::new(), recovery))
+            .unwrap()
+            .next
+            .split_off(1)
     };
     let name = || RecoveryTarget::Name("x".into());
     let said = next(name(), None);
@@ -398,16 +401,16 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
         ..Default::default()
     };
     let recovering = with(&place, target);
-    let of = |restore: Restore, host: &str| {
+    let restore_as = |restore: Restore, host: &str| {
         let filter = BackupFilter {
             host: Some(host.into()),
             ..BackupFilter::default()
         };
-        let to = place.at(&format!(
+        let destination = place.at(&format!(
             "{host} {}",
             restore.postgres.recovery.target.is_some()
         ));
-        let tablespaces_under = Some(to.with_extension("ts"));
+        let tablespaces_under = Some(destination.with_extension("ts"));
         let postgres = ClusterOptions {
             tablespaces_under,
             ..restore.postgres.clone()
@@ -415,7 +418,7 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
         run(&Restore {
             storages: Storages::default(),
             filter,
-            to,
+            to: destination,
             postgres,
             ..restore
         })
@@ -435,7 +438,10 @@ fn recovery_takes_the_servers_of_one_cluster_for_one_source_and_a_plain_restore_
     assert!(!place.at("to").exists());
     for restore in [place.plan(), recovering.clone()] {
         assert_eq!(
-            [of(restore.clone(), "host"), of(restore, "other")],
+            [
+                restore_as(restore.clone(), "host"),
+                restore_as(restore, "other")
+            ],
             [ID, &later.id]
         );
     }

@@ -207,15 +207,15 @@ fn a_restored_cluster_starts_and_answers() {
     }
     let server = source(&bin, dir);
     back_up(&server, &dir.join("repo"));
-    let restore = |to: &str, more: &str| {
+    let restore = |destination: &str, more: &str| {
         let line = "\"$1\" restore \"$2/repo\" --to \"$2/$3/data\" ";
-        let all = args![FULLBORE, dir, to];
+        let all = args![FULLBORE, dir, destination];
         (
             shell(&format!("{line} {more}"), all),
             Server {
                 bin: bin.clone(),
                 dir: dir.into(),
-                data: dir.join(to).join("data"),
+                data: dir.join(destination).join("data"),
             },
         )
     };

@@ -75,28 +75,34 @@ fn a_tablespace_that_holds_something_is_refused_and_both_ways_out_are_named() {
 #[test]
 fn places_that_a_tablespace_cannot_have_are_refused() {
     let place = Place::new();
-    let at = |name: &str| place.at(name);
-    fs::create_dir(at("real")).unwrap();
-    symlink(at("real"), at("link")).unwrap();
+    let inside = |name: &str| place.at(name);
+    fs::create_dir(inside("real")).unwrap();
+    symlink(inside("real"), inside("link")).unwrap();
     let cases = [
         (place.moved("fast", "here"), "not an absolute path"),
-        (place.moved("fast", at("x/../y")), "not an absolute path"),
         (
-            place.moved("fast", at("to/pg_tblspc/16400")),
+            place.moved("fast", inside("x/../y")),
+            "not an absolute path",
+        ),
+        (
+            place.moved("fast", inside("to/pg_tblspc/16400")),
             "or one contains the other",
         ),
-        (place.moved("fast", at("to")), "or one contains the other"),
+        (
+            place.moved("fast", inside("to")),
+            "or one contains the other",
+        ),
         (place.moved("fast", place.dir.path()), "it is not empty"),
         (
             Restore {
                 storages: Storages::default(),
-                to: at("real/to"),
-                ..place.moved("fast", at("link"))
+                to: inside("real/to"),
+                ..place.moved("fast", inside("link"))
             },
             "or one contains the other",
         ),
-        (place.moved("slow", at("x")), "\"fast\" (16400)"),
-        (place.moved("1640", at("x")), "does not have it"),
+        (place.moved("slow", inside("x")), "\"fast\" (16400)"),
+        (place.moved("1640", inside("x")), "does not have it"),
     ];
     for (restore, words) in cases {
         let kind = if words.contains("empty") {
@@ -105,7 +111,10 @@ fn places_that_a_tablespace_cannot_have_are_refused() {
             ErrorKind::Usage
         };
         assert_refused(&restore, kind, words);
-        assert!(!at("to").exists() && !at("real/to").exists(), "{words}");
+        assert!(
+            !inside("to").exists() && !inside("real/to").exists(),
+            "{words}"
+        );
     }
 }
 
@@ -202,11 +211,11 @@ fn nothing_of_roots_is_given_away_because_a_backup_names_it() {
     let rooted = Place::with(&cluster(), |_| {});
     let root = cluster().write_repository(&rooted.at("rooted"));
     declare(&rooted.at("rooted"), &root, facts(&roots));
-    let from = rooted.at("rooted").to_str().unwrap().to_owned();
+    let source = rooted.at("rooted").to_str().unwrap().to_owned();
     assert_refused(
         &Restore {
             storages: Storages::default(),
-            from: from.into(),
+            from: source.into(),
             ..plain.clone()
         },
         ErrorKind::Permission,
@@ -446,11 +455,11 @@ fn a_symlink_in_a_tablespace_leads_nobody_out_of_it() {
         place.at("outside").to_str().unwrap().to_owned()
     };
     let place = Place { dir: temp() };
-    let to = outside(&place);
+    let target = outside(&place);
     let mut fixture = cluster();
     let version = format!("pg_tblspc/16400/{VERSION}");
     fixture
-        .symlink(&format!("{version}/link"), &to)
+        .symlink(&format!("{version}/link"), &target)
         .file(&format!("{version}/link/evil"), "evil");
     let root = fixture.write_repository(&place.at("repo"));
     declare(&place.at("repo"), &root, facts(&place.at("old")));
@@ -512,12 +521,12 @@ fn what_the_cluster_that_was_backed_up_uses_is_replaced_only_there() {
     })
     .unwrap();
     shell("cp -a \"$1\" \"$2\"", args![live, place.at("copy")]).ends_with(0);
-    let again = |to: &std::path::Path, more: &[&str]| {
+    let again = |target: &std::path::Path, more: &[&str]| {
         let args = args![
             "restore",
             place.at("repo"),
             "--to",
-            to,
+            target,
             "--delta",
             "--delete",
             "--quiet"

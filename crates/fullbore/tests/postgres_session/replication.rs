@@ -56,17 +56,17 @@ fn receive(
         match stream.next(MOMENT)? {
             WalEvent::Data { bytes, .. } => {
                 wal.extend(bytes);
-                let at = stream.position();
+                let position = stream.position();
                 stream.report(WalPositions {
-                    written: at,
-                    durable: at,
+                    written: position,
+                    durable: position,
                 })?;
             }
             WalEvent::Alive { .. } | WalEvent::Quiet => {
-                let at = stream.position();
+                let position = stream.position();
                 stream.report(WalPositions {
-                    written: at,
-                    durable: at,
+                    written: position,
+                    durable: position,
                 })?;
             }
             WalEvent::End(end) => return Ok(Some(end)),
@@ -78,14 +78,14 @@ fn receive(
 /// The bytes of the server's files from `from` on.
 fn in_files(data: &Path, timeline: u32, from: Lsn, len: usize, segment: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut at = from.0;
+    let mut offset = from.0;
     while bytes.len() < len {
-        let name = segment_name(timeline, Lsn(at), segment);
+        let name = segment_name(timeline, Lsn(offset), segment);
         let file = fs::read(data.join("pg_wal").join(name)).unwrap();
-        let begin = (at % segment) as usize;
+        let begin = (offset % segment) as usize;
         let take = (file.len() - begin).min(len - bytes.len());
         bytes.extend(&file[begin..begin + take]);
-        at += take as u64;
+        offset += take as u64;
     }
     bytes
 }
@@ -160,7 +160,7 @@ fn what_is_received_under_load_is_what_the_server_wrote_also_after_a_cut() {
             assert!(slot.restart.unwrap() <= identity.lsn);
             assert_eq!(receiver.slot("nosuch").unwrap(), None);
         }
-        let from = Lsn(identity.lsn.0 / segment * segment);
+        let start = Lsn(identity.lsn.0 / segment * segment);
         let mut wal = Vec::new();
         let loaded = load(&server, 3);
         let error = thread::scope(|scope| {
@@ -169,18 +169,18 @@ fn what_is_received_under_load_is_what_the_server_wrote_also_after_a_cut() {
                 let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_replication";
                 assert_eq!(server.psql(sql), "1");
             });
-            receive(&mut receiver, from, 1, Lsn(u64::MAX), &mut wal).unwrap_err()
+            receive(&mut receiver, start, 1, Lsn(u64::MAX), &mut wal).unwrap_err()
         });
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error:?}");
         let error = receiver.identify().unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error:?}");
         loaded.join().unwrap();
         let end = end_of(&server);
-        let position = Lsn(from.0 + wal.len() as u64);
+        let position = Lsn(start.0 + wal.len() as u64);
         let mut again = client(&server);
         receive(&mut again, position, 1, end, &mut wal).unwrap();
         assert!(wal.len() > 1 << 20, "{} bytes", wal.len());
-        let files = in_files(&server.data(), 1, from, wal.len(), segment);
+        let files = in_files(&server.data(), 1, start, wal.len(), segment);
         assert!(files == wal, "what arrived is not what the server wrote");
     }
 }
@@ -192,19 +192,19 @@ fn a_timeline_ends_where_the_next_begins() {
         let primary = version.start(&[], &[]);
         let standby = primary.standby(&[]);
         primary.psql("CREATE TABLE t AS SELECT generate_series(1, 1000) n");
-        let at = end_of(&primary);
+        let position = end_of(&primary);
         servers::wait_until("the standby catches up", || {
-            standby.psql(&format!("SELECT pg_last_wal_replay_lsn() >= '{at}'")) == "t"
+            standby.psql(&format!("SELECT pg_last_wal_replay_lsn() >= '{position}'")) == "t"
         });
         standby.promote();
         let mut receiver = client(&standby);
         assert!(receiver.create_slot(SLOT).unwrap());
         let segment = receiver.segment_bytes().unwrap();
-        let from = Lsn(at.0 / segment * segment);
+        let start = Lsn(position.0 / segment * segment);
         let mut wal = Vec::new();
-        let end = receive(&mut receiver, from, 1, Lsn(u64::MAX), &mut wal).unwrap();
+        let end = receive(&mut receiver, start, 1, Lsn(u64::MAX), &mut wal).unwrap();
         let end = end.expect("the timeline ends");
-        assert_eq!((end.next, end.at.0), (2, from.0 + wal.len() as u64));
+        assert_eq!((end.next, end.at.0), (2, start.0 + wal.len() as u64));
         let history = receiver.timeline_history(2).unwrap();
         let history = String::from_utf8(history).unwrap();
         assert!(history.contains(&format!("1\t{}", end.at)), "{history}");
@@ -212,7 +212,7 @@ fn a_timeline_ends_where_the_next_begins() {
         let last = end_of(&standby);
         receive(&mut receiver, end.at, 2, last, &mut wal).unwrap();
         // The file of the new timeline begins with the bytes of the old one.
-        let files = in_files(&standby.data(), 2, from, wal.len(), segment);
+        let files = in_files(&standby.data(), 2, start, wal.len(), segment);
         assert!(files == wal, "what arrived is not what the server wrote");
     }
 }

@@ -68,43 +68,43 @@ fn inherits(dir: &Path, list: &str) -> bool {
 #[test]
 fn setuid_and_setgid_survive_a_restore_in_place() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
+    let path = |name: &str| dir.path().join(name);
     for (name, bits, len) in [("sgid", 0o2755, 100), ("suid", 0o4755, 5 << 20)] {
-        write(at("tree").join(name), noise(1, len));
-        set_mode(&at("tree").join(name), bits);
+        write(path("tree").join(name), noise(1, len));
+        set_mode(&path("tree").join(name), bits);
     }
-    backup(&at("tree"), &at("repo"));
-    restore(&at("repo"), &at("to"), &[]);
-    set_mtime(&at("to/sgid"), 1, 2);
+    backup(&path("tree"), &path("repo"));
+    restore(&path("repo"), &path("to"), &[]);
+    set_mtime(&path("to/sgid"), 1, 2);
     let mut content = noise(1, 5 << 20);
     content[3 << 20] ^= 1;
-    fs::write(at("to/suid"), content).unwrap();
-    set_mode(&at("to/suid"), 0o4755);
-    restore(&at("repo"), &at("to"), DELTA);
-    assert_same(&shape(&at("tree")), &shape(&at("to")), "setuid");
+    fs::write(path("to/suid"), content).unwrap();
+    set_mode(&path("to/suid"), 0o4755);
+    restore(&path("repo"), &path("to"), DELTA);
+    assert_same(&shape(&path("tree")), &shape(&path("to")), "setuid");
 }
 
 #[test]
 fn a_default_access_list_of_the_target_changes_no_mode_and_leaves_no_list() {
     for list in ["u::rwx,g::r-x,o::---", "u:1234:rwx,g::r-x,o::---"] {
         let dir = temp();
-        let at = |name: &str| dir.path().join(name);
-        modes(&at("tree"));
-        backup(&at("tree"), &at("repo"));
-        if !inherits(&at("to"), list) {
+        let path = |name: &str| dir.path().join(name);
+        modes(&path("tree"));
+        backup(&path("tree"), &path("repo"));
+        if !inherits(&path("to"), list) {
             return;
         }
-        restore(&at("repo"), &at("to"), &[]);
-        assert_same(&shape(&at("tree")), &shape(&at("to")), list);
+        restore(&path("repo"), &path("to"), &[]);
+        assert_same(&shape(&path("tree")), &shape(&path("to")), list);
         for (way, how) in [DELTA, OVER].into_iter().enumerate() {
-            inherits(&at("to"), list);
-            fs::remove_file(at("to/b.txt")).unwrap();
-            fs::remove_dir_all(at("to/d")).unwrap();
-            write(at("to/large"), "shorter");
-            restore(&at("repo"), &at("to"), how);
+            inherits(&path("to"), list);
+            fs::remove_file(path("to/b.txt")).unwrap();
+            fs::remove_dir_all(path("to/d")).unwrap();
+            write(path("to/large"), "shorter");
+            restore(&path("repo"), &path("to"), how);
             assert_same(
-                &shape(&at("tree")),
-                &shape(&at("to")),
+                &shape(&path("tree")),
+                &shape(&path("to")),
                 &format!("{list} {way}"),
             );
         }
@@ -114,18 +114,18 @@ fn a_default_access_list_of_the_target_changes_no_mode_and_leaves_no_list() {
 #[test]
 fn a_default_access_list_changes_no_mode_of_a_foreign_tar() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    modes(&at("tree"));
+    let path = |name: &str| dir.path().join(name);
+    modes(&path("tree"));
     shell(
         "tar -C \"$1\" -cf \"$2\" '.a link' .key b.txt c.sh d fifo large",
-        args![at("tree"), at("x.tar")],
+        args![path("tree"), path("x.tar")],
     )
     .ends_with(0);
-    if !inherits(&at("to"), "u:1234:rwx,g::r-x,o::---") {
+    if !inherits(&path("to"), "u:1234:rwx,g::r-x,o::---") {
         return;
     }
-    restore(&at("x.tar"), &at("to"), &[]);
-    let (mut before, mut after) = (shape(&at("tree")), shape(&at("to")));
+    restore(&path("x.tar"), &path("to"), &[]);
+    let (mut before, mut after) = (shape(&path("tree")), shape(&path("to")));
     for shape in [&mut before, &mut after] {
         shape.remove(&b""[..]); // no member describes it
         shape.values_mut().for_each(|node| node.mtime.1 = 0); // a tar of this kind has whole seconds
@@ -141,8 +141,8 @@ fn list_of(dir: &Path) -> String {
 #[test]
 fn directories_that_a_backup_does_not_go_into_have_their_access_lists() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let tree = at("tree");
+    let path = |name: &str| dir.path().join(name);
+    let tree = path("tree");
     write(tree.join("d/e/f"), "x");
     ["empty", "m", "r"]
         .iter()
@@ -155,28 +155,32 @@ fn directories_that_a_backup_does_not_go_into_have_their_access_lists() {
     if !or_skip(ran.code == 0, "no access lists here") {
         return;
     }
-    fs::write(at("list"), "d/e/f\nempty\n").unwrap();
+    fs::write(path("list"), "d/e/f\nempty\n").unwrap();
     let (list, whole) = (
-        args!["--files-from", at("list")],
+        args!["--files-from", path("list")],
         args![tree.join("d/e"), "--full-paths"],
     );
     fullbore(
-        args!["backup", tree, "--to", at("by list"), "-q"]
+        args!["backup", tree, "--to", path("by list"), "-q"]
             .into_iter()
             .chain(list),
     )
     .ends_with(0);
     fullbore(
-        args!["backup", "--to", at("whole"), "-q"]
+        args!["backup", "--to", path("whole"), "-q"]
             .into_iter()
             .chain(whole),
     )
     .ends_with(0);
     fullbore(args!["backup", tree, "-x", "--to", tree.join("r"), "-q"]).ends_with(0);
     let below = tree.strip_prefix("/").unwrap();
-    for (from, below, dirs) in [
-        (at("by list"), Path::new(""), &["", "d", "d/e", "empty"][..]),
-        (at("whole"), below, &["", "d", "d/e"]),
+    for (source, below, dirs) in [
+        (
+            path("by list"),
+            Path::new(""),
+            &["", "d", "d/e", "empty"][..],
+        ),
+        (path("whole"), below, &["", "d", "d/e"]),
         (
             tree.join("r"),
             Path::new(""),
@@ -187,77 +191,93 @@ fn directories_that_a_backup_does_not_go_into_have_their_access_lists() {
             },
         ),
     ] {
-        let to = at("to");
-        restore(&from, &to, &[]);
+        let target = path("to");
+        restore(&source, &target, &[]);
         for dir in dirs {
             assert_eq!(
                 list_of(&tree.join(dir)),
-                list_of(&to.join(below).join(dir)),
-                "{dir} of {from:?}"
+                list_of(&target.join(below).join(dir)),
+                "{dir} of {source:?}"
             );
         }
-        fs::remove_dir_all(to).unwrap();
+        fs::remove_dir_all(target).unwrap();
     }
 }
 
 #[test]
 fn attributes_that_a_directory_did_not_have_are_taken_off_it() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    write(at("tree/d/f"), "x");
-    backup(&at("tree"), &at("repo"));
-    restore(&at("repo"), &at("to"), &[]);
+    let path = |name: &str| dir.path().join(name);
+    write(path("tree/d/f"), "x");
+    backup(&path("tree"), &path("repo"));
+    restore(&path("repo"), &path("to"), &[]);
     if or_skip(
-        set_xattr(&at("to/d"), "user.mine", b"1"),
+        set_xattr(&path("to/d"), "user.mine", b"1"),
         "no attributes here",
     ) {
-        restore(&at("repo"), &at("to"), DELTA);
-        assert_same(&shape(&at("tree")), &shape(&at("to")), "attribute");
+        restore(&path("repo"), &path("to"), DELTA);
+        assert_same(&shape(&path("tree")), &shape(&path("to")), "attribute");
     }
 }
 #[test]
 fn directories_above_what_was_asked_for_stay_as_they_are() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    write(at("tree/sub/one"), "one");
-    write(at("tree/sub/two"), "two");
+    let path = |name: &str| dir.path().join(name);
+    write(path("tree/sub/one"), "one");
+    write(path("tree/sub/two"), "two");
     [("tree", 0o700), ("tree/sub", 0o711)]
         .iter()
-        .for_each(|(name, bits)| set_mode(&at(name), *bits));
-    backup(&at("tree"), &at("repo"));
-    shell("tar -C \"$1\" -cf \"$2\" .", args![at("tree"), at("x.tar")]).ends_with(0);
-    for (from, how) in [("repo", OVER), ("repo", DELTA), ("x.tar", OVER)] {
-        let to = at("to");
-        write(to.join("keep"), "mine");
-        set_mode(&to, 0o1777);
+        .for_each(|(name, bits)| set_mode(&path(name), *bits));
+    backup(&path("tree"), &path("repo"));
+    shell(
+        "tar -C \"$1\" -cf \"$2\" .",
+        args![path("tree"), path("x.tar")],
+    )
+    .ends_with(0);
+    for (source, how) in [("repo", OVER), ("repo", DELTA), ("x.tar", OVER)] {
+        let destination = path("to");
+        write(destination.join("keep"), "mine");
+        set_mode(&destination, 0o1777);
         if is_root() {
-            chown(&to, Some(1234), Some(1234)).unwrap();
+            chown(&destination, Some(1234), Some(1234)).unwrap();
         }
-        let before = fs::metadata(&to).unwrap();
-        restore(&at(from), &to, &[how, &["sub/one"]].concat());
-        let after = fs::metadata(&to).unwrap();
+        let before = fs::metadata(&destination).unwrap();
+        restore(&path(source), &destination, &[how, &["sub/one"]].concat());
+        let after = fs::metadata(&destination).unwrap();
         assert_eq!(
             (after.mode(), after.uid()),
             (before.mode(), before.uid()),
-            "{from}"
+            "{source}"
         );
-        assert_eq!(mode(&to.join("sub")), 0o711, "{from}: this run made it");
-        set_mode(&to.join("sub"), 0o755);
-        restore(&at(from), &to, &[how, &["sub/one"]].concat());
-        assert_eq!(mode(&to.join("sub")), 0o755, "{from}: it was there");
-        restore(&at(from), &to, &[how, &["sub"]].concat());
-        assert_eq!(mode(&to.join("sub")), 0o711, "{from}: it was asked for");
-        fs::remove_dir_all(to).unwrap();
+        assert_eq!(
+            mode(&destination.join("sub")),
+            0o711,
+            "{source}: this run made it"
+        );
+        set_mode(&destination.join("sub"), 0o755);
+        restore(&path(source), &destination, &[how, &["sub/one"]].concat());
+        assert_eq!(
+            mode(&destination.join("sub")),
+            0o755,
+            "{source}: it was there"
+        );
+        restore(&path(source), &destination, &[how, &["sub"]].concat());
+        assert_eq!(
+            mode(&destination.join("sub")),
+            0o711,
+            "{source}: it was asked for"
+        );
+        fs::remove_dir_all(destination).unwrap();
     }
     for how in [&[][..], OVER] {
-        fs::create_dir(at("empty")).unwrap();
-        restore(&at("repo"), &at("empty"), &[how, &["sub/one"]].concat());
+        fs::create_dir(path("empty")).unwrap();
+        restore(&path("repo"), &path("empty"), &[how, &["sub/one"]].concat());
         assert_eq!(
-            mode(&at("empty")),
+            mode(&path("empty")),
             0o700,
             "an empty target is as good as one that was made"
         );
-        fs::remove_dir_all(at("empty")).unwrap();
+        fs::remove_dir_all(path("empty")).unwrap();
     }
 }
 
@@ -267,7 +287,7 @@ fn attributes_of_a_directory_that_cannot_be_read_keep_nothing_in_it_from_being_s
         return;
     }
     let dir = temp();
-    let (tree, repo, to) = (
+    let (tree, repo, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -281,7 +301,7 @@ fn attributes_of_a_directory_that_cannot_be_read_keep_nothing_in_it_from_being_s
         "{}",
         ran.err
     );
-    fullbore(args!["restore", &repo, "--to", &to, "--quiet"]).ends_with(3);
-    assert_eq!(fs::read(to.join("d/below/f")).unwrap(), b"content");
-    assert_eq!(fs::read(to.join("e")).unwrap(), b"beside");
+    fullbore(args!["restore", &repo, "--to", &target, "--quiet"]).ends_with(3);
+    assert_eq!(fs::read(target.join("d/below/f")).unwrap(), b"content");
+    assert_eq!(fs::read(target.join("e")).unwrap(), b"beside");
 }

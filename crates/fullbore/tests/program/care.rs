@@ -79,10 +79,10 @@ fn three(repository: &Path, codec: Codec) -> [Fixture; 3] {
 }
 
 fn verify(from: &Path, data: bool) -> VerifyVerdict {
-    let from = from.to_str().unwrap().into();
+    let source = from.to_str().unwrap().into();
     let verify = Verify {
         storages: Storages::default(),
-        from,
+        from: source,
         filter: Default::default(),
         data,
         against: None,
@@ -113,11 +113,11 @@ fn objects(repository: &Path) -> Vec<PathBuf> {
 /// Names of files that a restore with --keep-going does not give; all of them if there is no restore.
 fn not_restored(repository: &Path, fixture: &Fixture, to: &Path) -> BTreeSet<String> {
     let _ = fs::remove_dir_all(to);
-    let from = PathBuf::from(format!("{}@{}", repository.display(), fixture.id));
+    let backup = PathBuf::from(format!("{}@{}", repository.display(), fixture.id));
     let restored = Restore {
         storages: Storages::default(),
         keep_going: true,
-        ..plan(&from, to)
+        ..plan(&backup, to)
     }
     .run(&Meter::default());
     let names = fixture

@@ -41,16 +41,16 @@ fn only_the_last_directory_of_a_repository_or_archive_is_made() {
     let [tree, there, missing] = ["tree", "there", "missing"].map(|name| dir.path().join(name));
     write(tree.join("file"), "content");
     backup(&tree, &there, &[]);
-    for to in ["repository", "archive.tar.zst", "archive.tar"].map(|name| missing.join(name)) {
-        let is_archive = to.extension().is_some();
+    for target in ["repository", "archive.tar.zst", "archive.tar"].map(|name| missing.join(name)) {
+        let is_archive = target.extension().is_some();
         let mut commands = vec![
-            args!["backup", tree, "--to", to].to_vec(),
-            args!["backup", tree, "--to", to, "--dry-run"].to_vec(),
-            args!["export", there, "--to", to].to_vec(),
+            args!["backup", tree, "--to", target].to_vec(),
+            args!["backup", tree, "--to", target, "--dry-run"].to_vec(),
+            args!["export", there, "--to", target].to_vec(),
         ];
         if !is_archive {
-            commands.push(args!["copy", there, to].to_vec());
-            commands.push(args!["init", to].to_vec());
+            commands.push(args!["copy", there, target].to_vec());
+            commands.push(args!["init", target].to_vec());
         }
         for command in commands {
             let ran = fullbore(command.clone()).ends_with(1);
@@ -85,15 +85,15 @@ fn a_backup_with_no_create_needs_a_repository_that_is_there() {
     write(tree.join("file"), "content");
     fs::create_dir(&empty).unwrap();
     backup(&tree, &there, &[]);
-    for to in [&absent, &empty] {
+    for target in [&absent, &empty] {
         let commands = [
-            args!["backup", tree, "--no-create", "--to", to].to_vec(),
-            args!["export", there, "--no-create", "--to", to].to_vec(),
-            args!["copy", there, to, "--no-create"].to_vec(),
+            args!["backup", tree, "--no-create", "--to", target].to_vec(),
+            args!["export", there, "--no-create", "--to", target].to_vec(),
+            args!["copy", there, target, "--no-create"].to_vec(),
         ];
         for command in commands {
             let ran = fullbore(command).ends_with(1);
-            let ran = ran.has_one_error(&format!("could not find a repository at {to:?}"));
+            let ran = ran.has_one_error(&format!("could not find a repository at {target:?}"));
             assert!(ran.err.contains("fullbore init"), "{}", ran.err);
         }
         fullbore(args![
@@ -102,7 +102,7 @@ fn a_backup_with_no_create_needs_a_repository_that_is_there() {
             "--no-create",
             "--dry-run",
             "--to",
-            to
+            target
         ])
         .ends_with(1);
     }
@@ -137,10 +137,10 @@ fn a_new_repository_is_said_to_the_quiet_too() {
         (&copied, args!["copy", first, copied, "-q"].to_vec()),
         (&made, args!["init", made, "-q"].to_vec()),
     ];
-    for (to, command) in runs {
+    for (target, command) in runs {
         assert_eq!(
             fullbore(command.clone()).ends_with(0).err,
-            format!("{to:?} is a new repository\n")
+            format!("{target:?} is a new repository\n")
         );
         assert_eq!(fullbore(command).ends_with(0).err, "");
     }
@@ -231,12 +231,12 @@ fn listed(ran: &Ran) -> Vec<&str> {
 fn a_restore_of_several_sources_is_refused_and_each_listed_command_restores_one() {
     let dir = temp();
     let (a, b, repository) = two_sources(dir.path());
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     for latest in ["", "@latest"] {
-        let from = format!("{}{latest}", repository.display());
-        let ran = fullbore(args!["restore", from, "--to", to]).ends_with(2);
+        let selected = format!("{}{latest}", repository.display());
+        let ran = fullbore(args!["restore", selected, "--to", target]).ends_with(2);
         let ran = ran.has_one_error(&format!("{repository:?} has backups of 2 sources"));
-        assert!(!to.exists());
+        assert!(!target.exists());
         assert!(
             ran.err
                 .contains(&format!(":{} (2 backups, the last of ", a.display())),
@@ -253,8 +253,8 @@ fn a_restore_of_several_sources_is_refused_and_each_listed_command_restores_one(
         assert_eq!(commands.len(), 2, "{}", ran.err);
         for (command, content) in commands.iter().zip(["of a, second", "of b"]) {
             shell(command, args![]).ends_with(0);
-            assert_eq!(fs::read_to_string(to.join("file")).unwrap(), content);
-            fs::remove_dir_all(&to).unwrap();
+            assert_eq!(fs::read_to_string(target.join("file")).unwrap(), content);
+            fs::remove_dir_all(&target).unwrap();
         }
     }
 }
@@ -354,7 +354,7 @@ fn host_path_and_tag_select_in_every_command() {
             let words = words.iter().chain(options).cloned();
             fullbore(words).ends_with(0)
         };
-        let wanted_ids: Vec<_> = wanted.iter().map(|at| ids[*at].clone()).collect();
+        let wanted_ids: Vec<_> = wanted.iter().map(|index| ids[*index].clone()).collect();
         let last = wanted_ids.last().unwrap();
         let listed = run(&args!["list", repository, "--json"]).json();
         assert_eq!(
@@ -365,22 +365,22 @@ fn host_path_and_tag_select_in_every_command() {
             wanted_ids,
             "{options:?}"
         );
-        for from in [text.to_owned(), format!("{text}@latest")] {
+        for source in [text.to_owned(), format!("{text}@latest")] {
             assert_eq!(
-                run(&args!["show", from, "--json"]).json()[0]["id"],
+                run(&args!["show", source, "--json"]).json()[0]["id"],
                 **last,
                 "{options:?}"
             );
         }
-        let to = dir.path().join("to");
+        let target = dir.path().join("to");
         assert_eq!(
-            run(&args!["restore", repository, "--to", to, "--json"])
+            run(&args!["restore", repository, "--to", target, "--json"])
                 .json()
                 .last()
                 .unwrap()["id"],
             **last
         );
-        fs::remove_dir_all(&to).unwrap();
+        fs::remove_dir_all(&target).unwrap();
         assert_eq!(
             run(&args!["list", repository, "file", "--json"]).json()[0]["path"],
             "file"
@@ -467,13 +467,13 @@ fn a_backup_that_is_named_has_to_be_one_of_the_selected() {
     let dir = temp();
     let (a, b, repository) = two_sources(dir.path());
     let id = &ids(&repository)[2];
-    let from = format!("{}@{id}", repository.display());
-    fullbore(args!["show", from, "--path", b]).ends_with(0);
-    fullbore(args!["show", from, "--path", a])
+    let selected = format!("{}@{id}", repository.display());
+    fullbore(args!["show", selected, "--path", b]).ends_with(0);
+    fullbore(args!["show", selected, "--path", a])
         .ends_with(2)
         .has_one_error("does not select it");
     let archive = dir.path().join("x.tar.zst");
-    fullbore(args!["export", from, "--to", archive]).ends_with(0);
+    fullbore(args!["export", selected, "--to", archive]).ends_with(0);
     fullbore(args!["show", archive, "--path", b]).ends_with(0);
     fullbore(args!["show", archive, "--path", a])
         .ends_with(2)
@@ -484,11 +484,11 @@ fn a_backup_that_is_named_has_to_be_one_of_the_selected() {
         .ends_with(2)
         .has_one_error("cannot select a backup");
     let line = "\"$1\" restore - --host x --to \"$3\" < \"$2\"";
-    let to = dir.path().join("to");
-    shell(line, args![runs::FULLBORE, foreign, to])
+    let target = dir.path().join("to");
+    shell(line, args![runs::FULLBORE, foreign, target])
         .ends_with(2)
         .has_one_error("cannot select a backup");
-    assert!(!to.exists());
+    assert!(!target.exists());
 }
 
 #[test]

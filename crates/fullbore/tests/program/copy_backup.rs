@@ -115,7 +115,7 @@ fn a_copy_restores_without_the_original() {
 #[test]
 fn a_copy_has_the_tags_of_the_original_but_no_pin_and_keeps_its_own() {
     let chain = chain("zstd");
-    let of = |repository: &Path| {
+    let segments_of = |repository: &Path| {
         let rows = fullbore(args!["list", repository, "--json"])
             .ends_with(0)
             .json();
@@ -131,7 +131,7 @@ fn a_copy_has_the_tags_of_the_original_but_no_pin_and_keeps_its_own() {
     }
     chain.copy(0, &chain.other()).ends_with(0);
     assert_eq!(
-        of(&chain.other()),
+        segments_of(&chain.other()),
         (serde_json::json!({"reason": "audit"}), false.into())
     );
 
@@ -142,7 +142,10 @@ fn a_copy_has_the_tags_of_the_original_but_no_pin_and_keeps_its_own() {
     ])
     .ends_with(0);
     chain.copy(0, &chain.other()).ends_with(0);
-    assert_eq!(of(&chain.other()).0, serde_json::json!({"reason": "mine"}));
+    assert_eq!(
+        segments_of(&chain.other()).0,
+        serde_json::json!({"reason": "mine"})
+    );
 }
 
 #[test]
@@ -293,10 +296,10 @@ fn what_came_with_a_copy_goes_with_it() {
     let chain = chain("zstd:1");
     let other = chain.other();
     chain.copy(2, &other).ends_with(0);
-    let forgotten = |at: usize| {
+    let forgotten = |index: usize| {
         other
             .join("backups")
-            .join(&chain.ids[at])
+            .join(&chain.ids[index])
             .join("forgotten.json")
             .exists()
     };
@@ -570,8 +573,8 @@ fn a_damaged_root_of_the_copy_is_written_again() {
     let root = other.join("backups").join(&chain.ids[2]).join("root.json");
     let whole = fs::read(&root).unwrap();
     let mut bytes = whole.clone();
-    let at = bytes.len() / 2;
-    bytes[at] ^= 1;
+    let offset = bytes.len() / 2;
+    bytes[offset] ^= 1;
     fs::write(&root, bytes).unwrap();
     chain.copy(2, &other).ends_with(0);
     assert!(fs::read(&root).unwrap() == whole);

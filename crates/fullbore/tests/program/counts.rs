@@ -101,13 +101,13 @@ fn small_files_cost_few_system_calls_and_no_memory() {
     }
     if or_skip(has("python3"), "there is no python3") {
         for memory in [32, 128] {
-            let to = dir.path().join(format!("m{memory}"));
+            let target = dir.path().join(format!("m{memory}"));
             let memory_flag = format!("{memory}M");
             let kib = peak(args![
                 "backup",
                 tree,
                 "--to",
-                to,
+                target,
                 "--memory",
                 memory_flag,
                 "--quiet"
@@ -118,7 +118,7 @@ fn small_files_cost_few_system_calls_and_no_memory() {
             );
             let kib = peak(args![
                 "restore",
-                to,
+                target,
                 "--to",
                 dir.path().join(format!("b{memory}")),
                 "--memory",
@@ -139,7 +139,7 @@ fn attributes_larger_than_their_files_cost_no_memory() {
     let large = tempfile::tempdir_in("/dev/shm").unwrap();
     let tree = large.path().join("t");
     fs::create_dir(&tree).unwrap();
-    let name = |at: usize| tree.join(format!("f{at:04}"));
+    let name = |index: usize| tree.join(format!("f{index:04}"));
     fs::write(name(0), "").unwrap();
     if !or_skip(has("python3"), "there is no python3")
         || !or_skip(
@@ -149,12 +149,12 @@ fn attributes_larger_than_their_files_cost_no_memory() {
     {
         return;
     }
-    for at in 0..1500 {
-        fs::write(name(at), text(at as u64, 10)).unwrap();
+    for index in 0..1500 {
+        fs::write(name(index), text(index as u64, 10)).unwrap();
         assert!(runs::set_xattr(
-            &name(at),
+            &name(index),
             "user.fork",
-            &runs::noise(at as u64, 60_000)
+            &runs::noise(index as u64, 60_000)
         ));
     }
     let dir = temp();
@@ -163,19 +163,19 @@ fn attributes_larger_than_their_files_cost_no_memory() {
         large.path().join("b"),
         dir.path().join("x.tar.zst"),
     );
-    let within = |what: &str, args: Vec<std::ffi::OsString>| {
+    let within = |word: &str, args: Vec<std::ffi::OsString>| {
         let kib = peak(args.into_iter().chain(args!["--memory", "32M", "--quiet"]));
-        assert!(kib <= (32 + 64) << 10, "{what}: {kib} KiB of 32 MiB and 64");
+        assert!(kib <= (32 + 64) << 10, "{word}: {kib} KiB of 32 MiB and 64");
     };
     within(
         "backup",
         args!["backup", tree, "--to", store, "--workers", "2"].into(),
     );
     // With other times they are read again, and with none of that taken from the earlier backup.
-    for at in 0..1500 {
+    for index in 0..1500 {
         fs::File::options()
             .write(true)
-            .open(name(at))
+            .open(name(index))
             .unwrap()
             .set_modified(std::time::UNIX_EPOCH)
             .unwrap();
@@ -207,18 +207,18 @@ fn one_file_out_of_many_reads_little_of_the_backup() {
     let dir = temp();
     let tree = dir.path().join("t");
     many(&tree);
-    for to in ["r", "x.tar.zst", "x.tar.lz4"].map(|to| dir.path().join(to)) {
-        fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    for target in ["r", "x.tar.zst", "x.tar.lz4"].map(|target| dir.path().join(target)) {
+        fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
         let (trace, back) = (dir.path().join("trace"), dir.path().join("b"));
         let line = "strace -f -qq -e trace=read,pread64,readv,preadv,preadv2,mmap -o \"$1\" \"$2\" restore \"$3\" --to \"$4\" d05/f0777 --quiet";
-        shell(line, args![trace, runs::FULLBORE, to, back]).ends_with(0);
+        shell(line, args![trace, runs::FULLBORE, target, back]).ends_with(0);
         let trace = fs::read_to_string(trace).unwrap();
         let read = trace
             .lines()
             .filter(|line| line.contains("read"))
             .filter_map(|line| line.rsplit_once("= ")?.1.parse::<u64>().ok());
         let read: u64 = read.sum();
-        assert!(read <= 3 << 20, "{to:?}: {read} bytes");
+        assert!(read <= 3 << 20, "{target:?}: {read} bytes");
         assert_eq!(
             fs::read(back.join("d05/f0777")).unwrap(),
             fs::read(tree.join("d05/f0777")).unwrap()
@@ -358,7 +358,8 @@ fn a_verification_receives_little_more_than_is_stored() {
         };
         let verdict = verify.run_all(&objects, &Meter::default()).unwrap();
         assert_eq!(verdict.exit_code(), 0);
-        let read = [Operation::ReadAt, Operation::Get].map(|of| recording.count(of).bytes);
+        let read =
+            [Operation::ReadAt, Operation::Get].map(|operation| recording.count(operation).bytes);
         let read: u64 = read.iter().sum();
         assert!(
             read * 10 <= stored * 11 && read * 10 >= stored * 9,

@@ -48,10 +48,10 @@ fn restore(from: &Path, to: &Path, keep_going: bool) -> Result<Summary, Error> {
 }
 
 fn verify(from: &Path, data: bool) -> Result<VerifyVerdict, Error> {
-    let from = from.to_str().unwrap().into();
+    let source = from.to_str().unwrap().into();
     let verify = Verify {
         storages: Storages::default(),
-        from,
+        from: source,
         filter: Default::default(),
         data,
         against: None,
@@ -108,11 +108,11 @@ fn assert_honest(fixture: &Fixture, to: &Path, lost: &BTreeSet<Vec<u8>>, case: &
 }
 
 fn check_damage(fixture: &Fixture, from: &Path, dir: &Path, case: &str) {
-    let to = dir.join("to");
-    let _ = fs::remove_dir_all(&to);
+    let target = dir.join("to");
+    let _ = fs::remove_dir_all(&target);
     let found = verify(from, true).map_or(true, |verdict| verdict.exit_code() == 4);
     assert!(found, "{case}: verify --data finds nothing");
-    match restore(from, &to, true) {
+    match restore(from, &target, true) {
         Ok(summary) => {
             // A page that is lost in all its copies loses entries that nobody can name.
             let page_lost = summary.damage.iter().any(|damage| damage.files.is_empty());
@@ -122,10 +122,10 @@ fn check_damage(fixture: &Fixture, from: &Path, dir: &Path, case: &str) {
                 .flat_map(|damage| damage.files.clone())
                 .collect();
             if !page_lost {
-                assert_honest(fixture, &to, &lost, case);
+                assert_honest(fixture, &target, &lost, case);
             }
-            let _ = fs::remove_dir_all(&to);
-            let strict = restore(from, &to, false);
+            let _ = fs::remove_dir_all(&target);
+            let strict = restore(from, &target, false);
             assert_eq!(strict.is_err(), !summary.damage.is_empty(), "{case}");
             strict
                 .map_err(|e| assert_eq!(e.exit_code(), 4, "{case}: {}", e.line()))
@@ -138,32 +138,32 @@ fn check_damage(fixture: &Fixture, from: &Path, dir: &Path, case: &str) {
 fn flip_everywhere(codec: Codec, one_file: bool, step: usize) {
     let dir = tempdir().unwrap();
     let fixture = small(codec);
-    let from = if one_file {
+    let source = if one_file {
         dir.path().join("x.tar")
     } else {
         dir.path().join("repo")
     };
     if one_file {
-        fixture.write_archive(&from)
+        fixture.write_archive(&source)
     } else {
-        fixture.write_repository(&from)
+        fixture.write_repository(&source)
     };
-    assert_eq!(verify(&from, true).unwrap().exit_code(), 0);
-    assert_eq!(verify(&from, false).unwrap().exit_code(), 0);
-    for file in stored_files(&from) {
+    assert_eq!(verify(&source, true).unwrap().exit_code(), 0);
+    assert_eq!(verify(&source, false).unwrap().exit_code(), 0);
+    for file in stored_files(&source) {
         let whole = fs::read(&file).unwrap();
-        for at in (0..whole.len())
+        for offset in (0..whole.len())
             .step_by(step)
             .chain((whole.len().saturating_sub(60)..whole.len()).step_by(3))
         {
             let mut bytes = whole.clone();
-            bytes[at] ^= 1 << (at % 8);
+            bytes[offset] ^= 1 << (offset % 8);
             fs::write(&file, &bytes).unwrap();
             check_damage(
                 &fixture,
-                &from,
+                &source,
                 dir.path(),
-                &format!("{codec}, byte {at} of {file:?}"),
+                &format!("{codec}, byte {offset} of {file:?}"),
             );
         }
         fs::write(&file, &whole).unwrap();
@@ -271,12 +271,12 @@ fn the_error_names_frame_backup_and_files() {
     let mut bytes = fs::read(&segment).unwrap();
     // The content of "large" in the first of its frames, by the frame's stored bytes.
     let frame = fixture::packed(Codec::Zstd(1), &content(77, 3300)[..1024]);
-    let at = bytes
+    let offset = bytes
         .windows(frame.len())
         .position(|window| window == frame)
         .unwrap()
         + 100;
-    bytes[at] ^= 1;
+    bytes[offset] ^= 1;
     fs::write(&segment, bytes).unwrap();
     let error = restore(&repo, &dir.path().join("to"), false).unwrap_err();
     assert!(
@@ -326,11 +326,11 @@ fn of_a_damaged_frame_only_what_is_damaged_is_lost() {
         .unwrap();
     let mut bytes = fs::read(&segment).unwrap();
     let wanted = &noise(2)[100..164];
-    let at = bytes
+    let offset = bytes
         .windows(64)
         .position(|window| window == wanted)
         .expect("noise is stored as it is");
-    bytes[at] ^= 1;
+    bytes[offset] ^= 1;
     fs::write(&segment, bytes).unwrap();
     let damage = restore(&repo, &dir.path().join("to"), true).unwrap().damage;
     assert_eq!(damage.len(), 1, "{damage:?}");

@@ -68,18 +68,18 @@ fn assert_asks(dir: &Path, repo: &Path, to: &Path) {
 fn an_overlay_hides_errors_of_what_lies_below() {
     let dir = temp();
     let repo = backup(dir.path());
-    let [low, up, to] = ["low", "up", "to"].map(|name| dir.path().join(name));
-    for at in [&low, &to] {
-        fs::create_dir(at).unwrap();
+    let [low, up, target] = ["low", "up", "to"].map(|name| dir.path().join(name));
+    for path in [&low, &target] {
+        fs::create_dir(path).unwrap();
     }
     let Some(_tmpfs) = Mount::tmpfs(&up, "40m") else {
         return;
     };
     let line = "mkdir \"$2/u\" \"$2/w\" && mount -t overlay -o \"lowerdir=$1,upperdir=$2/u,workdir=$2/w\" none \"$3\"";
-    let mounted = shell(line, args![low, up, to]).code == 0;
+    let mounted = shell(line, args![low, up, target]).code == 0;
     if or_skip(mounted, "no overlay can be mounted here") {
-        let _overlay = Mount::at(&to);
-        assert_asks(dir.path(), &repo, &to);
+        let _overlay = Mount::at(&target);
+        assert_asks(dir.path(), &repo, &target);
     }
 }
 
@@ -87,14 +87,14 @@ fn an_overlay_hides_errors_of_what_lies_below() {
 fn a_file_system_of_fuse_is_asked_for_each_file() {
     let dir = temp();
     let repo = backup(dir.path());
-    let [below, to] = ["below", "to"].map(|name| dir.path().join(name));
-    for at in [&below, &to] {
-        fs::create_dir(at).unwrap();
+    let [below, target] = ["below", "to"].map(|name| dir.path().join(name));
+    for path in [&below, &target] {
+        fs::create_dir(path).unwrap();
     }
-    let mounted = has("bindfs") && shell("bindfs \"$1\" \"$2\"", args![below, to]).code == 0;
+    let mounted = has("bindfs") && shell("bindfs \"$1\" \"$2\"", args![below, target]).code == 0;
     if or_skip(mounted, "no bindfs can be mounted here") {
-        let _fuse = Mount::at(&to);
-        assert_asks(dir.path(), &repo, &to);
+        let _fuse = Mount::at(&target);
+        assert_asks(dir.path(), &repo, &target);
     }
 }
 
@@ -102,15 +102,15 @@ fn a_file_system_of_fuse_is_asked_for_each_file() {
 fn elsewhere_one_call_is_enough() {
     let dir = temp();
     let repo = backup(dir.path());
-    let at = dir.path().join("at");
-    let Some(_tmpfs) = Mount::tmpfs(&at, "40m") else {
+    let path = dir.path().join("at");
+    let Some(_tmpfs) = Mount::tmpfs(&path, "40m") else {
         return;
     };
-    let (to, args) = (at.join("to"), |to: &Path| {
-        args!["restore", repo, "--to", to]
+    let (target, args) = (path.join("to"), |target: &Path| {
+        args!["restore", repo, "--to", target]
     });
-    assert_eq!(calls("syncfs", dir.path(), args(&to)), 1);
-    assert!(calls("fsync", dir.path(), args(&at.join("two"))) < 5);
+    assert_eq!(calls("syncfs", dir.path(), args(&target)), 1);
+    assert!(calls("fsync", dir.path(), args(&path.join("two"))) < 5);
 }
 
 /// A repository with two backups of a tree, and the id of the second.
@@ -130,22 +130,22 @@ fn a_copy_whose_sync_fails_is_not_listed_or_can_be_restored() {
     let (repo, id) = two_backups(dir.path());
     let mut failed = 0;
     for nth in 1.. {
-        let to = dir.path().join(format!("copy{nth}"));
-        let from = format!("{}@{id}", repo.display());
+        let target = dir.path().join(format!("copy{nth}"));
+        let backup = format!("{}@{id}", repo.display());
         let ran = tampered(
             &format!("fsync:error=EIO:when={nth}"),
             None,
-            args!["copy", from, to, "--workers", "1"],
+            args!["copy", backup, target, "--workers", "1"],
         );
         if ran.code == 0 {
             break;
         }
         failed += 1;
         assert_eq!(ran.code, 1, "{}", ran.err);
-        if !to.join(format!("backups/{id}/root.json")).exists() {
+        if !target.join(format!("backups/{id}/root.json")).exists() {
             continue;
         }
-        fullbore(args!["verify", to, "--data"]).ends_with(0);
+        fullbore(args!["verify", target, "--data"]).ends_with(0);
     }
     assert!(failed > 8, "{failed}");
 }
@@ -154,28 +154,28 @@ fn a_copy_whose_sync_fails_is_not_listed_or_can_be_restored() {
 fn an_archive_that_cannot_be_replaced_stays_what_it_was() {
     let dir = temp();
     backup(dir.path());
-    let to = dir.path().join("x.tar.zst");
-    let args = || args!["backup", dir.path().join("tree"), "--to", to, "--quiet"];
+    let target = dir.path().join("x.tar.zst");
+    let args = || args!["backup", dir.path().join("tree"), "--to", target, "--quiet"];
     fullbore(args()).ends_with(0);
-    let before = fs::read(&to).unwrap();
+    let before = fs::read(&target).unwrap();
     tampered("rename,renameat,renameat2:error=EIO:when=1", None, args())
         .ends_with(1)
         .has_one_error("could not rename");
-    assert!(fs::read(&to).unwrap() == before);
-    fullbore(args!["verify", to, "--data"]).ends_with(0);
+    assert!(fs::read(&target).unwrap() == before);
+    fullbore(args!["verify", target, "--data"]).ends_with(0);
 }
 
 #[test]
 fn an_archive_that_has_its_name_is_said_to_be_there_when_its_directory_cannot_be_synced() {
     let dir = temp();
-    let (tree, to) = (dir.path().join("tree"), dir.path().join("x.tar.zst"));
+    let (tree, target) = (dir.path().join("tree"), dir.path().join("x.tar.zst"));
     backup(dir.path());
-    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
+    fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
     fs::write(tree.join("more"), "more").unwrap();
     let ran = tampered(
         "fsync:error=EIO",
         Some(dir.path()),
-        args!["backup", tree, "--to", to, "--quiet"],
+        args!["backup", tree, "--to", target, "--quiet"],
     )
     .ends_with(1);
     assert!(
@@ -184,7 +184,7 @@ fn an_archive_that_has_its_name_is_said_to_be_there_when_its_directory_cannot_be
         "{}",
         ran.err
     );
-    fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
+    fullbore(args!["verify", target, "--data", "--against", tree]).ends_with(0);
 }
 
 /// A backup whose `nth` sync fails, while what has a root cannot be forgotten; whether it is listed. Repository, intent and root

@@ -76,8 +76,8 @@ fn the_first_backup_of_a_source_beside_others_is_noted() {
     let (tree, repository) = backed_up(dir.path());
     let other = dir.path().join("other");
     write(other.join("f"), "f");
-    let is_noted = |from: &Path| {
-        let ran = fullbore(args!["backup", from, "--to", repository]).ends_with(0);
+    let is_noted = |origin: &Path| {
+        let ran = fullbore(args!["backup", origin, "--to", repository]).ends_with(0);
         ran.err.contains("this is the first one of this source")
     };
     assert!(!is_noted(&tree));
@@ -119,9 +119,9 @@ fn a_backup_without_files_is_warned_of_and_does_not_push_out_the_last_one_with_c
 fn a_directory_is_listed_one_level_deep_and_a_tree_is_indented() {
     let dir = temp();
     let (_, repository) = backed_up(dir.path());
-    let from = format!("{}@latest", repository.display());
+    let backup = format!("{}@latest", repository.display());
     let paths = |more: &[&str]| {
-        let words = args!["list", from, "etc", "--json"].into_iter();
+        let words = args!["list", backup, "etc", "--json"].into_iter();
         let listed = fullbore(words.chain(more.iter().map(OsString::from)));
         let listed = listed.ends_with(0).json().into_iter();
         let paths: Vec<String> = listed
@@ -132,14 +132,14 @@ fn a_directory_is_listed_one_level_deep_and_a_tree_is_indented() {
     let near = ["etc", "etc/a.conf", "etc/b.conf", "etc/link", "etc/ssh"];
     assert_eq!(paths(&[]), near);
     assert_eq!(paths(&["-R"]).last().unwrap(), "etc/ssh/c.conf");
-    let tree = fullbore(args!["list", from, "--tree", "etc"])
+    let tree = fullbore(args!["list", backup, "--tree", "etc"])
         .ends_with(0)
         .out;
     assert!(
         tree.contains("  etc/\n") && tree.contains("     14 B        c.conf\n"),
         "{tree}"
     );
-    let human = fullbore(args!["list", from, "-H", "var/large"])
+    let human = fullbore(args!["list", backup, "-H", "var/large"])
         .ends_with(0)
         .out;
     assert!(human.contains(" 3.00 MB "), "{human}");
@@ -221,7 +221,7 @@ fn a_file_goes_to_standard_output_as_it_was() {
 fn a_directory_goes_to_standard_output_as_a_tar_that_is_complete() {
     let dir = temp();
     let (tree, repository) = backed_up(dir.path());
-    let (file, to) = (dir.path().join("x.tar"), dir.path().join("to"));
+    let (file, target) = (dir.path().join("x.tar"), dir.path().join("to"));
     let output = command(args!["dump", repository, "var"]).output().unwrap();
     assert!(
         output.status.success(),
@@ -229,12 +229,12 @@ fn a_directory_goes_to_standard_output_as_a_tar_that_is_complete() {
         String::from_utf8_lossy(&output.stderr)
     );
     fs::write(&file, output.stdout).unwrap();
-    fs::create_dir(&to).unwrap();
+    fs::create_dir(&target).unwrap();
     let tar = Command::new("tar")
         .arg("-xf")
         .arg(&file)
         .arg("-C")
-        .arg(&to)
+        .arg(&target)
         .output()
         .unwrap();
     assert!(
@@ -243,37 +243,37 @@ fn a_directory_goes_to_standard_output_as_a_tar_that_is_complete() {
         String::from_utf8_lossy(&tar.stderr)
     );
     // The other name of the file is not in the directory.
-    assert_eq!(fs::read(to.join("var/same")).unwrap(), b"etc/a.conf");
+    assert_eq!(fs::read(target.join("var/same")).unwrap(), b"etc/a.conf");
     for path in ["var/large", "var/hole", "var/x.tmp"] {
         assert!(
-            fs::read(to.join(path)).unwrap() == fs::read(tree.join(path)).unwrap(),
+            fs::read(target.join(path)).unwrap() == fs::read(tree.join(path)).unwrap(),
             "{path}"
         );
     }
-    assert!(!to.join("etc").exists());
+    assert!(!target.join("etc").exists());
 }
 
 #[test]
 fn a_dry_restore_lists_what_it_would_do_and_does_nothing() {
     let dir = temp();
     let (_, repository) = backed_up(dir.path());
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let dry = |more: &[&str]| {
-        let words = args!["restore", repository, "--to", to, "-n"].into_iter();
+        let words = args!["restore", repository, "--to", target, "-n"].into_iter();
         fullbore(words.chain(more.iter().map(OsString::from))).ends_with(0)
     };
     let first = dry(&[]);
     assert!(
-        first.out.starts_with("+ .\n+ etc\n") && !to.exists(),
+        first.out.starts_with("+ .\n+ etc\n") && !target.exists(),
         "{}",
         first.out
     );
-    fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
+    fullbore(args!["restore", repository, "--to", target, "-q"]).ends_with(0);
     assert_eq!(dry(&["--mirror"]).out, "");
-    write(to.join("etc/a.conf"), "other");
-    fs::remove_file(to.join("etc/b.conf")).unwrap();
-    write(to.join("etc/new"), "");
-    let before = shape(&to);
+    write(target.join("etc/a.conf"), "other");
+    fs::remove_file(target.join("etc/b.conf")).unwrap();
+    write(target.join("etc/new"), "");
+    let before = shape(&target);
     let ran = dry(&["--mirror"]);
     let mut lines: Vec<&str> = ran.out.lines().collect();
     lines.sort_unstable();
@@ -290,31 +290,37 @@ fn a_dry_restore_lists_what_it_would_do_and_does_nothing() {
         ran.err
     );
     assert!(dry(&[]).err.contains("the restore needs --overwrite"));
-    runs::assert_same(&before, &shape(&to), "a dry run");
-    fullbore(args!["restore", repository, "--to", to, "--mirror", "-q"]).ends_with(0);
+    runs::assert_same(&before, &shape(&target), "a dry run");
+    fullbore(args![
+        "restore", repository, "--to", target, "--mirror", "-q"
+    ])
+    .ends_with(0);
     assert_eq!(dry(&["--mirror"]).out, "");
-    assert!(!to.join("etc/new").exists());
+    assert!(!target.join("etc/new").exists());
 }
 
 #[test]
 fn a_dry_restore_compares_links_attributes_and_owners() {
     let dir = temp();
     let (_, repository) = backed_up(dir.path());
-    let to = dir.path().join("to");
-    fullbore(args!["restore", repository, "--to", to, "-q"]).ends_with(0);
+    let target = dir.path().join("to");
+    fullbore(args!["restore", repository, "--to", target, "-q"]).ends_with(0);
     let mut changed = vec!["~ etc/link", "~ var/same"];
-    fs::remove_file(to.join("etc/link")).unwrap();
-    symlink("b.conf", to.join("etc/link")).unwrap();
-    fs::copy(to.join("var/same"), to.join("var/copy")).unwrap();
-    fs::rename(to.join("var/copy"), to.join("var/same")).unwrap();
-    if runs::set_xattr(&to.join("var/hole"), "user.note", b"new") {
+    fs::remove_file(target.join("etc/link")).unwrap();
+    symlink("b.conf", target.join("etc/link")).unwrap();
+    fs::copy(target.join("var/same"), target.join("var/copy")).unwrap();
+    fs::rename(target.join("var/copy"), target.join("var/same")).unwrap();
+    if runs::set_xattr(&target.join("var/hole"), "user.note", b"new") {
         changed.push("~ var/hole");
     }
     if runs::is_root() {
-        std::os::unix::fs::chown(to.join("etc/ssh"), Some(12345), None).unwrap();
+        std::os::unix::fs::chown(target.join("etc/ssh"), Some(12345), None).unwrap();
         changed.push("~ etc/ssh");
     }
-    let ran = fullbore(args!["restore", repository, "--to", to, "-n", "--mirror"]).ends_with(0);
+    let ran = fullbore(args![
+        "restore", repository, "--to", target, "-n", "--mirror"
+    ])
+    .ends_with(0);
     let mut lines: Vec<&str> = ran.out.lines().collect();
     lines.sort_unstable();
     changed.sort_unstable();
@@ -351,21 +357,21 @@ fn tables_have_a_header_on_a_terminal_only() {
 fn patterns_choose_what_is_restored_and_protect_what_they_exclude() {
     let dir = temp();
     let (_, repository) = backed_up(dir.path());
-    let to = dir.path().join("to");
-    let restore = |to: &Path, more: &[&str]| {
-        let words = args!["restore", repository, "--to", to, "-q"].into_iter();
+    let target = dir.path().join("to");
+    let restore = |target: &Path, more: &[&str]| {
+        let words = args!["restore", repository, "--to", target, "-q"].into_iter();
         fullbore(words.chain(more.iter().map(OsString::from)))
     };
-    let files = |to: &Path| {
-        let mut found: Vec<String> = shape(to)
+    let files = |target: &Path| {
+        let mut found: Vec<String> = shape(target)
             .keys()
             .map(|path| String::from_utf8_lossy(path).into_owned())
             .collect();
-        found.retain(|path| to.join(path).is_file());
+        found.retain(|path| target.join(path).is_file());
         found
     };
-    restore(&to, &["--include", "*.conf", "--exclude", "ssh/"]).ends_with(0);
-    assert_eq!(files(&to), ["etc/a.conf", "etc/b.conf"]);
+    restore(&target, &["--include", "*.conf", "--exclude", "ssh/"]).ends_with(0);
+    assert_eq!(files(&target), ["etc/a.conf", "etc/b.conf"]);
     let other = dir.path().join("other");
     restore(&other, &["-e", "/var", "-e", "*.conf"]).ends_with(0);
     assert_eq!(files(&other), [""; 0]);

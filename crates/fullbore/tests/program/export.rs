@@ -137,13 +137,13 @@ fn an_export_into_a_repository_or_a_pipe_is_a_full_backup_of_that_time() {
     let other = dir.path().join("other");
     fullbore(args!["export", two.at(1), "--to", other, "--quiet"]).ends_with(0);
     two.restored(other.to_str().unwrap());
-    let of = |from: &str| {
-        fullbore(args!["show", from, "--json"])
+    let export_of = |origin: &str| {
+        fullbore(args!["show", origin, "--json"])
             .ends_with(0)
             .json()
             .remove(0)
     };
-    let (was, is) = (of(&two.at(1)), of(other.to_str().unwrap()));
+    let (was, is) = (export_of(&two.at(1)), export_of(other.to_str().unwrap()));
     for key in ["time", "finished", "source", "tags", "not_captured"] {
         assert_eq!(was[key], is[key], "{key}");
     }
@@ -172,15 +172,15 @@ fn an_export_of_a_full_backup_has_the_same_frames() {
         "--quiet"
     ])
     .ends_with(0);
-    let of = |from: &Path, id: &str| {
+    let records_of = |source: &Path, id: &str| {
         let archive =
-            Archive::open_backup(&Storages::default().repository_at(from).unwrap(), id).unwrap();
-        let pages =
-            (0..archive.root.pages.len()).map(|at| archive.page(at).unwrap().records.clone());
+            Archive::open_backup(&Storages::default().repository_at(source).unwrap(), id).unwrap();
+        let pages = (0..archive.root.pages.len())
+            .map(|offset| archive.page(offset).unwrap().records.clone());
         pages.flatten().collect::<Vec<_>>()
     };
     let id = runs::names(&dir.path().join("r/backups")).remove(0);
-    assert!(of(&two.repository, &two.ids[0]) == of(&dir.path().join("r"), &id));
+    assert!(records_of(&two.repository, &two.ids[0]) == records_of(&dir.path().join("r"), &id));
 }
 
 #[test]
@@ -248,8 +248,8 @@ impl Two {
         if !lost.is_empty() {
             let strict = dir.path().join("strict");
             fs::create_dir(&strict).unwrap();
-            let to = strict.join("x.tar.zst");
-            fullbore(args!["export", self.at(1), "--to", to])
+            let target = strict.join("x.tar.zst");
+            fullbore(args!["export", self.at(1), "--to", target])
                 .ends_with(4)
                 .has_one_error("is damaged");
             assert_eq!(runs::names(&strict), [""; 0], "{codec} {part}");

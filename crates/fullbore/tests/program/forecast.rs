@@ -7,7 +7,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 #[test]
 fn a_plan_counts_what_the_restore_then_fetches_and_writes_nothing() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repo"),
         dir.path().join("to"),
@@ -28,7 +28,7 @@ fn a_plan_counts_what_the_restore_then_fetches_and_writes_nothing() {
     ])
     .ends_with(0);
     for round in 0..2 {
-        compare(&repository, &to);
+        compare(&repository, &target);
         let file = fs::File::options()
             .write(true)
             .open(tree.join("large"))

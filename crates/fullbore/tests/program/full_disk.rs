@@ -50,10 +50,10 @@ fn a_pinned_backup_is_unpinned_and_forgotten_on_a_full_disk() {
     fullbore(args!["backup", tree, "--to", place.join("repository")]).ends_with(0);
     let repository = place.join("repository");
     let first = ids(&repository).remove(0);
-    let at = format!("{}@{first}", repository.display());
-    fullbore(args!["pin", at]).ends_with(0);
+    let selected = format!("{}@{first}", repository.display());
+    fullbore(args!["pin", selected]).ends_with(0);
     fill(&place, &tree);
-    fullbore(args!["unpin", at]).ends_with(0);
+    fullbore(args!["unpin", selected]).ends_with(0);
     fullbore(args!["forget", repository, first]).ends_with(0);
     fullbore(args!["prune", repository]).ends_with(0);
     assert_eq!(ids(&repository).len(), 2);

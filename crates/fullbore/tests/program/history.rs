@@ -107,18 +107,18 @@ fn changed(options: &[&str]) -> Repo {
 fn by_path(lines: &[Value]) -> BTreeMap<String, String> {
     let entries = lines.iter().filter(|line| line["type"] == "difference");
     let words = |line: &Value| {
-        let what: Vec<_> = line["what"]
+        let changes: Vec<_> = line["what"]
             .as_array()
             .into_iter()
             .flatten()
-            .map(|what| what.as_str().unwrap())
+            .map(|word| word.as_str().unwrap())
             .collect();
         let sizes = (line["size_before"].as_u64(), line["size_after"].as_u64());
         format!(
             "{} {} {sizes:?} {}",
             line["change"].as_str().unwrap(),
             line["differing_bytes"],
-            what.join(" ")
+            changes.join(" ")
         )
     };
     entries
@@ -273,8 +273,8 @@ fn find_says_which_backups_hold_which_version() {
     repo.backup(&["--frame-size", "64K"]);
     fs::remove_file(tree.join("etc/deep/b.conf")).unwrap();
     repo.backup(&[]);
-    let of = |pattern: &str| -> Vec<(String, u64, usize, usize, u64)> {
-        let at = |id: &Value| {
+    let rows_of = |pattern: &str| -> Vec<(String, u64, usize, usize, u64)> {
+        let index_of = |id: &Value| {
             repo.ids
                 .iter()
                 .position(|known| known == id.as_str().unwrap())
@@ -285,8 +285,8 @@ fn find_says_which_backups_hold_which_version() {
             (
                 path,
                 line["size"].as_u64().unwrap(),
-                at(&line["first"]),
-                at(&line["last"]),
+                index_of(&line["first"]),
+                index_of(&line["last"]),
                 line["backups"].as_u64().unwrap(),
             )
         };
@@ -305,13 +305,13 @@ fn find_says_which_backups_hold_which_version() {
         own("large.conf", 300_000, 0, 3, 4),
     );
     assert_eq!(
-        of("*.conf"),
+        rows_of("*.conf"),
         [a[0].clone(), a[1].clone(), b.clone(), large.clone()]
     );
-    assert_eq!(of("etc/*.conf"), a);
-    assert_eq!(of("/etc/deep/b.conf"), [b]);
-    assert_eq!(of("large.conf"), [large]);
-    assert_eq!(of("etc/deep/").len(), 2, "its time differs");
+    assert_eq!(rows_of("etc/*.conf"), a);
+    assert_eq!(rows_of("/etc/deep/b.conf"), [b]);
+    assert_eq!(rows_of("large.conf"), [large]);
+    assert_eq!(rows_of("etc/deep/").len(), 2, "its time differs");
     repo.find("nothing").ends_with(1);
     repo.find("#x").ends_with(2);
     let plain = fullbore(args!["find", repo.repository(), "a.conf"]).ends_with(0);
@@ -334,9 +334,9 @@ fn a_file_that_went_away_and_came_back_is_found_once_for_each_run_of_backups() {
     repo.backup(&[]);
     fs::rename(&away, &there).unwrap();
     repo.backup(&[]);
-    let of = |name: &str| repo.find(name).ends_with(0).json();
+    let found = |name: &str| repo.find(name).ends_with(0).json();
     let ends = |line: &Value| ["first", "last"].map(|end| line[end].as_str().unwrap().to_owned());
-    let [f, g] = ["f", "g"].map(of);
+    let [f, g] = ["f", "g"].map(found);
     let counts: Vec<_> = f
         .iter()
         .map(|line| line["backups"].as_u64().unwrap())
@@ -394,11 +394,11 @@ fn a_backup_that_has_no_room_is_not_begun_to_be_restored_wherever_its_bytes_are(
     };
     for _ in 0..2 {
         fullbore(args!["backup", tree, "--to", repository, "--quiet"]).ends_with(0);
-        let to = place.join("restored");
-        fullbore(args!["restore", repository, "--to", to])
+        let target = place.join("restored");
+        fullbore(args!["restore", repository, "--to", target])
             .ends_with(1)
             .has_one_error("9 MB are needed");
-        assert!(!to.exists());
+        assert!(!target.exists());
         runs::write(tree.join("little"), b"x");
     }
 }

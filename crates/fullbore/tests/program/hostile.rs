@@ -200,23 +200,23 @@ fn a_copy_writes_through_no_link() {
     let (repository, backup) = repository(dir.path());
     let (key, victims) = victim(dir.path());
     let id = backup.file_name().unwrap();
-    let to = dir.path().join("other");
-    fullbore(args!["backup", dir.path().join("tree"), "--to", to]).ends_with(0);
+    let target = dir.path().join("other");
+    fullbore(args!["backup", dir.path().join("tree"), "--to", target]).ends_with(0);
     let links = [
         ("intents", format!("{}.json", id.to_str().unwrap())),
         ("backups", id.to_str().unwrap().to_owned()),
     ];
-    for (at, name) in links {
-        let link = to.join(at).join(&name);
-        symlink(if at == "backups" { &victims } else { &key }, &link).unwrap();
-        assert_ne!(in_time(args!["copy", repository, to]).code, 0, "{at}");
-        assert_untouched(&victims, at);
+    for (path, name) in links {
+        let link = target.join(path).join(&name);
+        symlink(if path == "backups" { &victims } else { &key }, &link).unwrap();
+        assert_ne!(in_time(args!["copy", repository, target]).code, 0, "{path}");
+        assert_untouched(&victims, path);
         fs::remove_file(link).unwrap();
     }
-    let there = to.join("backups").join(id);
+    let there = target.join("backups").join(id);
     fs::create_dir(&there).unwrap();
     symlink(&key, there.join("manifest.partial")).unwrap();
-    fullbore(args!["copy", repository, to]).ends_with(0);
+    fullbore(args!["copy", repository, target]).ends_with(0);
     assert_untouched(&victims, "partial");
 }
 
@@ -275,12 +275,12 @@ fn a_document_that_is_none_ends_no_command_but_with_an_error() {
         backup.join("notes.json"),
         repository.join("verify.json"),
     ];
-    for (what, make) in make {
+    for (word, make) in make {
         for path in &documents {
             let aside = dir.path().join("aside");
             let is_there = fs::rename(path, &aside).is_ok();
             make(path);
-            let case = format!("{what} as {path:?}");
+            let case = format!("{word} as {path:?}");
             let mut commands = commands(dir.path(), &repository);
             commands.retain(|command| command[0] != "repair");
             commands.push(args!["tag", repository.join(""), "a=b"].to_vec());
@@ -458,10 +458,10 @@ fn a_forged_size_of_frames_takes_no_more_memory() {
         root.options.frame_bytes = 1 << 50
     });
     let line = "ulimit -v 400000; exec \"$@\"";
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     shell(
         line,
-        args![runs::FULLBORE, "restore", repository, "--to", to],
+        args![runs::FULLBORE, "restore", repository, "--to", target],
     )
     .ends_with(0);
 }

@@ -58,17 +58,17 @@ fn every_archive_of_every_format_restores_as_it_always_did() {
         }
         let all = stored(&format);
         assert!(all.len() >= 5, "{all:?}");
-        for from in all.iter().map(|name| format.join(name)) {
+        for source in all.iter().map(|name| format.join(name)) {
             let dir = temp();
             let back = dir.path().join("back");
-            let ran = fullbore(args!["restore", from, "--to", back, "--quiet"]);
-            assert_eq!(ran.code, 0, "{from:?}: {}", ran.err);
-            assert_eq!(listing(&back), wanted, "{from:?}");
+            let ran = fullbore(args!["restore", source, "--to", back, "--quiet"]);
+            assert_eq!(ran.code, 0, "{source:?}: {}", ran.err);
+            assert_eq!(listing(&back), wanted, "{source:?}");
             // A repository remembers a check: testdata stays as it is.
-            let copy = dir.path().join(from.file_name().unwrap());
-            runs::shell("cp -a \"$1\" \"$2\"", args![from, copy]).ends_with(0);
+            let copy = dir.path().join(source.file_name().unwrap());
+            runs::shell("cp -a \"$1\" \"$2\"", args![source, copy]).ends_with(0);
             fullbore(args!["verify", copy, "--data"]).ends_with(0);
-            fullbore(args!["list", format!("{}@latest", from.display())]).ends_with(0);
+            fullbore(args!["list", format!("{}@latest", source.display())]).ends_with(0);
         }
     }
 }

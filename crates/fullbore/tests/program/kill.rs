@@ -330,24 +330,27 @@ fn send(signal: &str, child: &Child) {
 #[test]
 fn a_signal_ends_a_backup_with_a_word_and_leaves_no_half_archive() {
     let dir = temp();
-    for to in ["x.tar.zst", "x.tar.gz", "r"] {
+    for target in ["x.tar.zst", "x.tar.gz", "r"] {
         for (signal, number) in [("HUP", 1), ("INT", 2), ("TERM", 15)] {
-            let place = dir.path().join(format!("{to}.{signal}"));
+            let place = dir.path().join(format!("{target}.{signal}"));
             fs::create_dir(&place).unwrap();
             // Whoever runs the tests may want some ignored, as nohup does.
             let child = held(
                 "exec env --default-signal=HUP,INT,TERM \"$@\"",
-                &place.join(to),
+                &place.join(target),
                 Stdio::piped(),
             );
             send(signal, &child);
             let ended = child.wait_with_output().unwrap();
-            assert_eq!(ended.status.signal(), Some(number), "{to}");
+            assert_eq!(ended.status.signal(), Some(number), "{target}");
             let words = String::from_utf8(ended.stderr).unwrap();
             let expected = format!("error: interrupted by SIG{signal}: nothing was committed\n");
             assert!(words.starts_with(&expected), "{words}");
-            assert_eq!(words.contains("hint"), to == "r", "{words}");
-            assert_eq!(names(&place), if to == "r" { vec!["r"] } else { vec![] });
+            assert_eq!(words.contains("hint"), target == "r", "{words}");
+            assert_eq!(
+                names(&place),
+                if target == "r" { vec!["r"] } else { vec![] }
+            );
         }
     }
 }
@@ -395,8 +398,8 @@ fn a_signal_behind_the_commit_does_not_say_that_nothing_was_committed() {
         .file_name()
         .unwrap()
         .to_owned();
-    let roots = |at: &Path| {
-        shell("ls \"$1\"/backups/*/root.json", args![at])
+    let roots = |path: &Path| {
+        shell("ls \"$1\"/backups/*/root.json", args![path])
             .out
             .lines()
             .count()
@@ -407,14 +410,19 @@ fn a_signal_behind_the_commit_does_not_say_that_nothing_was_committed() {
     // removes the document of a forgotten backup before.
     let unlink = "unlinkat:delay_enter=3000000:when=1";
     let sync = "fsync:delay_enter=3000000";
-    let backup = |to: &Path| args!["backup", tree, "--to", to, "--quiet"].to_vec();
-    let of = |verb: &str, to: &Path| {
-        [&args![verb][..], &of_first, &args!["--to", to, "--quiet"]].concat()
+    let backup = |target: &Path| args!["backup", tree, "--to", target, "--quiet"].to_vec();
+    let args_of = |verb: &str, target: &Path| {
+        [
+            &args![verb][..],
+            &of_first,
+            &args!["--to", target, "--quiet"],
+        ]
+        .concat()
     };
     let cases: [(_, _, &dyn Fn() -> bool); 4] = [
         (unlink, backup(&repository), &|| roots(&repository) == 2),
         (sync, backup(&archive), &|| archive.exists()),
-        (sync, of("export", &exported), &|| exported.exists()),
+        (sync, args_of("export", &exported), &|| exported.exists()),
         (
             "unlinkat:delay_enter=3000000:when=3",
             [&args!["copy"][..], &of_first, &args![copy, "--quiet"]].concat(),
@@ -427,12 +435,12 @@ fn a_signal_behind_the_commit_does_not_say_that_nothing_was_committed() {
             "error: interrupted by SIGTERM: what it made is complete, but may not be durable yet\n";
         assert!(words.starts_with(expected), "{words}"); // strace may complain
     }
-    for (from, more) in [(&repository, 2), (&copy, 1)] {
-        assert_eq!(roots(from), more);
-        fullbore(args!["verify", from, "--data"]).ends_with(0);
+    for (source, more) in [(&repository, 2), (&copy, 1)] {
+        assert_eq!(roots(source), more);
+        fullbore(args!["verify", source, "--data"]).ends_with(0);
     }
-    for from in [&archive, &exported] {
-        fullbore(args!["verify", from, "--data", "--against", tree]).ends_with(0);
+    for source in [&archive, &exported] {
+        fullbore(args!["verify", source, "--data", "--against", tree]).ends_with(0);
     }
 }
 
@@ -504,13 +512,13 @@ fn a_full_disk_ends_the_backup_with_one_error_and_leaves_nothing() {
         return;
     };
     let repository = place.join("repository");
-    for to in [
+    for target in [
         repository.clone(),
         place.join("x.tar.zst"),
         place.join("x.tar.gz"),
         place.join("x.tar"),
     ] {
-        let ran = fullbore(args!["backup", tree, "--to", to])
+        let ran = fullbore(args!["backup", tree, "--to", target])
             .ends_with(1)
             .has_one_error("no space left");
         assert!(
@@ -543,26 +551,26 @@ fn an_error_of_the_device_ends_the_backup_with_one_error_and_leaves_nothing() {
     let tree = dir.path().join("tree");
     little(&tree);
     for (calls, most) in [("pwrite64", 5), ("fsync", 9)] {
-        for (to, when) in [PathBuf::from("r"), "x.tar.zst".into(), "x.tar.gz".into()]
+        for (target, when) in [PathBuf::from("r"), "x.tar.zst".into(), "x.tar.gz".into()]
             .iter()
-            .flat_map(|to| (1..=most).map(move |n| (to, n)))
+            .flat_map(|target| (1..=most).map(move |n| (target, n)))
         {
             let place = temp();
-            let to = place.path().join(to);
-            let ran = tampered(&format!("{calls}:error=EIO:when={when}"), &tree, &to);
+            let target = place.path().join(target);
+            let ran = tampered(&format!("{calls}:error=EIO:when={when}"), &tree, &target);
             if ran.code == 0 {
                 continue;
             }
             let ran = ran.ends_with(1).has_one_error("input/output error");
-            if to.ends_with("r") {
-                assert_eq!(listed(&to), [""; 0], "{calls} {when}");
+            if target.ends_with("r") {
+                assert_eq!(listed(&target), [""; 0], "{calls} {when}");
                 assert_eq!(
-                    names(&to.join("backups")),
+                    names(&target.join("backups")),
                     [""; 0],
                     "{calls} {when}: {}",
                     ran.err
                 );
-                assert_no_leftovers(&to);
+                assert_no_leftovers(&target);
             } else {
                 assert_eq!(names(place.path()), [""; 0], "{calls} {when}: {}", ran.err);
             }
@@ -618,11 +626,11 @@ fn a_file_that_is_no_archive_is_refused_and_kept() {
         .has_one_error("is not a fullbore archive");
     assert_eq!(fs::read(&archive).unwrap(), b"precious");
     runs::write(dir.path().join("full/of"), "something");
-    let to = dir.path().join("full");
-    fullbore(args!["backup", tree, "--to", to])
+    let target = dir.path().join("full");
+    fullbore(args!["backup", tree, "--to", target])
         .ends_with(2)
         .has_one_error("it is not empty");
-    assert_eq!(names(&to), ["of"]);
+    assert_eq!(names(&target), ["of"]);
 }
 
 #[test]
@@ -660,15 +668,15 @@ fn a_destination_that_may_not_be_written_is_an_error() {
     little(&tree);
     fs::create_dir(&closed).unwrap();
     runs::set_mode(&closed, 0o555);
-    for to in [closed.join("r"), closed.join("x.tar.zst")] {
+    for target in [closed.join("r"), closed.join("x.tar.zst")] {
         let ran = if is_root() {
             runs::set_mode(dir.path(), 0o755);
             shell(
                 "setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"",
-                args![runs::FULLBORE, "backup", tree, "--to", to],
+                args![runs::FULLBORE, "backup", tree, "--to", target],
             )
         } else {
-            fullbore(args!["backup", tree, "--to", to])
+            fullbore(args!["backup", tree, "--to", target])
         };
         ran.ends_with(1).has_one_error("permission denied");
     }
@@ -680,7 +688,7 @@ fn a_large_file_that_cannot_be_read_to_its_end_is_listed_and_the_rest_goes_on() 
         return;
     }
     let dir = temp();
-    let (tree, to, back) = (
+    let (tree, target, back) = (
         dir.path().join("t"),
         dir.path().join("r"),
         dir.path().join("back"),
@@ -691,16 +699,18 @@ fn a_large_file_that_cannot_be_read_to_its_end_is_listed_and_the_rest_goes_on() 
     std::os::unix::fs::symlink("large", tree.join("small")).unwrap();
     // 16 pieces on two threads: one of them reads at least 8.
     for when in [1, 3, 8] {
-        let to = to.join(when.to_string());
-        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-        let ran = tampered(&format!("preadv2:error=EIO:when={when}"), &tree, &to).ends_with(3);
+        let target = target.join(when.to_string());
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        let ran = tampered(&format!("preadv2:error=EIO:when={when}"), &tree, &target).ends_with(3);
         assert!(
             ran.err
                 .starts_with("not captured: \"large\": input/output error\n"),
             "{}",
             ran.err
         );
-        let shown = fullbore(args!["show", to, "--json"]).ends_with(0).json();
+        let shown = fullbore(args!["show", target, "--json"])
+            .ends_with(0)
+            .json();
         let missing = shown[0]["not_captured"].as_array().unwrap();
         assert_eq!(
             missing
@@ -716,13 +726,13 @@ fn a_large_file_that_cannot_be_read_to_its_end_is_listed_and_the_rest_goes_on() 
                 .contains("input/output error"),
             "{missing:?}"
         );
-        fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(3);
+        fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(3);
         let names: Vec<_> = std::fs::read_dir(&back)
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
         assert_eq!(names, ["small"]);
-        fullbore(args!["verify", to, "--data"]).ends_with(0);
+        fullbore(args!["verify", target, "--data"]).ends_with(0);
         std::fs::remove_dir_all(&back).unwrap();
     }
 }

@@ -58,13 +58,17 @@ fn one_file_of_a_large_backup_costs_the_root_and_a_few_pages() {
     let len = |name: &str| fs::metadata(backup.join(name)).unwrap().len();
     let (root, manifest) = (len("root.json"), len("manifest"));
     let page = manifest.div_ceil(files as u64 / 8192);
-    let (from, to) = (repository.to_str().unwrap(), dir.path().join("to"));
+    let (source, target) = (repository.to_str().unwrap(), dir.path().join("to"));
     let one = format!(
         "d{:04}/a-file-with-some-name-{:07}",
         files / 2000,
         files / 2 + 7
     );
-    let only_root: [&[&str]; 3] = [&["list", from], &["show", from], &["show", from, "--json"]];
+    let only_root: [&[&str]; 3] = [
+        &["list", source],
+        &["show", source],
+        &["show", source, "--json"],
+    ];
     for args in only_root {
         let (count, bytes) = reads(&repository, args);
         eprintln!("{args:?}: {count} reads, {bytes} bytes");
@@ -76,15 +80,15 @@ fn one_file_of_a_large_backup_costs_the_root_and_a_few_pages() {
     let with_pages: [&[&str]; 4] = [
         &[
             "restore",
-            from,
+            source,
             "--to",
-            to.to_str().unwrap(),
+            target.to_str().unwrap(),
             &one,
             "--quiet",
         ],
-        &["list", from, &one],
-        &["find", from, &format!("/{one}")],
-        &["restore", from, "--plan", &one],
+        &["list", source, &one],
+        &["find", source, &format!("/{one}")],
+        &["restore", source, "--plan", &one],
     ];
     for args in with_pages {
         let (count, bytes) = reads(&repository, args);

@@ -38,9 +38,9 @@ fn a_repository_lists_its_committed_backups_only() {
     let dir = tempdir().unwrap();
     two_backups(dir.path());
     fs::create_dir(dir.path().join("backups/20261123T054501Z-k3f9qa")).unwrap();
-    let from = dir.path().to_str().unwrap();
-    assert_eq!(list(from, &[], false).len(), 2);
-    let json: Vec<serde_json::Value> = list(from, &[], true)
+    let origin = dir.path().to_str().unwrap();
+    assert_eq!(list(origin, &[], false).len(), 2);
+    let json: Vec<serde_json::Value> = list(origin, &[], true)
         .iter()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
@@ -64,11 +64,11 @@ fn backups_are_found_by_id_prefix_and_latest() {
     let dir = tempdir().unwrap();
     let repository = dir.path().join("re@po");
     two_backups(&repository);
-    let from = repository.to_str().unwrap();
+    let source = repository.to_str().unwrap();
     let id = |backup: &str| {
         open(
             &Storages::default(),
-            format!("{from}{backup}"),
+            format!("{source}{backup}"),
             &BackupFilter::default(),
         )
         .map(|archive| archive.root.id)
@@ -172,8 +172,8 @@ fn entries_are_listed_in_path_order_and_files_over_pages_once() {
         fixture.entries.last_mut().unwrap().0 = 2;
     }
     fixture.write_repository(dir.path());
-    let from = format!("{}@latest", dir.path().display());
-    let lines = list(&from, &[], false);
+    let backup = format!("{}@latest", dir.path().display());
+    let lines = list(&backup, &[], false);
     let names: Vec<&str> = lines
         .iter()
         .map(|line| line.split(' ').rfind(|word| !word.is_empty()).unwrap())
@@ -186,8 +186,8 @@ fn entries_are_listed_in_path_order_and_files_over_pages_once() {
         ]
     );
     assert!(lines[1].starts_with("drwxrwxrwt "), "{}", lines[1]);
-    assert_eq!(list(&from, &["a"], true).len(), 10);
-    let json: serde_json::Value = serde_json::from_str(&list(&from, &["m"], true)[0]).unwrap();
+    assert_eq!(list(&backup, &["a"], true).len(), 10);
+    let json: serde_json::Value = serde_json::from_str(&list(&backup, &["m"], true)[0]).unwrap();
     assert_eq!(
         (json["size"].as_u64(), json["kind"].as_str()),
         (Some(60_000), Some("file"))
@@ -237,12 +237,12 @@ fn a_name_that_belongs_into_a_missing_directory_is_extra_above_it() {
         .file("gone/x", "1")
         .file("keep", "2");
     fixture.write_repository(&dir.path().join("repo"));
-    let to = dir.path().join("to");
-    plan(&dir.path().join("repo"), &to)
+    let target = dir.path().join("to");
+    plan(&dir.path().join("repo"), &target)
         .run(&Meter::default())
         .unwrap();
-    fs::rename(to.join("gone/x"), to.join("x")).unwrap();
-    fs::remove_dir(to.join("gone")).unwrap();
+    fs::rename(target.join("gone/x"), target.join("x")).unwrap();
+    fs::remove_dir(target.join("gone")).unwrap();
     let lines: Vec<String> = against(dir.path())
         .differences
         .iter()
@@ -266,14 +266,14 @@ fn every_difference_from_a_tree_on_disk_is_listed() {
     fixture.put(entry("socket", EntryKind::Socket, 0o600), []);
     fixture.entries.last_mut().unwrap().3 = fullbore_format::page::EntryState::Noted;
     fixture.write_repository(&dir.path().join("repo"));
-    let to = dir.path().join("to");
-    let restore = plan(&dir.path().join("repo"), &to);
+    let target = dir.path().join("to");
+    let restore = plan(&dir.path().join("repo"), &target);
     restore.run(&Meter::default()).unwrap();
     let verdict = against(dir.path());
     assert_eq!((verdict.exit_code(), verdict.differences), (0, vec![]));
 
     let same_time = |path: &str, change: &dyn Fn(&Path)| {
-        let path = to.join(path);
+        let path = target.join(path);
         let time = fs::metadata(&path).unwrap().modified().unwrap();
         change(&path);
         fs::File::open(&path).unwrap().set_modified(time).unwrap();
@@ -290,7 +290,7 @@ fn every_difference_from_a_tree_on_disk_is_listed() {
     same_time("a", &|path| fs::write(path.join("new"), "").unwrap());
     same_time("big", &|path| fs::remove_file(path.join("exact")).unwrap());
     use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(to.join("a/zero"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(target.join("a/zero"), fs::Permissions::from_mode(0o600)).unwrap();
     let verdict = against(dir.path());
     let lines: Vec<String> = verdict
         .differences
@@ -343,12 +343,12 @@ fn paths_longer_than_the_system_takes_at_once_come_back() {
 #[test]
 fn a_full_disk_ends_the_restore_with_one_error() {
     let dir = tempdir().unwrap();
-    let to = dir.path().join("to");
-    fs::create_dir(&to).unwrap();
+    let target = dir.path().join("to");
+    fs::create_dir(&target).unwrap();
     let mount = |args: &[&str]| {
         std::process::Command::new(args[0])
             .args(&args[1..])
-            .arg(&to)
+            .arg(&target)
             .status()
     };
     if !mount(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"])
@@ -366,7 +366,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         storages: Storages::default(),
         from: dir.path().join("repo").to_str().unwrap().into(),
         filter: BackupFilter::default(),
-        to: to.clone(),
+        to: target.clone(),
         paths: vec![],
         patterns: Default::default(),
         into: fullbore_engine::restore::RestoreInto::Empty,
@@ -380,7 +380,7 @@ fn a_full_disk_ends_the_restore_with_one_error() {
         say_removed: |_| Ok(()),
     };
     let result = restore.run(&Meter::default());
-    let large = to.join("large").exists();
+    let large = target.join("large").exists();
     assert!(mount(&["umount"]).unwrap().success());
     let error = result.unwrap_err();
     assert_eq!(

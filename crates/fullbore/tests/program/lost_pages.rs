@@ -14,11 +14,11 @@ const TAG: &[u8] = b"FBPAGE_1";
 fn lose_pages(file: &Path) -> usize {
     let mut bytes = fs::read(file).unwrap();
     let found: Vec<usize> = (8..bytes.len().saturating_sub(8))
-        .filter(|at| bytes[*at..].starts_with(TAG))
+        .filter(|offset| bytes[*offset..].starts_with(TAG))
         .collect();
-    for at in &found {
-        let len = u32::from_le_bytes(bytes[at - 4..*at].try_into().unwrap()) as usize;
-        bytes[*at..at + len].copy_from_slice(&noise(*at as u64, len));
+    for offset in &found {
+        let len = u32::from_le_bytes(bytes[offset - 4..*offset].try_into().unwrap()) as usize;
+        bytes[*offset..offset + len].copy_from_slice(&noise(*offset as u64, len));
     }
     fs::write(file, bytes).unwrap();
     found.len()
@@ -75,7 +75,7 @@ fn restored(repository: &Path, id: &str, to: &Path) -> runs::Ran {
 #[test]
 fn of_a_file_of_which_a_part_is_nowhere_no_part_is_left() {
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("repository"),
         dir.path().join("to"),
@@ -119,12 +119,12 @@ fn of_a_file_of_which_a_part_is_nowhere_no_part_is_left() {
         number("stream"),
         number("segment")
     ));
-    for (file, at) in [
+    for (file, position) in [
         (home.join("manifest"), number("manifest_offset")),
         (segment, number("offset")),
     ] {
         let mut bytes = fs::read(&file).unwrap();
-        bytes[at + 20..at + 80]
+        bytes[position + 20..position + 80]
             .iter_mut()
             .for_each(|byte| *byte = !*byte);
         fs::write(file, bytes).unwrap();
@@ -132,9 +132,14 @@ fn of_a_file_of_which_a_part_is_nowhere_no_part_is_left() {
     fullbore(args!["verify", repository]).ends_with(4);
     fullbore(args!["repair", repository, "--yes"]).ends_with(0);
     fullbore(args!["verify", repository, "--data"]).ends_with(0);
-    assert!(restored(&repository, &id, &to).ends_with(3).err.is_empty());
+    assert!(
+        restored(&repository, &id, &target)
+            .ends_with(3)
+            .err
+            .is_empty()
+    );
     assert_eq!(
-        fs::read_dir(&to)
+        fs::read_dir(&target)
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect::<Vec<_>>(),
@@ -146,8 +151,8 @@ fn of_a_file_of_which_a_part_is_nowhere_no_part_is_left() {
     );
     // The next backup has all of it again.
     let next = backup();
-    restore(&repository, &next, &to);
-    assert_same(&shape(&tree), &shape(&to), "next");
+    restore(&repository, &next, &target);
+    assert_same(&shape(&tree), &shape(&target), "next");
 }
 
 /// Two pages: the large file goes on from the first to the second. Gives the backup, and where its pages are in the segment.
@@ -172,7 +177,7 @@ fn two_pages(dir: &Path) -> (String, Vec<usize>) {
     let ran = fullbore(args).ends_with(0).json().pop().unwrap();
     let bytes = fs::read(&segments(&dir.join("whole"))[0]).unwrap();
     let pages: Vec<usize> = (0..bytes.len() - 8)
-        .filter(|at| bytes[*at..].starts_with(TAG))
+        .filter(|offset| bytes[*offset..].starts_with(TAG))
         .collect();
     assert!(pages.len() > 1, "{pages:?}");
     (ran["id"].as_str().unwrap().to_owned(), pages)
@@ -182,16 +187,16 @@ fn two_pages(dir: &Path) -> (String, Vec<usize>) {
 fn a_page_that_is_lost_costs_its_entries_and_no_others() {
     let dir = temp();
     let (id, pages) = two_pages(dir.path());
-    let [whole, copy, to] = ["whole", "copy", "to"].map(|name| dir.path().join(name));
+    let [whole, copy, target] = ["whole", "copy", "to"].map(|name| dir.path().join(name));
     let (first, last) = (pages[0], pages[pages.len() - 1]);
-    for (at, kept, lost) in [(first, "z/00099", "a/00000"), (last, "a/00000", "z/00099")] {
+    for (index, kept, lost) in [(first, "z/00099", "a/00000"), (last, "a/00000", "z/00099")] {
         for has_root in [true, false] {
-            let case = format!("page at {at}, root {has_root}");
+            let case = format!("page at {index}, root {has_root}");
             let _ = fs::remove_dir_all(&copy);
             runs::shell("cp -r \"$1\" \"$2\"", args![whole, copy]).ends_with(0);
             let segment = segments(&copy).remove(0);
             let mut bytes = fs::read(&segment).unwrap();
-            bytes[at + 8..at + 40].fill(0);
+            bytes[index + 8..index + 40].fill(0);
             fs::write(&segment, bytes).unwrap();
             let home = copy.join("backups").join(&id);
             fs::remove_file(home.join("manifest")).unwrap();
@@ -207,10 +212,10 @@ fn a_page_that_is_lost_costs_its_entries_and_no_others() {
             assert!(done.out.contains(told), "{case}: {}", done.out);
             let after = fullbore(args!["verify", copy, "--data"]);
             assert_eq!(after.code, 0, "{case}: {}{}", after.out, after.err);
-            let ran = restored(&copy, &id, &to);
+            let ran = restored(&copy, &id, &target);
             assert_eq!(ran.code, 3, "{case}: {}", ran.err);
-            assert!(to.join(kept).exists(), "{case}");
-            assert!(!to.join(lost).exists(), "{case}");
+            assert!(target.join(kept).exists(), "{case}");
+            assert!(!target.join(lost).exists(), "{case}");
             fullbore(args!["repair", copy, "--data"]).ends_with(0);
         }
     }
@@ -221,7 +226,7 @@ fn of_a_backup_without_root_and_pages_the_tar_is_restored_as_a_stream() {
     let dir = temp();
     let tree = tree(dir.path());
     for codec in ["zstd", "lz4", "none"] {
-        let (repository, to) = (dir.path().join(codec), dir.path().join("to"));
+        let (repository, target) = (dir.path().join(codec), dir.path().join("to"));
         let id = backup(&tree, &repository, codec);
         let home = repository.join("backups").join(&id);
         for name in ["manifest", "root.json"] {
@@ -238,8 +243,8 @@ fn of_a_backup_without_root_and_pages_the_tar_is_restored_as_a_stream() {
             done.err
         );
         let line = "cat \"$1\"/s01-* | \"$2\" restore - --to \"$3\" --quiet";
-        runs::shell(line, args![home, runs::FULLBORE, to]);
-        assert_same(&shape(&tree), &shape(&to), codec);
-        fs::remove_dir_all(&to).unwrap();
+        runs::shell(line, args![home, runs::FULLBORE, target]);
+        assert_same(&shape(&tree), &shape(&target), codec);
+        fs::remove_dir_all(&target).unwrap();
     }
 }

@@ -225,22 +225,22 @@ fn a_file_that_another_took_the_name_of_is_the_other_as_a_whole_or_not_there() {
     ])
     .ends_with(0);
     shell("tar -xpf \"$1\" -C \"$2\"", args![out, back.join("of tar")]).ends_with(0);
-    for by in ["of fullbore", "of tar"] {
-        let found = |name: &str| fs::read(back.join(by).join(name)).ok();
+    for author in ["of fullbore", "of tar"] {
+        let found = |name: &str| fs::read(back.join(author).join(name)).ok();
         for (name, len) in [
             ("longer", 1500),
             ("shorter", 7),
             ("z same", 3_000_000),
             ("holes", 5000),
         ] {
-            assert!(found(name) == Some(noise(3, len)), "{name} {by}");
-            let mode = fs::metadata(back.join(by).join(name)).unwrap().mode() & 0o777;
-            assert_eq!(mode, 0o600, "{name} {by}");
+            assert!(found(name) == Some(noise(3, len)), "{name} {author}");
+            let mode = fs::metadata(back.join(author).join(name)).unwrap().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{name} {author}");
         }
         assert_eq!(
             ["too long", "z longer", "z short"].map(found),
             [None, None, None],
-            "{by}"
+            "{author}"
         );
     }
 }
@@ -561,8 +561,8 @@ fn a_directory_that_took_the_name_of_another_is_not_taken_for_it_ever_after() {
     }
     let dir = temp();
     for back_again in [false, true] {
-        let at = dir.path().join(back_again.to_string());
-        let (tree, repository) = (at.join("t"), at.join("r"));
+        let path = dir.path().join(back_again.to_string());
+        let (tree, repository) = (path.join("t"), path.join("r"));
         runs::write(tree.join("a large"), noise(1, 12_000_000));
         for (name, seed) in [("app", 2), ("new", 3)] {
             // One length, and one time, as a build gives them that can be reproduced.
@@ -573,7 +573,8 @@ fn a_directory_that_took_the_name_of_another_is_not_taken_for_it_ever_after() {
             fs::hard_link(tree.join(name).join("linked"), tree.join(name).join("z")).unwrap();
         }
         std::thread::sleep(Duration::from_secs(3)); // or nothing of it is trusted
-        let rename = |from: &str, to: &str| fs::rename(tree.join(from), tree.join(to)).unwrap();
+        let rename =
+            |source: &str, target: &str| fs::rename(tree.join(source), tree.join(target)).unwrap();
         let ran = stored_meanwhile(&tree, &repository, || {
             rename("app", "old");
             rename("new", "app");

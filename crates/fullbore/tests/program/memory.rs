@@ -51,74 +51,87 @@ fn tree(at: &Path) {
 #[test]
 fn a_backup_with_too_little_memory_ends_with_an_error_and_leaves_nothing_that_harms() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let tree_at = at("tree");
+    let path = |name: &str| dir.path().join(name);
+    let tree_at = path("tree");
     tree(&tree_at);
-    for (to, codec) in [("repository", "zstd:1"), ("out/x.tar.lz4", "lz4")] {
-        write(at("out/anchor"), "");
+    for (target, codec) in [("repository", "zstd:1"), ("out/x.tar.lz4", "lz4")] {
+        write(path("out/anchor"), "");
         let backup = || {
             args![
                 "backup",
                 tree_at,
                 "--to",
-                at(to),
+                path(target),
                 "--compress",
                 codec,
                 "--quiet"
             ]
         };
         let ends: Vec<bool> = limits()
-            .map(|mib| succeeded(limited(mib, backup()), &format!("{to}, {mib} MiB")))
+            .map(|mib| succeeded(limited(mib, backup()), &format!("{target}, {mib} MiB")))
             .collect();
-        assert!(!ends[0] && ends[ends.len() - 1], "{to}: {ends:?}");
+        assert!(!ends[0] && ends[ends.len() - 1], "{target}: {ends:?}");
         fullbore(backup()).ends_with(0);
         assert!(
-            !names(&at("out"))
+            !names(&path("out"))
                 .iter()
                 .any(|name| name.ends_with(".partial"))
         );
-        fullbore(args!["verify", at(to), "--data", "--against", tree_at]).ends_with(0);
-        std::fs::remove_dir_all(at("out")).unwrap();
+        fullbore(args![
+            "verify",
+            path(target),
+            "--data",
+            "--against",
+            tree_at
+        ])
+        .ends_with(0);
+        std::fs::remove_dir_all(path("out")).unwrap();
     }
 }
 
 #[test]
 fn a_restore_or_a_check_with_too_little_memory_ends_with_an_error() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    tree(&at("tree"));
+    let path = |name: &str| dir.path().join(name);
+    tree(&path("tree"));
     fullbore(args![
         "backup",
-        at("tree"),
+        path("tree"),
         "--to",
-        at("repository"),
+        path("repository"),
         "--quiet"
     ])
     .ends_with(0);
-    let before = shape(&at("tree"));
+    let before = shape(&path("tree"));
     let mut ends = Vec::new();
     for mib in limits() {
         let case = format!("{mib} MiB");
-        let _ = std::fs::remove_dir_all(at("back")); // it may not be there
+        let _ = std::fs::remove_dir_all(path("back")); // it may not be there
         let is_restored = succeeded(
             limited(
                 mib,
-                args!["restore", at("repository"), "--to", at("back"), "--quiet"],
+                args![
+                    "restore",
+                    path("repository"),
+                    "--to",
+                    path("back"),
+                    "--quiet"
+                ],
             ),
             &case,
         );
         if is_restored {
-            assert_same(&before, &shape(&at("back")), &case);
+            assert_same(&before, &shape(&path("back")), &case);
         }
         ends.push(is_restored);
         for more in [
-            args!["verify", at("repository"), "--data", "--quiet"].to_vec(),
-            args!["list", at("repository@latest")].to_vec(),
+            args!["verify", path("repository"), "--data", "--quiet"].to_vec(),
+            args!["list", path("repository@latest")].to_vec(),
             args![
                 "export",
-                at("repository"),
+                path("repository"),
                 "--to",
-                at("x.tar.zst"),
+                path("x.tar.zst"),
                 "--quiet"
             ]
             .to_vec(),

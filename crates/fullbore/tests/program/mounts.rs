@@ -25,17 +25,19 @@ fn files(dir: &Path, names: &[&str]) {
 /// as the dry run says.
 fn stored(tree: &Path, options: &[&str]) -> Vec<String> {
     let dir = temp();
-    let backup = |to: &Path, more: &[&str]| {
+    let backup = |target: &Path, more: &[&str]| {
         let options = options.iter().chain(more).map(OsString::from);
         fullbore(
-            args!["backup", tree, "--to", to, "--json"]
+            args!["backup", tree, "--to", target, "--json"]
                 .into_iter()
                 .chain(options),
         )
         .ends_with(0)
     };
-    let list = |from: OsString| -> Vec<String> {
-        let entries = fullbore(args!["list", from, "--json"]).ends_with(0).json();
+    let list = |source: OsString| -> Vec<String> {
+        let entries = fullbore(args!["list", source, "--json"])
+            .ends_with(0)
+            .json();
         entries
             .iter()
             .map(|entry| entry["path"].as_str().unwrap().to_owned())
@@ -91,10 +93,10 @@ fn a_mount_behind_a_mount_of_another_device_is_stored() {
         "z",
     ];
     assert_eq!(stored(&tree, &[]), all);
-    let (to, back) = (dir.path().join("r"), dir.path().join("b"));
-    fullbore(args!["backup", tree, "--to", to, "--quiet"]).ends_with(0);
-    fullbore(args!["verify", to, "--data", "--against", tree]).ends_with(0);
-    fullbore(args!["restore", to, "--to", back, "--quiet"]).ends_with(0);
+    let (target, back) = (dir.path().join("r"), dir.path().join("b"));
+    fullbore(args!["backup", tree, "--to", target, "--quiet"]).ends_with(0);
+    fullbore(args!["verify", target, "--data", "--against", tree]).ends_with(0);
+    fullbore(args!["restore", target, "--to", back, "--quiet"]).ends_with(0);
     assert_eq!(fs::read(back.join("mnt/back/deep")).unwrap(), b"inner/deep");
     assert_eq!(fs::read(back.join("mnt/file")).unwrap(), b"file");
 }
@@ -278,7 +280,7 @@ fn the_directories_above_whole_paths_on_two_devices_are_stored_once() {
         return;
     };
     files(&tree, &["m/g"]);
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     let backup = |more: &[&str]| {
         let paths = args![
             "backup",
@@ -286,7 +288,7 @@ fn the_directories_above_whole_paths_on_two_devices_are_stored_once() {
             tree.join("m"),
             "--full-paths",
             "--to",
-            to,
+            target,
             "--json"
         ];
         fullbore(paths.into_iter().chain(runs::args(more)))
@@ -352,10 +354,10 @@ fn times_that_the_file_system_cannot_keep_are_noted() {
     let times = "touch -d @1000000000 \"$1\"/d/whole && touch -d @1000000000.5 \"$1\"/d/fine && touch -hd @7.25 \"$1\"/link \
                  && touch -d @4102444800 \"$1\"/d/late && touch -d @1000000000.5 \"$1\"/d && touch -d @1000000000 \"$1\"";
     shell(times, args![tree]).ends_with(0);
-    let to = dir.path().join("x.tar.zst");
-    fullbore(args!["backup", tree, "--to", to]).ends_with(0);
+    let destination = dir.path().join("x.tar.zst");
+    fullbore(args!["backup", tree, "--to", destination]).ends_with(0);
     let restored = |to_dir: &Path, more: &[&str]| {
-        let args = args!["restore", to, "--to", to_dir, "--json"];
+        let args = args!["restore", destination, "--to", to_dir, "--json"];
         fullbore(args.into_iter().chain(runs::args(more)))
             .ends_with(0)
             .json()
@@ -385,10 +387,16 @@ fn what_the_file_system_compresses_needs_less_room_than_it_is_long() {
         return;
     };
     runs::write(tree.join("large"), runs::text(1, 1000).repeat(300_000));
-    let to = dir.path().join("r");
-    fullbore(args!["backup", tree, "--to", to]).ends_with(0);
+    let destination = dir.path().join("r");
+    fullbore(args!["backup", tree, "--to", destination]).ends_with(0);
     for more in [&[][..], &["--overwrite=all"], &["--delta"]] {
-        let args = args!["restore", to, "--to", target.join("back"), "--quiet"];
+        let args = args![
+            "restore",
+            destination,
+            "--to",
+            target.join("back"),
+            "--quiet"
+        ];
         fullbore(args.into_iter().chain(runs::args(more))).ends_with(0);
         assert!(
             fs::read(target.join("back/large")).unwrap() == fs::read(tree.join("large")).unwrap()
@@ -417,9 +425,9 @@ fn what_ext4_keeps_for_root_is_roots_to_use() {
     let [free, to_all] = [room.f_bfree, room.f_bavail].map(|blocks| blocks * room.f_frsize);
     assert!(to_all < 20_000_000 && free > 22_000_000, "{free} {to_all}");
     runs::write(tree.join("large"), runs::noise(1, 21_000_000));
-    let to = dir.path().join("r");
-    fullbore(args!["backup", tree, "--to", to]).ends_with(0);
-    fullbore(args!["restore", to, "--to", target.join("back")]).ends_with(0);
+    let destination = dir.path().join("r");
+    fullbore(args!["backup", tree, "--to", destination]).ends_with(0);
+    fullbore(args!["restore", destination, "--to", target.join("back")]).ends_with(0);
 }
 
 #[test]
@@ -439,14 +447,14 @@ fn a_mount_that_cannot_be_entered_is_named_and_the_rest_is_stored() {
     set_mode(dir.path(), 0o755);
     let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
     let program = OsString::from(env!("CARGO_BIN_EXE_fullbore"));
-    let to = dir.path().join("to");
-    fs::create_dir(&to).unwrap();
-    set_mode(&to, 0o777);
-    for to in [to.join("r"), to.join("x.tar.zst")] {
-        let all = std::iter::once(program.clone()).chain(args!["backup", tree, "--to", to]);
+    let target = dir.path().join("to");
+    fs::create_dir(&target).unwrap();
+    set_mode(&target, 0o777);
+    for target in [target.join("r"), target.join("x.tar.zst")] {
+        let all = std::iter::once(program.clone()).chain(args!["backup", tree, "--to", target]);
         let ran = shell(line, all).ends_with(3);
         assert!(ran.err.contains("not captured: \"m\""), "{}", ran.err);
-        let listed = fullbore(args!["list", format!("{}@latest", to.display())]);
+        let listed = fullbore(args!["list", format!("{}@latest", target.display())]);
         assert!(
             listed.out.contains(" a\n") && listed.out.contains(" z\n"),
             "{}{}",
@@ -486,8 +494,8 @@ fn an_image_that_was_exchanged_is_read_again() {
             return;
         };
         fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
-        let to = dir.path().join(format!("to {content}"));
-        fullbore(args!["restore", repository, "--to", to]).ends_with(0);
-        assert_eq!(fs::read_to_string(to.join("m/a")).unwrap(), content);
+        let target = dir.path().join(format!("to {content}"));
+        fullbore(args!["restore", repository, "--to", target]).ends_with(0);
+        assert_eq!(fs::read_to_string(target.join("m/a")).unwrap(), content);
     }
 }

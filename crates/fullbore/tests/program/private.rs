@@ -202,7 +202,7 @@ fn a_link_of_another_user_leads_nobody_into_the_backups_of_a_third() {
     write(tree.join("a"), text(1, 1000));
     [&theirs, &ours]
         .into_iter()
-        .for_each(|to| _ = fullbore(args!["backup", tree, "--to", to]).ends_with(0));
+        .for_each(|target| _ = fullbore(args!["backup", tree, "--to", target]).ends_with(0));
     fs::remove_dir_all(theirs.join("backups")).unwrap();
     std::os::unix::fs::symlink(ours.join("backups"), theirs.join("backups")).unwrap();
     fullbore(args!["list", theirs]).ends_with(0);

@@ -49,7 +49,7 @@ fn a_file_that_somebody_may_have_open_who_may_not_by_the_backup_is_made_anew() {
         return;
     }
     let dir = temp();
-    let (tree, repo, to) = (
+    let (tree, repo, target) = (
         dir.path().join("t"),
         dir.path().join("r"),
         dir.path().join("to"),
@@ -61,7 +61,7 @@ fn a_file_that_somebody_may_have_open_who_may_not_by_the_backup_is_made_anew() {
         set_mode(&tree.join(name), 0o640);
     });
     fullbore(args!["backup", tree, "--to", repo, "-q"]).ends_with(0);
-    fullbore(args!["restore", repo, "--to", to, "-q"]).ends_with(0);
+    fullbore(args!["restore", repo, "--to", target, "-q"]).ends_with(0);
     let change = |how: &str, file: &Path| match how {
         "owner" => chown(file, Some(OTHER), None).unwrap(),
         "group" => chown(file, None, Some(OTHER)).unwrap(),
@@ -73,20 +73,20 @@ fn a_file_that_somebody_may_have_open_who_may_not_by_the_backup_is_made_anew() {
     for how in ["owner", "group", "mode", "list", "narrow", ""] {
         for differs in [true, false] {
             let held: Vec<File> = files
-                .map(|(name, _)| File::open(to.join(name)).unwrap())
+                .map(|(name, _)| File::open(target.join(name)).unwrap())
                 .into();
             for (name, len) in files {
-                let file = to.join(name);
+                let file = target.join(name);
                 if differs {
                     write(&file, vec![0; len]);
                 }
                 change(how, &file);
             }
-            let changes = delta(&repo, &to);
-            assert_same(&shape(&tree), &shape(&to), how);
+            let changes = delta(&repo, &target);
+            assert_same(&shape(&tree), &shape(&target), how);
             let stays = ["narrow", ""].contains(&how);
             let kept = files.iter().zip(&held).filter(|((name, _), held)| {
-                held.metadata().unwrap().ino() == fs::metadata(to.join(name)).unwrap().ino()
+                held.metadata().unwrap().ino() == fs::metadata(target.join(name)).unwrap().ino()
             });
             // The small one is replaced if it differs, whoever has it.
             assert_eq!(
@@ -101,7 +101,7 @@ fn a_file_that_somebody_may_have_open_who_may_not_by_the_backup_is_made_anew() {
             }
         }
     }
-    assert_eq!(delta(&repo, &to)["written_bytes"], 0);
+    assert_eq!(delta(&repo, &target)["written_bytes"], 0);
 }
 
 #[test]
@@ -110,14 +110,14 @@ fn who_may_set_no_owner_writes_nothing_where_nothing_differs() {
         return;
     }
     let dir = temp();
-    let (tree, repo, to) = (
+    let (tree, repo, target) = (
         dir.path().join("t"),
         dir.path().join("r"),
         dir.path().join("open/to"),
     );
-    for (at, mode) in [0o600, 0o640, 0o664, 0o666, 0o644].into_iter().enumerate() {
-        let file = tree.join(format!("f{at}"));
-        write(&file, noise(at as u64, 3000 + at * (1 << 20)));
+    for (index, mode) in [0o600, 0o640, 0o664, 0o666, 0o644].into_iter().enumerate() {
+        let file = tree.join(format!("f{index}"));
+        write(&file, noise(index as u64, 3000 + index * (1 << 20)));
         set_mode(&file, mode);
         chown(&file, Some(OTHER), Some(ANOTHER)).unwrap();
     }
@@ -130,7 +130,7 @@ fn who_may_set_no_owner_writes_nothing_where_nothing_differs() {
     let nobody = |more: &[&str]| {
         let all = [OsString::from(runs::FULLBORE)]
             .into_iter()
-            .chain(args!["restore", repo, "--to", to, "--json"]);
+            .chain(args!["restore", repo, "--to", target, "--json"]);
         let all = all.chain(more.iter().map(OsString::from));
         shell(
             "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"",
@@ -140,9 +140,9 @@ fn who_may_set_no_owner_writes_nothing_where_nothing_differs() {
     };
     nobody(&[]);
     let inodes = || {
-        runs::names(&to)
+        runs::names(&target)
             .iter()
-            .map(|name| fs::metadata(to.join(name)).unwrap().ino())
+            .map(|name| fs::metadata(target.join(name)).unwrap().ino())
             .collect::<Vec<_>>()
     };
     let before = inodes();
@@ -151,7 +151,7 @@ fn who_may_set_no_owner_writes_nothing_where_nothing_differs() {
         (&changes["changed"], &changes["written_bytes"]),
         (&0.into(), &0.into())
     );
-    assert_eq!((inodes(), runs::names(&to).len()), (before, 5));
+    assert_eq!((inodes(), runs::names(&target).len()), (before, 5));
 }
 
 #[test]
@@ -180,19 +180,19 @@ fn nobody_can_open_a_new_file_before_it_has_its_owner_mode_and_list() {
         ("list", "600"),
         ("there", "600"),
     ] {
-        let (to, trace) = (dir.path().join(case), dir.path().join("trace"));
+        let (target, trace) = (dir.path().join(case), dir.path().join("trace"));
         if case != "new" {
-            fs::create_dir_all(to.join("d")).unwrap();
+            fs::create_dir_all(target.join("d")).unwrap();
         }
         match case {
             "group" => {
-                fs::remove_dir(to.join("d")).unwrap();
-                chown(&to, None, Some(OTHER)).unwrap();
-                set_mode(&to, 0o2775);
+                fs::remove_dir(target.join("d")).unwrap();
+                chown(&target, None, Some(OTHER)).unwrap();
+                set_mode(&target, 0o2775);
             }
             "list" => {
-                fs::remove_dir(to.join("d")).unwrap();
-                assert!(set_xattr(&to, "system.posix_acl_default", &list()));
+                fs::remove_dir(target.join("d")).unwrap();
+                assert!(set_xattr(&target, "system.posix_acl_default", &list()));
             }
             _ => {}
         }
@@ -202,8 +202,8 @@ fn nobody_can_open_a_new_file_before_it_has_its_owner_mode_and_list() {
         } else {
             "--no-tricks"
         };
-        shell(line, args![trace, runs::FULLBORE, repo, to, how]).ends_with(0);
-        assert_same(&shape(&tree), &shape(&to), case);
+        shell(line, args![trace, runs::FULLBORE, repo, target, how]).ends_with(0);
+        assert_same(&shape(&tree), &shape(&target), case);
         let trace = fs::read_to_string(trace).unwrap();
         let made = |name: &str| {
             let name = format!("\"{name}\"");

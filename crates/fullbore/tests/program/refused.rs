@@ -114,10 +114,10 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
             &["--overwrite=all"],
             &["--delta"],
         ] {
-            let to = dir.path().join("to");
+            let target = dir.path().join("to");
             let case = format!("{inject} {more:?}");
-            fs::create_dir(&to).unwrap();
-            let ran = restored(inject, None, &repository, &to, more);
+            fs::create_dir(&target).unwrap();
+            let ran = restored(inject, None, &repository, &target, more);
             if inject.starts_with("utimensat") {
                 // So has everything else but what stands for itself.
                 let ran = ran
@@ -130,11 +130,11 @@ fn an_entry_that_the_target_cannot_take_does_not_end_the_restore() {
                 );
                 files
                     .iter()
-                    .for_each(|name| assert!(!to.join(name).exists(), "{case}: {name}"));
+                    .for_each(|name| assert!(!target.join(name).exists(), "{case}: {name}"));
             } else {
-                assert_rest(ran, &tree, &to, missing, &case);
+                assert_rest(ran, &tree, &target, missing, &case);
             }
-            fs::remove_dir_all(&to).unwrap();
+            fs::remove_dir_all(&target).unwrap();
         }
     }
 }
@@ -153,26 +153,26 @@ fn what_no_entry_would_escape_ends_the_restore_at_once() {
         "linkat:error=EMFILE",
     ] {
         for more in [&[][..], &["--keep-going"], &["--delta"]] {
-            let to = dir.path().join("to");
-            let ran = restored(inject, None, &repository, &to, more).ends_with(1);
+            let target = dir.path().join("to");
+            let ran = restored(inject, None, &repository, &target, more).ends_with(1);
             assert!(
                 !ran.err.contains("left out"),
                 "{inject} {more:?}: {}",
                 ran.err
             );
-            fs::remove_dir_all(&to).unwrap();
+            fs::remove_dir_all(&target).unwrap();
         }
     }
 }
 
 /// A place that takes names of another case for the same, if one can be mounted here.
 fn folding(dir: &Path) -> Option<Mount> {
-    let (image, at) = (dir.join("image"), dir.join("m"));
-    fs::create_dir(&at).unwrap();
+    let (image, path) = (dir.join("image"), dir.join("m"));
+    fs::create_dir(&path).unwrap();
     let line =
         "truncate -s 64M \"$1\" && mkntfs -F -q \"$1\" && lowntfs-3g -o ignore_case \"$1\" \"$2\"";
-    let is_mounted = is_root() && shell(line, args![image, at]).code == 0;
-    or_skip(is_mounted, "nothing that ignores case can be mounted").then(|| Mount::at(&at))
+    let is_mounted = is_root() && shell(line, args![image, path]).code == 0;
+    or_skip(is_mounted, "nothing that ignores case can be mounted").then(|| Mount::at(&path))
 }
 
 #[test]
@@ -202,13 +202,13 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
     fs::hard_link(tree.join("Case"), tree.join("zeta")).unwrap();
     fullbore(args!["backup", tree, "--to", repository]).ends_with(0);
     fullbore(args!["backup", tree, "--to", archive, "--compress", "none"]).ends_with(0);
-    let stream = |to: &Path| {
+    let stream = |target: &Path| {
         shell(
             "\"$1\" restore - --to \"$2\" < \"$3\"",
-            args![runs::FULLBORE, to, archive],
+            args![runs::FULLBORE, target, archive],
         )
     };
-    let to = dir.path().join("m/to");
+    let target = dir.path().join("m/to");
     for [before, how] in [
         ["", ""],
         ["", "--overwrite=all"],
@@ -220,17 +220,17 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
         ["stale", "--delta"],
     ] {
         if before != "full" {
-            let _ = fs::remove_dir_all(&to);
+            let _ = fs::remove_dir_all(&target);
         }
         if before == "stale" {
             ["CASE", "large", "d/F", "one/x"]
                 .iter()
-                .for_each(|name| write(to.join(name), "stale"));
+                .for_each(|name| write(target.join(name), "stale"));
         }
         let ran = match how {
-            "-" => stream(&to),
+            "-" => stream(&target),
             _ => fullbore(
-                args!["restore", repository, "--to", to]
+                args!["restore", repository, "--to", target]
                     .into_iter()
                     .chain((!how.is_empty()).then(|| how.into())),
             ),
@@ -247,7 +247,7 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
         ] {
             let is_named = ran.err.contains(&format!("{name}\""));
             named += usize::from(is_named);
-            let there = fs::read(to.join(name)).ok();
+            let there = fs::read(target.join(name)).ok();
             assert!(
                 is_named || there == fs::read(tree.join(name)).ok(),
                 "{case}: {name}\n{}",
@@ -257,7 +257,7 @@ fn names_that_the_target_takes_for_one_never_replace_each_other() {
         assert!((5..=6).contains(&named), "{case}: {named}\n{}", ran.err);
         ["a", "b", "c"]
             .iter()
-            .for_each(|name| assert_eq!(fs::read_to_string(to.join(name)).unwrap(), *name));
+            .for_each(|name| assert_eq!(fs::read_to_string(target.join(name)).unwrap(), *name));
     }
 }
 
@@ -267,7 +267,7 @@ fn a_target_that_ignores_case_takes_what_has_no_such_names_again_and_again() {
     let Some(_mount) = folding(dir.path()) else {
         return;
     };
-    let (repository, to) = (dir.path().join("r"), dir.path().join("m/to"));
+    let (repository, target) = (dir.path().join("r"), dir.path().join("m/to"));
     let tree = dir.path().join("tree");
     write(tree.join("Dir/File"), "one");
     write(tree.join("Dir/empty"), "");
@@ -281,7 +281,7 @@ fn a_target_that_ignores_case_takes_what_has_no_such_names_again_and_again() {
         "--delta",
         "--overwrite=all",
     ] {
-        shell(line, args![runs::FULLBORE, repository, to, how, tree]).ends_with(0);
+        shell(line, args![runs::FULLBORE, repository, target, how, tree]).ends_with(0);
     }
     // A later member of the same name still replaces an earlier one.
     let line = "cd \"$2\" && tar -cf x.tar -C tree . && echo two > tree/Dir/File && tar -rf x.tar -C tree ./Dir/File && \
@@ -309,8 +309,8 @@ fn attributes_for_which_there_is_no_room_end_the_restore_and_others_are_noted() 
     fullbore(args!["backup", tree, "--to", repo, "--quiet"]).ends_with(0);
     // A file system that has room says "no space" of an attribute that is too long for it.
     for (error, code) in [("EDQUOT", 1), ("ENOSPC", 0), ("E2BIG", 0)] {
-        let to = dir.path().join(error);
-        let restore = args!["restore", repo, "--to", to];
+        let target = dir.path().join(error);
+        let restore = args!["restore", repo, "--to", target];
         let ran = tampered(&format!("fsetxattr:error={error}"), None, restore).ends_with(code);
         assert_eq!(
             ran.err.contains("error: could not set an attribute of"),

@@ -166,8 +166,8 @@ fn repair_takes_the_content_of_lost_files_from_another_backup_of_the_source() {
     fs::write(damaged.tree.join("c"), noise(4, 300_000)).unwrap();
     let words = args!["backup", damaged.tree, "--to", damaged.repository, "--full"];
     fullbore(words.into_iter().chain(args!["--compress", "none"])).ends_with(0);
-    for at in [100_000, 12_000_000, 20_400_000] {
-        flip(&segment, at);
+    for index in [100_000, 12_000_000, 20_400_000] {
+        flip(&segment, index);
     }
     let plan = fullbore(args!["repair", damaged.repository, "--data"]).ends_with(4);
     for words in [

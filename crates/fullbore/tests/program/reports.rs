@@ -82,14 +82,14 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
         args![srv, dir.path().join("other.tar")],
     )
     .ends_with(0);
-    let whole = |from: &str| {
-        if from == "other.tar" {
+    let whole = |source: &str| {
+        if source == "other.tar" {
             "the archive is restored"
         } else {
             "backup "
         }
     };
-    for from in ["repo", "x.tar.zst", "other.tar"] {
+    for source in ["repo", "x.tar.zst", "other.tar"] {
         for (paths, named) in [
             (&[][..], String::new()),
             (&["f"], "\"f\" of ".to_owned()),
@@ -101,12 +101,12 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
                 &["--delta"],
                 &["--overwrite=all", "--json"],
             ] {
-                if from == "other.tar" && more[0] == "--delta" {
+                if source == "other.tar" && more[0] == "--delta" {
                     continue;
                 }
                 let all = args![
                     "restore",
-                    dir.path().join(from),
+                    dir.path().join(source),
                     "--to",
                     dir.path().join("to")
                 ];
@@ -121,13 +121,13 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
                     assert_eq!(
                         (&result["paths"], &result["databases"]),
                         (&paths.into(), &serde_json::json!([])),
-                        "{from}"
+                        "{source}"
                     );
                     continue;
                 }
                 let last = ran.err.lines().last().unwrap();
                 let begin = if paths.is_empty() {
-                    whole(from).to_owned()
+                    whole(source).to_owned()
                 } else {
                     named.clone()
                 };
@@ -138,7 +138,7 @@ fn a_restore_says_which_parts_of_a_backup_are_restored() {
                 };
                 assert!(
                     last.starts_with(&begin) && last.contains(is),
-                    "{from} {paths:?}: {last}"
+                    "{source} {paths:?}: {last}"
                 );
             }
         }
@@ -173,8 +173,8 @@ fn a_backup_that_cannot_be_compared_with_the_one_before_says_why() {
         tree(&dir, "other"),
         dir.path().join("repo"),
     );
-    let backup = |of: &Path, more: &[&str]| {
-        let line = args!["backup", of, "--to", repo]
+    let backup = |tree: &Path, more: &[&str]| {
+        let line = args!["backup", tree, "--to", repo]
             .into_iter()
             .chain(more.iter().map(Into::into));
         fullbore(line)
@@ -204,7 +204,7 @@ fn a_backup_says_that_those_before_it_are_damaged_and_is_whole_itself() {
     for damaged in ["s01-000001.tar.zst", "manifest", "root.json", "nothing"] {
         for quiet in [false, true] {
             let dir = temp();
-            let (srv, repo, to) = (
+            let (srv, repo, target) = (
                 tree(&dir, "srv"),
                 dir.path().join("repo"),
                 dir.path().join("to"),
@@ -246,9 +246,9 @@ fn a_backup_says_that_those_before_it_are_damaged_and_is_whole_itself() {
                     result["base_damage"][0].as_str().unwrap().contains(damaged),
                     "{damaged}: {result}"
                 );
-                let from = format!("{}@{}", repo.display(), result["id"].as_str().unwrap());
-                fullbore(args!["verify", from, "--data"]).ends_with(0);
-                fullbore(args!["restore", from, "--to", to]).ends_with(0);
+                let selected = format!("{}@{}", repo.display(), result["id"].as_str().unwrap());
+                fullbore(args!["verify", selected, "--data"]).ends_with(0);
+                fullbore(args!["restore", selected, "--to", target]).ends_with(0);
             }
             assert_eq!(ran.code, 0);
         }
@@ -350,25 +350,25 @@ fn all_that_damage_costs_is_listed() {
     // The noise is stored as it is.
     for name in ["f07", "f19"] {
         let content = fs::read(srv.join(name)).unwrap();
-        let at = stored
+        let index = stored
             .windows(64)
             .position(|window| window == &content[1000..1064])
             .unwrap();
-        stored[at] ^= 1;
+        stored[index] ^= 1;
     }
     fs::write(&segment, stored).unwrap();
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let ran = fullbore(args![
         "restore",
         repo,
         "--to",
-        to,
+        target,
         "--keep-going",
         "--quiet"
     ])
     .ends_with(4);
     let names = (0..20).map(|i| format!("f{i:02}")).chain(["z".to_owned()]);
-    let lost: Vec<_> = names.filter(|name| !to.join(name).exists()).collect();
+    let lost: Vec<_> = names.filter(|name| !target.join(name).exists()).collect();
     assert_eq!(lost, ["f07", "f19", "z"]);
     for name in lost {
         assert!(
@@ -379,8 +379,16 @@ fn all_that_damage_costs_is_listed() {
             ran.err
         );
     }
-    let to = dir.path().join("most.tar.zst");
-    let ran = fullbore(args!["export", repo, "--to", to, "--keep-going", "--quiet"]).ends_with(4);
+    let target = dir.path().join("most.tar.zst");
+    let ran = fullbore(args![
+        "export",
+        repo,
+        "--to",
+        target,
+        "--keep-going",
+        "--quiet"
+    ])
+    .ends_with(4);
     assert!(ran.err.contains("lost: \"f19\"\n"), "{}", ran.err);
 }
 

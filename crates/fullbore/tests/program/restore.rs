@@ -35,13 +35,16 @@ fn assert_restored(fixture: &Fixture, dir: &Path) {
                 assert_eq!(meta.len(), *size, "{path:?}");
                 assert!(meta.blocks() * 512 < 1 << 20, "{path:?} is not sparse");
                 let file = fs::File::open(&path).unwrap();
-                let mut at = 0;
+                let mut index = 0;
                 for run in map.iter() {
                     let mut bytes = vec![0; run.len as usize];
                     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, run.offset)
                         .unwrap();
-                    assert!(bytes == data[at..at + bytes.len()], "content of {path:?}");
-                    at += bytes.len();
+                    assert!(
+                        bytes == data[index..index + bytes.len()],
+                        "content of {path:?}"
+                    );
+                    index += bytes.len();
                 }
             }
             EntryKind::Directory => assert!(meta.is_dir()),
@@ -81,11 +84,11 @@ fn every_codec_restores_from_a_repository_and_from_one_file() {
         fixture.write_repository(&dir.path().join("repo"));
         let archive = dir.path().join(format!("x.{}", codec.suffix()));
         fixture.write_archive(&archive);
-        for (from, to) in [(dir.path().join("repo"), "a"), (archive, "b")] {
-            let to = dir.path().join(to);
-            let summary = restore(&from, &to).unwrap();
+        for (source, target) in [(dir.path().join("repo"), "a"), (archive, "b")] {
+            let target = dir.path().join(target);
+            let summary = restore(&source, &target).unwrap();
             assert_eq!((summary.exit_code(), summary.notes), (0, vec![]), "{codec}");
-            assert_restored(&fixture, &to);
+            assert_restored(&fixture, &target);
         }
     }
 }
@@ -100,16 +103,16 @@ fn one_worker_and_many_restore_the_same_tree() {
     };
     fixture.write_repository(&dir.path().join("repo"));
     let trees = [1, 2, 9].map(|workers| {
-        let to = dir.path().join(workers.to_string());
+        let target = dir.path().join(workers.to_string());
         Restore {
             storages: Storages::default(),
             workers: workers.try_into().unwrap(),
-            ..plan(&dir.path().join("repo"), &to)
+            ..plan(&dir.path().join("repo"), &target)
         }
         .run(&Meter::default())
         .unwrap();
-        assert_restored(&fixture, &to);
-        look(&to)
+        assert_restored(&fixture, &target);
+        look(&target)
     });
     assert_eq!(trees[0], trees[1]);
     assert_eq!(trees[0], trees[2]);
@@ -167,16 +170,16 @@ fn only_what_was_selected_comes_back_with_the_directories_above_it() {
     let dir = tempdir().unwrap();
     let fixture = Fixture::sample();
     fixture.write_repository(&dir.path().join("repo"));
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let paths = vec![b"./a/b/f01".to_vec(), b"/big/".to_vec()];
     Restore {
         storages: Storages::default(),
         paths,
-        ..plan(&dir.path().join("repo"), &to)
+        ..plan(&dir.path().join("repo"), &target)
     }
     .run(&Meter::default())
     .unwrap();
-    let names: Vec<String> = look(&to).into_keys().collect();
+    let names: Vec<String> = look(&target).into_keys().collect();
     assert_eq!(
         names,
         [
@@ -190,25 +193,28 @@ fn only_what_was_selected_comes_back_with_the_directories_above_it() {
             "big/one"
         ]
     );
-    assert_eq!(fs::metadata(to.join("a/b")).unwrap().mode() & 0o7777, 0o500);
+    assert_eq!(
+        fs::metadata(target.join("a/b")).unwrap().mode() & 0o7777,
+        0o500
+    );
 }
 
 #[test]
 fn a_path_that_is_not_there_is_an_error_that_names_it() {
     let dir = tempdir().unwrap();
     Fixture::sample().write_repository(&dir.path().join("repo"));
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let paths = vec![b"a".to_vec(), b"a/nothing".to_vec()];
     let error = Restore {
         storages: Storages::default(),
         paths,
-        ..plan(&dir.path().join("repo"), &to)
+        ..plan(&dir.path().join("repo"), &target)
     }
     .run(&Meter::default())
     .unwrap_err();
     assert_eq!((error.kind, error.exit_code()), (ErrorKind::NotFound, 1));
     assert!(error.what.contains("\"a/nothing\""), "{error}");
-    assert!(!to.exists());
+    assert!(!target.exists());
 }
 
 #[test]
@@ -224,20 +230,20 @@ fn a_hard_link_without_its_target_gets_the_content() {
         .link("x", "a")
         .link("y", "a");
     fixture.write_repository(&dir.path().join("repo"));
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let paths = vec![b"x".to_vec(), b"y".to_vec()];
     Restore {
         storages: Storages::default(),
         paths,
-        ..plan(&dir.path().join("repo"), &to)
+        ..plan(&dir.path().join("repo"), &target)
     }
     .run(&Meter::default())
     .unwrap();
-    assert!(!to.join("a").exists());
-    assert!(fs::read(to.join("x")).unwrap() == content(5, 30_000));
+    assert!(!target.join("a").exists());
+    assert!(fs::read(target.join("x")).unwrap() == content(5, 30_000));
     assert_eq!(
-        fs::metadata(to.join("x")).unwrap().ino(),
-        fs::metadata(to.join("y")).unwrap().ino()
+        fs::metadata(target.join("x")).unwrap().ino(),
+        fs::metadata(target.join("y")).unwrap().ino()
     );
 }
 
@@ -246,28 +252,28 @@ fn a_target_that_holds_something_is_refused_unless_overwrite_is_said() {
     let dir = tempdir().unwrap();
     let fixture = Fixture::sample();
     fixture.write_repository(&dir.path().join("repo"));
-    let to = dir.path().join("to");
-    fs::create_dir_all(to.join("fifo/dir")).unwrap();
-    let error = restore(&dir.path().join("repo"), &to).unwrap_err();
+    let target = dir.path().join("to");
+    fs::create_dir_all(target.join("fifo/dir")).unwrap();
+    let error = restore(&dir.path().join("repo"), &target).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Exists);
-    fs::remove_dir(to.join("fifo/dir")).unwrap();
-    fs::create_dir(to.join("a")).unwrap();
-    fs::write(to.join("a/zero"), "old").unwrap();
-    fs::write(to.join("kept"), "kept").unwrap();
+    fs::remove_dir(target.join("fifo/dir")).unwrap();
+    fs::create_dir(target.join("a")).unwrap();
+    fs::write(target.join("a/zero"), "old").unwrap();
+    fs::write(target.join("kept"), "kept").unwrap();
     let outside = dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("f01"), "safe").unwrap();
-    std::os::unix::fs::symlink(&outside, to.join("a/b")).unwrap();
-    std::os::unix::fs::symlink(outside.join("f01"), to.join("a/b.txt")).unwrap();
+    std::os::unix::fs::symlink(&outside, target.join("a/b")).unwrap();
+    std::os::unix::fs::symlink(outside.join("f01"), target.join("a/b.txt")).unwrap();
     Restore {
         storages: Storages::default(),
         into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
-        ..plan(&dir.path().join("repo"), &to)
+        ..plan(&dir.path().join("repo"), &target)
     }
     .run(&Meter::default())
     .unwrap();
-    assert_restored(&fixture, &to);
-    assert_eq!(fs::read(to.join("kept")).unwrap(), b"kept");
+    assert_restored(&fixture, &target);
+    assert_eq!(fs::read(target.join("kept")).unwrap(), b"kept");
     assert_eq!(fs::read(outside.join("f01")).unwrap(), b"safe");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
 }
@@ -291,11 +297,11 @@ fn a_symlink_of_the_backup_leads_nobody_out_of_the_target() {
             .file("a/b", "evil")
             .link("a/c", "x");
         fixture.write_repository(&dir.path().join("repo"));
-        let to = dir.path().join("to");
+        let target = dir.path().join("to");
         let restored = Restore {
             storages: Storages::default(),
             into,
-            ..plan(&dir.path().join("repo"), &to)
+            ..plan(&dir.path().join("repo"), &target)
         }
         .run(&Meter::default());
         let error = restored.unwrap_err();

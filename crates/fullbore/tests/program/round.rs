@@ -85,7 +85,7 @@ fn a_tree_comes_back_from_every_destination_and_codec() {
     for (codec, digest) in cases {
         let repository = dir.path().join(format!("repo-{codec}"));
         let file = dir.path().join(format!("x-{codec}.{}", codec.suffix()));
-        for (at, sink) in [
+        for (path, sink) in [
             (
                 &repository,
                 SinkSpec::Repository(OpenStorage::local(&repository)),
@@ -93,15 +93,15 @@ fn a_tree_comes_back_from_every_destination_and_codec() {
             (&file, SinkSpec::File(file.clone())),
         ] {
             backup(&tree, sink, codec, digest);
-            let to = dir.path().join(format!("to-{codec}-{}", at.is_dir()));
-            restore(at, &to);
-            let verdict = verify(at, &to);
+            let target = dir.path().join(format!("to-{codec}-{}", path.is_dir()));
+            restore(path, &target);
+            let verdict = verify(path, &target);
             assert_eq!(
                 (verdict.damage, verdict.warnings, verdict.differences),
                 (vec![], vec![], vec![]),
-                "{at:?}"
+                "{path:?}"
             );
-            assert!(verify(at, &tree).differences.is_empty(), "{at:?}");
+            assert!(verify(path, &tree).differences.is_empty(), "{path:?}");
         }
     }
 }

@@ -66,7 +66,8 @@ fn size() -> impl Strategy<Value = usize> {
         Just(131_072),
         Just(1 << 20)
     ];
-    let around = (edge, -1isize..=1).prop_map(|(edge, by)| edge.saturating_add_signed(by));
+    let around =
+        (edge, -1isize..=1).prop_map(|(edge, distance)| edge.saturating_add_signed(distance));
     prop_oneof![2 => 0usize..700, 2 => around, 2 => 0usize..200_000, 1 => 0usize..3 << 20]
 }
 
@@ -93,10 +94,10 @@ fn thing() -> impl Strategy<Value = Thing> {
         mtime,
         vec(xattr, 0..3),
     )
-        .prop_map(|(parent, name, what, mode, mtime, xattrs)| Thing {
+        .prop_map(|(parent, name, word, mode, mtime, xattrs)| Thing {
             parent,
             name,
-            what,
+            what: word,
             mode,
             mtime,
             xattrs,
@@ -158,8 +159,8 @@ fn put(path: &Path, what: &What, files: &[PathBuf]) -> bool {
         What::Sparse(size, runs) => {
             let file = File::create(path).unwrap();
             file.set_len(*size).unwrap();
-            for (at, len) in runs {
-                file.write_all_at(&noise(*at, *len), *at).unwrap();
+            for (offset, len) in runs {
+                file.write_all_at(&noise(*offset, *len), *offset).unwrap();
             }
         }
         What::Symlink(target) => symlink(OsStr::from_bytes(target), path).unwrap(),
@@ -285,12 +286,12 @@ fn stored(tree: &Path, codec: &str, options: &[&str]) -> Vec<Vec<u8>> {
 
 /// The label is the second frame; it ends at its length.
 fn after_label(bytes: &[u8]) -> Vec<u8> {
-    let at = bytes
+    let offset = bytes
         .windows(4)
         .position(|four| (four[0] & 0xf0, &four[1..]) == (0x50, &[0x2a, 0x4d, 0x18]))
         .unwrap();
-    let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
-    bytes[at + 8 + len..].to_vec()
+    let len = u32::from_le_bytes(bytes[offset + 4..offset + 8].try_into().unwrap()) as usize;
+    bytes[offset + 8 + len..].to_vec()
 }
 
 #[test]
@@ -316,11 +317,14 @@ fn one_worker_and_many_write_the_same_bytes() {
 fn attributes_that_overflow_frames_do_not_change_that() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let tree = dir.path().join("tree");
-    for at in 0..120u64 {
-        let path = tree.join(format!("f{at:03}"));
-        runs::write(&path, text(at, if at % 40 == 39 { 500_000 } else { 20 }));
+    for offset in 0..120u64 {
+        let path = tree.join(format!("f{offset:03}"));
+        runs::write(
+            &path,
+            text(offset, if offset % 40 == 39 { 500_000 } else { 20 }),
+        );
         if !or_skip(
-            set_xattr(&path, "user.fork", &noise(at, 30_000)),
+            set_xattr(&path, "user.fork", &noise(offset, 30_000)),
             "no tmpfs has large attributes here",
         ) {
             return;
@@ -424,12 +428,12 @@ fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
     let sparse = File::create(tree.join("sparse")).unwrap();
     sparse.set_len(3 << 20).unwrap();
     sparse.write_all_at(&noise(3, 100_000), 1 << 20).unwrap();
-    for to in ["r", "x.tar.lz4"].map(|to| dir.path().join(to)) {
+    for target in ["r", "x.tar.lz4"].map(|target| dir.path().join(target)) {
         fullbore(args![
             "backup",
             tree,
             "--to",
-            to,
+            target,
             "--digest",
             "none",
             "--frame-size",
@@ -437,13 +441,13 @@ fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
             "-q"
         ])
         .ends_with(0);
-        let ran = fullbore(args!["restore", to, "--to", back]).ends_with(0);
+        let ran = fullbore(args!["restore", target, "--to", back]).ends_with(0);
         assert!(
             !ran.err.contains("every digest") && ran.err.contains("no digests"),
             "{}",
             ran.err
         );
-        fullbore(args!["verify", to, "--against", back]).ends_with(0);
+        fullbore(args!["verify", target, "--against", back]).ends_with(0);
         let cases = [
             ("large", 0),
             ("large", 4 << 20),
@@ -451,15 +455,15 @@ fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
             ("small", 9),
             ("sparse", (1 << 20) + 9),
         ];
-        for (name, at) in cases.into_iter().chain([("sparse", 2 << 20)]) {
+        for (name, index) in cases.into_iter().chain([("sparse", 2 << 20)]) {
             let path = back.join(name);
             let (before, meta) = (fs::read(&path).unwrap(), fs::metadata(&path).unwrap());
             let file = File::options().write(true).open(&path).unwrap();
-            for (byte, code) in [(before[at] ^ 1, 1), (before[at], 0)] {
-                file.write_all_at(&[byte], at as u64).unwrap();
+            for (byte, code) in [(before[index] ^ 1, 1), (before[index], 0)] {
+                file.write_all_at(&[byte], index as u64).unwrap();
                 set_mtime(&path, meta.mtime(), meta.mtime_nsec());
                 let ran =
-                    fullbore(args!["verify", to, "--data", "--against", back]).ends_with(code);
+                    fullbore(args!["verify", target, "--data", "--against", back]).ends_with(code);
                 assert_eq!(
                     ran.out,
                     if code == 1 {
@@ -467,7 +471,7 @@ fn a_tree_is_compared_byte_by_byte_where_there_are_no_digests() {
                     } else {
                         String::new()
                     },
-                    "{at}"
+                    "{index}"
                 );
             }
         }

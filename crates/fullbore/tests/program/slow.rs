@@ -66,24 +66,28 @@ fn a_tree_that_is_slow_is_walked_by_more_threads_and_comes_back() {
         many > few + 4,
         "{many} threads, and {few} where it is quick"
     );
-    for (from, calls) in [
+    for (source, calls) in [
         (quick, "uname"),
         (slow, "openat2,openat,mkdirat,utimensat,fchmod"),
     ] {
         let back = dir.path().join(format!("back {calls}"));
-        slowed(calls, &log, args!["restore", from, "--to", back, "--quiet"]);
+        slowed(
+            calls,
+            &log,
+            args!["restore", source, "--to", back, "--quiet"],
+        );
         assert_same(&shape(&tree), &shape(&back), calls);
         slowed(
             calls,
             &log,
-            args!["verify", from, "--against", back, "--data"],
+            args!["verify", source, "--against", back, "--data"],
         );
         slowed(
             calls,
             &log,
-            args!["restore", from, "--to", back, "--delta", "--quiet"],
+            args!["restore", source, "--to", back, "--delta", "--quiet"],
         );
-        fullbore(args!["verify", from, "--against", tree]).ends_with(0);
+        fullbore(args!["verify", source, "--against", tree]).ends_with(0);
         open_up(&back);
     }
     open_up(&tree);
@@ -98,7 +102,7 @@ fn a_directory_stays_open_until_links_to_what_is_in_it_are_made() {
         return;
     }
     let dir = temp();
-    let [tree, repository, to] = ["t", "r", "to"].map(|name| dir.path().join(name));
+    let [tree, repository, target] = ["t", "r", "to"].map(|name| dir.path().join(name));
     runs::write(tree.join("a/f"), "linked");
     // So many that a worker has done with `a` long before another comes to the link.
     (0..40).for_each(|i| fs::create_dir(tree.join(format!("aa{i:02}"))).unwrap());
@@ -115,15 +119,15 @@ fn a_directory_stays_open_until_links_to_what_is_in_it_are_made() {
         "restore",
         repository,
         "--to",
-        to,
+        target,
         "--workers",
         "4"
     ]);
     shell(&line, run).ends_with(0);
-    let inode = |path: &str| fs::metadata(to.join(path)).unwrap().ino();
+    let inode = |path: &str| fs::metadata(target.join(path)).unwrap().ino();
     assert_eq!(inode("a/f"), inode("b/g"));
     assert_eq!(
-        fs::metadata(to.join("a")).unwrap().permissions().mode() & 0o777,
+        fs::metadata(target.join("a")).unwrap().permissions().mode() & 0o777,
         0o300
     );
 }

@@ -127,7 +127,7 @@ fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
     let dir = temp();
     let tree = tree(dir.path());
     for (codec, file, decoder) in DECODERS {
-        for to in destinations(dir.path(), file) {
+        for target in destinations(dir.path(), file) {
             let options = args![
                 "--compress",
                 codec,
@@ -137,13 +137,18 @@ fn every_extractor_restores_every_codec_from_segments_and_from_one_file() {
                 "64K",
                 "--quiet"
             ];
-            fullbore(args!["backup", tree, "--to", to].into_iter().chain(options)).ends_with(0);
-            if to.is_dir() {
-                let segments = runs::segments(&to);
+            fullbore(
+                args!["backup", tree, "--to", target]
+                    .into_iter()
+                    .chain(options),
+            )
+            .ends_with(0);
+            if target.is_dir() {
+                let segments = runs::segments(&target);
                 assert!(segments.len() > 1, "{segments:?}");
                 assert_extracts(&tree, decoder, &segments);
             } else {
-                assert_extracts(&tree, decoder, &[to]);
+                assert_extracts(&tree, decoder, &[target]);
             }
         }
     }
@@ -161,12 +166,12 @@ fn the_tools_of_each_codec_accept_its_files() {
         "tar -tf \"$1\" >/dev/null",
     ];
     for ((codec, file, _), line) in DECODERS.into_iter().zip(tests) {
-        for to in destinations(dir.path(), file) {
+        for target in destinations(dir.path(), file) {
             fullbore(args![
                 "backup",
                 tree,
                 "--to",
-                to,
+                target,
                 "--compress",
                 codec,
                 "--segment-size",
@@ -174,10 +179,10 @@ fn the_tools_of_each_codec_accept_its_files() {
                 "--quiet"
             ])
             .ends_with(0);
-            let files = if to.is_dir() {
-                runs::segments(&to)
+            let files = if target.is_dir() {
+                runs::segments(&target)
             } else {
-                vec![to]
+                vec![target]
             };
             for file in files {
                 shell(line, args![file]).ends_with(0);

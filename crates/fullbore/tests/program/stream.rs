@@ -54,10 +54,10 @@ fn tars_of_every_format_and_codec_come_back() {
         if !run(dir.path(), make) {
             continue;
         }
-        let to = dir.path().join(name);
-        let summary = restore(&dir.path().join("x.tar"), &to).unwrap();
+        let target = dir.path().join(name);
+        let summary = restore(&dir.path().join("x.tar"), &target).unwrap();
         assert_eq!(summary.notes, Vec::<String>::new(), "{name}");
-        assert_eq!(look(&to), expected, "{name}");
+        assert_eq!(look(&target), expected, "{name}");
     }
 }
 
@@ -71,55 +71,55 @@ fn a_cut_tar_restores_what_is_whole_and_says_so() {
     ));
     let whole = fs::read(dir.path().join("x.tar")).unwrap();
     fs::write(dir.path().join("x.tar"), &whole[..whole.len() - 2_000_000]).unwrap();
-    let to = dir.path().join("to");
-    let error = restore(&dir.path().join("x.tar"), &to).unwrap_err();
+    let target = dir.path().join("to");
+    let error = restore(&dir.path().join("x.tar"), &target).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     let again = Restore {
         storages: Storages::default(),
         into: fullbore_engine::restore::RestoreInto::Overwrite { newer: true },
         keep_going: true,
-        ..plan(&dir.path().join("x.tar"), &to)
+        ..plan(&dir.path().join("x.tar"), &target)
     };
     let summary = again.run(&Meter::default()).unwrap();
     assert_eq!((summary.exit_code(), summary.damage.len()), (4, 1));
-    assert!(to.join("a/b/f01").exists() && !to.join("big/large").exists());
+    assert!(target.join("a/b/f01").exists() && !target.join("big/large").exists());
 }
 
 #[test]
 fn hostile_tars_stay_in_their_target() {
     let dir = tempdir().unwrap();
-    let at = dir.path();
-    fs::create_dir_all(at.join("one/a")).unwrap();
-    fs::create_dir(at.join("two")).unwrap();
-    fs::write(at.join("one/a/evil"), "evil").unwrap();
-    fs::create_dir(at.join("outside")).unwrap();
-    std::os::unix::fs::symlink(at.join("outside"), at.join("two/a")).unwrap();
+    let path = dir.path();
+    fs::create_dir_all(path.join("one/a")).unwrap();
+    fs::create_dir(path.join("two")).unwrap();
+    fs::write(path.join("one/a/evil"), "evil").unwrap();
+    fs::create_dir(path.join("outside")).unwrap();
+    std::os::unix::fs::symlink(path.join("outside"), path.join("two/a")).unwrap();
     assert!(run(
-        at,
+        path,
         "tar -cf x.tar -C two a && tar -rf x.tar -C one a/evil"
     ));
-    let error = restore(&at.join("x.tar"), &at.join("to")).unwrap_err();
+    let error = restore(&path.join("x.tar"), &path.join("to")).unwrap_err();
     assert!(error.line().contains("a/evil"), "{}", error.line());
-    assert_eq!(fs::read_dir(at.join("outside")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(path.join("outside")).unwrap().count(), 0);
     assert!(run(
-        at,
+        path,
         "tar -P --transform 's,^,../outside/,' -cf y.tar -C one a/evil"
     ));
-    assert!(restore(&at.join("y.tar"), &at.join("to2")).is_err());
-    assert_eq!(fs::read_dir(at.join("outside")).unwrap().count(), 0);
+    assert!(restore(&path.join("y.tar"), &path.join("to2")).is_err());
+    assert_eq!(fs::read_dir(path.join("outside")).unwrap().count(), 0);
 }
 
 #[test]
 fn a_later_member_replaces_an_earlier_one() {
     let dir = tempdir().unwrap();
-    let at = dir.path();
-    fs::write(at.join("f"), "old").unwrap();
+    let path = dir.path();
+    fs::write(path.join("f"), "old").unwrap();
     assert!(run(
-        at,
+        path,
         "tar -cf x.tar f && echo new > f && tar -rf x.tar f"
     ));
-    restore(&at.join("x.tar"), &at.join("to")).unwrap();
-    assert_eq!(fs::read(at.join("to/f")).unwrap(), b"new\n");
+    restore(&path.join("x.tar"), &path.join("to")).unwrap();
+    assert_eq!(fs::read(path.join("to/f")).unwrap(), b"new\n");
 }
 
 #[test]
@@ -127,15 +127,15 @@ fn a_selection_from_a_tar_takes_what_it_names_only() {
     let dir = tempdir().unwrap();
     tree(dir.path());
     assert!(run(dir.path(), "tar --format=posix -C tree -cf x.tar ."));
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let some = Restore {
         storages: Storages::default(),
         paths: vec![b"a/b/f01".to_vec()],
-        ..plan(&dir.path().join("x.tar"), &to)
+        ..plan(&dir.path().join("x.tar"), &target)
     };
     some.run(&Meter::default()).unwrap();
     assert_eq!(
-        look(&to).into_keys().collect::<Vec<_>>(),
+        look(&target).into_keys().collect::<Vec<_>>(),
         ["", "a", "a/b", "a/b/f01"]
     );
     let none = Restore {
@@ -196,9 +196,10 @@ fn a_stream_cut_anywhere_is_damaged_whatever_its_codec() {
             .into_iter()
             .filter(|cut| codec != "cat" || (10_240..whole.len() / 2 + 1).contains(cut))
         {
-            let to = format!("{codec} {cut}");
-            let error = restore_bytes(dir.path(), &to, &whole[..whole.len() - cut]).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Corrupt, "{to}: {}", error.line());
+            let target = format!("{codec} {cut}");
+            let error =
+                restore_bytes(dir.path(), &target, &whole[..whole.len() - cut]).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Corrupt, "{target}: {}", error.line());
         }
     }
 }
@@ -228,8 +229,9 @@ fn a_tar_of_nothing_is_restored_and_nothing_is_no_tar() {
     let dir = tempdir().unwrap();
     let none = output(dir.path(), "tar -cT /dev/null").unwrap();
     assert_eq!(restore_bytes(dir.path(), "none", &none).unwrap().entries, 0);
-    for (to, make) in [("empty", "true"), ("packed", "printf '' | gzip")] {
-        let error = restore_bytes(dir.path(), to, &output(dir.path(), make).unwrap()).unwrap_err();
+    for (target, make) in [("empty", "true"), ("packed", "printf '' | gzip")] {
+        let error =
+            restore_bytes(dir.path(), target, &output(dir.path(), make).unwrap()).unwrap_err();
         assert!(error.line().contains("empty"), "{}", error.line());
     }
 }
@@ -247,8 +249,8 @@ fn a_flipped_byte_is_damage_in_every_codec() {
         let Some(mut whole) = output(dir.path(), &format!("tar -C tree -c a big | {codec}")) else {
             continue;
         };
-        let at = whole.len() / 2;
-        whole[at] ^= 0x55;
+        let offset = whole.len() / 2;
+        whole[offset] ^= 0x55;
         let error = restore_bytes(dir.path(), codec, &whole).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{codec}: {}", error.line());
         assert!(
@@ -309,18 +311,18 @@ fn a_stream_that_is_encrypted_wants_a_key() {
 #[test]
 fn what_is_no_tar_is_called_what_it_is() {
     let dir = tempdir().unwrap();
-    let at = dir.path();
-    fs::write(at.join("f"), "a line of text\n".repeat(1000)).unwrap();
+    let path = dir.path();
+    fs::write(path.join("f"), "a line of text\n".repeat(1000)).unwrap();
     for (name, make) in [
         ("xz", "tar -c f | xz"),
         ("bzip2", "tar -c f | bzip2"),
         ("cpio", "printf '070701'; head -c 2000 f"),
         ("not a tar", "cat f"),
     ] {
-        let Some(bytes) = output(at, make).filter(|bytes| !bytes.is_empty()) else {
+        let Some(bytes) = output(path, make).filter(|bytes| !bytes.is_empty()) else {
             continue;
         };
-        let error = restore_bytes(at, name, &bytes).unwrap_err();
+        let error = restore_bytes(path, name, &bytes).unwrap_err();
         assert_eq!(
             error.kind,
             ErrorKind::Unsupported,

@@ -48,18 +48,18 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn archive(dir: &Path, suffix: &str) -> Vec<u8> {
-    let to = dir.join(format!("a.tar.{suffix}"));
+    let target = dir.join(format!("a.tar.{suffix}"));
     fullbore(args![
         "backup",
         dir.join("tree"),
         "--to",
-        to,
+        target,
         "--frame-size",
         "64K",
         "--quiet"
     ])
     .ends_with(0);
-    fs::read(to).unwrap()
+    fs::read(target).unwrap()
 }
 
 /// Where the frames are that the seek table knows, and their plain bytes; and what is behind them.
@@ -67,7 +67,7 @@ fn frames(archive: &[u8]) -> (Vec<(Range<usize>, u32)>, Range<usize>) {
     let found = segment_in_memory(archive).frames().unwrap().unwrap();
     let frames: Vec<_> = found
         .into_iter()
-        .map(|(at, stored, plain)| (at as usize..at as usize + stored as usize, plain))
+        .map(|(offset, stored, plain)| (offset as usize..offset as usize + stored as usize, plain))
         .collect();
     let table = frames.last().map_or(0, |(range, _)| range.end);
     (frames, table..archive.len())
@@ -110,14 +110,14 @@ fn what_it_has_comes_out_and_is_compared() {
             .as_str()
             .unwrap()
             .to_owned();
-        let to = dir.path().join(suffix);
-        let ran = restored(&stored, &to, &["--json"]).ends_with(0);
+        let target = dir.path().join(suffix);
+        let ran = restored(&stored, &target, &["--json"]).ends_with(0);
         let result = ran.json().pop().unwrap();
         assert_eq!(
             (result["id"].as_str(), result["stored_bytes"].as_u64()),
             (Some(&*id), Some(stored.len() as u64))
         );
-        assert!(same(&dir.path().join("tree"), &to), "{suffix}");
+        assert!(same(&dir.path().join("tree"), &target), "{suffix}");
         let part = restored(
             &stored,
             &dir.path().join(format!("{suffix}.part")),
@@ -125,18 +125,18 @@ fn what_it_has_comes_out_and_is_compared() {
         )
         .ends_with(0);
         assert!(part.err.contains("every digest matched"), "{}", part.err);
-        for what in [&["list"][..], &["list", "--json"], &["show", "--json"]] {
-            let of = |from: &'static str| [what, &[from]].concat();
+        for word in [&["list"][..], &["list", "--json"], &["show", "--json"]] {
+            let args_of = |source: &'static str| [word, &[source]].concat();
             let expected = shell(
-                &format!("$1 {} $2", what.join(" ")),
+                &format!("$1 {} $2", word.join(" ")),
                 args![runs::FULLBORE, file],
             )
             .ends_with(0)
             .out;
             assert_eq!(
-                run(&of("-"), &stored).ends_with(0).out,
+                run(&args_of("-"), &stored).ends_with(0).out,
                 expected,
-                "{suffix}, {what:?}"
+                "{suffix}, {word:?}"
             );
         }
         let ran = run(&["verify", "-"], &stored).ends_with(0);
@@ -168,9 +168,9 @@ fn a_frame_that_is_not_there_is_missed() {
             }
             let cut = without(&stored, range);
             run(&["verify", "-"], &cut).ends_with(4);
-            let to = dir.path().join(format!("{suffix}{number}"));
-            let ran = restored(&cut, &to, &["--keep-going"]).ends_with(4);
-            let lost = (0..60).filter(|i| !to.join(format!("d{}/f{i:02}", i / 10)).exists());
+            let target = dir.path().join(format!("{suffix}{number}"));
+            let ran = restored(&cut, &target, &["--keep-going"]).ends_with(4);
+            let lost = (0..60).filter(|i| !target.join(format!("d{}/f{i:02}", i / 10)).exists());
             let lost: Vec<_> = lost
                 .map(|i| format!("\"d{}/f{i:02}\" is damaged: it is missing", i / 10))
                 .collect();
@@ -199,11 +199,11 @@ fn whole_members_that_are_missing_are_named_and_the_rest_is_there() {
         .filter(|(_, plain)| *plain > 0)
         .nth(1)
         .unwrap();
-    let to = dir.path().join("to");
+    let target = dir.path().join("to");
     let cut = without(&stored, range);
-    let ran = restored(&cut, &to, &["--keep-going"]).ends_with(4);
+    let ran = restored(&cut, &target, &["--keep-going"]).ends_with(4);
     let lost: Vec<_> = (0..60)
-        .filter(|i| !to.join(format!("d{}/f{i:02}", i / 10)).exists())
+        .filter(|i| !target.join(format!("d{}/f{i:02}", i / 10)).exists())
         .collect();
     assert!(!lost.is_empty() && lost.len() < 30, "{lost:?}");
     for i in lost {
@@ -213,7 +213,7 @@ fn whole_members_that_are_missing_are_named_and_the_rest_is_there() {
         );
         assert!(ran.err.contains(&named), "{named} is not in {}", ran.err);
     }
-    assert!(to.join("d5/f59").exists() && to.join("d3/large").exists());
+    assert!(target.join("d5/f59").exists() && target.join("d3/large").exists());
     let ran = run(&["verify", "-"], &cut).ends_with(4);
     assert!(
         ran.out.contains("lost: ") && ran.out.contains("is missing in the stream"),
@@ -235,7 +235,7 @@ fn content_that_is_another_is_not_restored() {
         .nth(1)
         .unwrap();
     let mut data = zstd_safe_decompress(&stored[range.clone()], *plain as usize);
-    let at = data
+    let index = data
         .windows(30)
         .position(|bytes| bytes == &noise(25, 30)[..])
         .unwrap_or_else(|| {
@@ -246,7 +246,7 @@ fn content_that_is_another_is_not_restored() {
                 })
                 .unwrap()
         });
-    data[at + 7] ^= 1;
+    data[index + 7] ^= 1;
     let mut frame = Vec::new();
     fullbore_pipeline::stage::codec::Codec::Zstd(1)
         .compressor()
@@ -254,15 +254,15 @@ fn content_that_is_another_is_not_restored() {
         .compress(&data, &mut frame)
         .unwrap();
     let changed = [&stored[..range.start], &frame, &stored[range.end..]].concat();
-    let to = dir.path().join("to");
-    let ran = restored(&changed, &to, &[])
+    let target = dir.path().join("to");
+    let ran = restored(&changed, &target, &[])
         .ends_with(4)
         .has_one_error("its digest is");
     drop(ran);
-    let to = dir.path().join("again");
-    let ran = restored(&changed, &to, &["--keep-going"]).ends_with(4);
+    let target = dir.path().join("again");
+    let ran = restored(&changed, &target, &["--keep-going"]).ends_with(4);
     let lost: Vec<_> = (0..60)
-        .filter(|i| !to.join(format!("d{}/f{i:02}", i / 10)).exists())
+        .filter(|i| !target.join(format!("d{}/f{i:02}", i / 10)).exists())
         .collect();
     let [lost] = lost[..] else { panic!("{lost:?}") };
     assert!(
@@ -288,17 +288,17 @@ fn what_was_not_captured_is_said() {
     tree(&dir.path().join("tree"));
     let list = dir.path().join("list");
     fs::write(&list, "d1\nnowhere\n").unwrap();
-    let to = dir.path().join("a.tar.zst");
+    let target = dir.path().join("a.tar.zst");
     fullbore(args![
         "backup",
         dir.path().join("tree"),
         "--to",
-        to,
+        target,
         "--files-from",
         list
     ])
     .ends_with(3);
-    let ran = restored(&fs::read(&to).unwrap(), &dir.path().join("to"), &[]).ends_with(3);
+    let ran = restored(&fs::read(&target).unwrap(), &dir.path().join("to"), &[]).ends_with(3);
     assert!(
         ran.err
             .contains("\"nowhere\": no file or directory has this name"),
@@ -315,9 +315,9 @@ fn streams_may_stand_one_behind_the_other() {
         let one = archive(dir.path(), suffix);
         fs::write(dir.path().join("tree/d5/f59"), "new").unwrap();
         let two = archive(dir.path(), suffix);
-        let to = dir.path().join(suffix);
-        restored(&[&one[..], &two].concat(), &to, &[]).ends_with(0);
-        assert!(same(&dir.path().join("tree"), &to), "{suffix}");
+        let target = dir.path().join(suffix);
+        restored(&[&one[..], &two].concat(), &target, &[]).ends_with(0);
+        assert!(same(&dir.path().join("tree"), &target), "{suffix}");
         let (frames, _) = frames(&one);
         let page = |range: &Range<usize>| {
             matches!(
@@ -334,14 +334,15 @@ fn streams_may_stand_one_behind_the_other() {
 #[test]
 fn segments_of_a_repository_are_compared_too() {
     let dir = tempdir().unwrap();
-    let (from, repo) = (dir.path().join("tree"), dir.path().join("repo"));
-    tree(&from);
-    (0..5).for_each(|i| fs::write(from.join(format!("d1/random{i}")), random(i, 700_000)).unwrap());
+    let (source, repo) = (dir.path().join("tree"), dir.path().join("repo"));
+    tree(&source);
+    (0..5)
+        .for_each(|i| fs::write(source.join(format!("d1/random{i}")), random(i, 700_000)).unwrap());
     let backup = || {
         drop(
             fullbore(args![
                 "backup",
-                from,
+                source,
                 "--to",
                 repo,
                 "--segment-size",
@@ -366,10 +367,10 @@ fn segments_of_a_repository_are_compared_too() {
     };
     let first = segments();
     assert!(first.len() > 2);
-    let to = dir.path().join("to");
-    restored(&first.concat(), &to, &[]).ends_with(0);
-    assert!(same(&from, &to));
-    fs::write(from.join("d0/f00"), "changed").unwrap();
+    let target = dir.path().join("to");
+    restored(&first.concat(), &target, &[]).ends_with(0);
+    assert!(same(&source, &target));
+    fs::write(source.join("d0/f00"), "changed").unwrap();
     backup();
     // The second holds what is new, and describes what the first one holds.
     let second = segments().pop().unwrap();
@@ -445,15 +446,15 @@ fn what_came_out_before_damage_is_right() {
     for suffix in ["zst", "lz4"] {
         let stored = archive(dir.path(), suffix);
         let mut given = 0;
-        for (round, at) in (1..12).map(|round| (round, stored.len() * round / 12)) {
+        for (round, offset) in (1..12).map(|round| (round, stored.len() * round / 12)) {
             let mut damaged = stored.clone();
-            damaged[at] ^= 4;
-            let to = dir.path().join(format!("{suffix}{round}"));
-            restored(&damaged, &to, &["--keep-going"]).ends_with(4);
+            damaged[offset] ^= 4;
+            let target = dir.path().join(format!("{suffix}{round}"));
+            restored(&damaged, &target, &["--keep-going"]).ends_with(4);
             for (i, there) in
-                (0..40).filter_map(|i| Some((i, fs::read(to.join(format!("f{i:02}"))).ok()?)))
+                (0..40).filter_map(|i| Some((i, fs::read(target.join(format!("f{i:02}"))).ok()?)))
             {
-                assert_eq!(there, noise(i, 40_000), "{suffix} {at} {i}");
+                assert_eq!(there, noise(i, 40_000), "{suffix} {offset} {i}");
                 given += 1;
             }
         }
@@ -501,32 +502,32 @@ fn pipes_that_do_not_wait_are_waited_for() {
     let (tree, back) = (dir.path().join("t"), dir.path().join("back"));
     runs::sample(&tree);
     runs::write(tree.join("large"), runs::noise(1, 3 << 20));
-    let (mut from, to) = std::io::pipe().unwrap();
-    never_waits(&to);
+    let (mut source, target) = std::io::pipe().unwrap();
+    never_waits(&target);
     let mut backup = command(args!["backup", tree, "--to", "-", "--quiet"])
-        .stdout(to)
+        .stdout(target)
         .spawn()
         .unwrap();
     let mut archive = Vec::new();
     std::thread::sleep(Duration::from_millis(200)); // the pipe is full by now
-    from.read_to_end(&mut archive).unwrap();
+    source.read_to_end(&mut archive).unwrap();
     assert!(backup.wait().unwrap().success());
     for args in [
         &args!["restore", "-", "--to", back, "--quiet"][..],
         &args!["list", "-"],
     ] {
-        let (from, mut to) = std::io::pipe().unwrap();
-        never_waits(&from);
+        let (source, mut target) = std::io::pipe().unwrap();
+        never_waits(&source);
         let mut run = command(args.to_vec())
-            .stdin(from)
+            .stdin(source)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         for part in archive.chunks(archive.len() / 3) {
             std::thread::sleep(Duration::from_millis(100)); // the pipe is empty by now
-            to.write_all(part).unwrap();
+            target.write_all(part).unwrap();
         }
-        drop(to);
+        drop(target);
         assert!(run.wait().unwrap().success());
     }
     runs::assert_same(&runs::shape(&tree), &runs::shape(&back), "restored");

@@ -55,8 +55,8 @@ fn a_backup_in_the_place_of_a_path_is_answered_with_its_selector() {
     let back = dir.path().join("back");
     let ran = fullbore(args!["restore", repository, "--to", back, "latest"]).ends_with(1);
     assert!(ran.err.contains("REPO@latest"), "{}", ran.err);
-    let from = format!("{}@2001-01-01", repository.display());
-    let ran = fullbore(args!["restore", from, "--to", back]).ends_with(1);
+    let selected = format!("{}@2001-01-01", repository.display());
+    let ran = fullbore(args!["restore", selected, "--to", back]).ends_with(1);
     assert!(ran.err.contains("the oldest is \"20"), "{}", ran.err);
 }
 

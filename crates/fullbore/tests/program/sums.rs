@@ -45,8 +45,8 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
         or_skip(false, "/dev/shm does not take files of 8 EiB");
         return;
     };
-    let at = |name: &str| dir.path().join(name);
-    let [tree, repository, back] = ["tree", "repository", "back"].map(at);
+    let path = |name: &str| dir.path().join(name);
+    let [tree, repository, back] = ["tree", "repository", "back"].map(path);
     fs::create_dir(&tree).unwrap();
     for name in ["a", "b", "c"] {
         sparse(&tree.join(name), name);
@@ -81,16 +81,16 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
         args!["restore", repository, "--to", back].to_vec(),
         args!["verify", repository, "--data", "--against", tree].to_vec(),
         args!["verify", repository, "--sample", "50%"].to_vec(),
-        args!["export", repository, "--to", at("x.tar.zst")].to_vec(),
-        args!["restore", at("x.tar.zst"), "--to", at("exported")].to_vec(),
-        args!["copy", repository, at("copy")].to_vec(),
+        args!["export", repository, "--to", path("x.tar.zst")].to_vec(),
+        args!["restore", path("x.tar.zst"), "--to", path("exported")].to_vec(),
+        args!["copy", repository, path("copy")].to_vec(),
     ] {
         run(args);
     }
     fs::remove_file(back.join("b")).unwrap();
     write(back.join("c"), "damaged");
     run(args!["restore", repository, "--to", back, "--delta"]);
-    for restored in [&back, &at("exported")] {
+    for restored in [&back, &path("exported")] {
         run(args!["verify", repository, "--data", "--against", restored]);
     }
     // Without its root the backup is counted anew.
@@ -154,8 +154,8 @@ fn forge(path: &Path, bytes: &[u8], pointer: &str, number: u64) -> bool {
 #[test]
 fn no_number_in_a_forged_root_makes_a_command_fail_by_a_defect() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let [tree, repository] = ["tree", "repository"].map(at);
+    let inside = |name: &str| dir.path().join(name);
+    let [tree, repository] = ["tree", "repository"].map(inside);
     for seed in [1, 2] {
         write(tree.join("changed"), text(seed, 30_000));
         write(tree.join("same"), text(7, 300_000));
@@ -191,7 +191,7 @@ fn no_number_in_a_forged_root_makes_a_command_fail_by_a_defect() {
         if forged(u64::MAX) == 0 && forged(u32::MAX.into()) == 0 {
             continue;
         }
-        let more = at("more");
+        let more = inside("more");
         for args in [
             args!["list", repository].to_vec(),
             args!["show", repository].to_vec(),

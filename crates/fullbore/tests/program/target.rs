@@ -62,15 +62,15 @@ struct Disks {
 impl Disks {
     fn new() -> Option<Self> {
         let dir = temp();
-        let at = |name: &str| dir.path().join(name);
-        write(at("tree/f"), "f");
-        write(at("tree/home/g"), "g");
-        fullbore(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
-        let outer = ext4(&at("one"), &at("m"), 8, "")?;
-        let inner = ext4(&at("two"), &at("m/home"), 8, "")?;
+        let path = |name: &str| dir.path().join(name);
+        write(path("tree/f"), "f");
+        write(path("tree/home/g"), "g");
+        fullbore(args!["backup", path("tree"), "--to", path("r"), "-q"]).ends_with(0);
+        let outer = ext4(&path("one"), &path("m"), 8, "")?;
+        let inner = ext4(&path("two"), &path("m/home"), 8, "")?;
         // All but the directories for fsck.
         shell("chown -R 65534 \"$1\" \"$2\" && chmod -R a+rX \"$1\" && chmod a+rx \"$4\" && chown 65534 \"$3\" \"$3/home\"", {
-            args![at("r"), at("tree"), at("m"), dir.path()]
+            args![path("r"), path("tree"), path("m"), dir.path()]
         })
         .ends_with(0);
         Some(Self {
@@ -88,13 +88,13 @@ impl Disks {
 #[test]
 fn what_fsck_wants_of_each_disk_in_the_target_is_left_alone() {
     let Some(disks) = Disks::new() else { return };
-    let (repository, to) = (disks.at("r"), disks.at("m"));
-    let number = |name: &str| fs::metadata(to.join(name)).unwrap().ino();
+    let (repository, target) = (disks.at("r"), disks.at("m"));
+    let number = |name: &str| fs::metadata(target.join(name)).unwrap().ino();
     let before = [number("lost+found"), number("home/lost+found")];
     for how in ["--overwrite=all", "--delta", "--delta --delete"] {
         for ran in [
-            as_user(restore(&repository, &to, how)),
-            fullbore(restore(&repository, &to, how)),
+            as_user(restore(&repository, &target, how)),
+            fullbore(restore(&repository, &target, how)),
         ] {
             let ran = ran.ends_with(0);
             assert!(!ran.out.contains("lost+found"), "{how}: {}", ran.out);
@@ -103,14 +103,14 @@ fn what_fsck_wants_of_each_disk_in_the_target_is_left_alone() {
                 before,
                 "{how}"
             );
-            shell("chown 65534 \"$1\" \"$1/home\"", args![to]).ends_with(0);
+            shell("chown 65534 \"$1\" \"$1/home\"", args![target]).ends_with(0);
         }
     }
     // Elsewhere it is a name like any other.
-    write(to.join("home/sub/lost+found/x"), "x");
-    let ran = fullbore(restore(&repository, &to, "--delta --delete")).ends_with(0);
+    write(target.join("home/sub/lost+found/x"), "x");
+    let ran = fullbore(restore(&repository, &target, "--delta --delete")).ends_with(0);
     assert!(
-        ran.out.contains("delete: \"home/sub\"") && !to.join("home/sub").exists(),
+        ran.out.contains("delete: \"home/sub\"") && !target.join("home/sub").exists(),
         "{}",
         ran.out
     );
@@ -119,15 +119,15 @@ fn what_fsck_wants_of_each_disk_in_the_target_is_left_alone() {
 #[test]
 fn what_fsck_wants_is_not_replaced_by_the_directory_that_the_backup_has() {
     let Some(disks) = Disks::new() else { return };
-    let (repository, to) = (disks.at("r2"), disks.at("m"));
+    let (repository, target) = (disks.at("r2"), disks.at("m"));
     fs::create_dir(disks.at("tree/home/lost+found")).unwrap();
     write(disks.at("tree/home/z"), "z");
     fullbore(args!["backup", disks.at("tree"), "--to", repository, "-q"]).ends_with(0);
     give_to_user(&repository);
-    let number = || fs::metadata(to.join("home/lost+found")).unwrap().ino();
+    let number = || fs::metadata(target.join("home/lost+found")).unwrap().ino();
     let before = number();
     for how in ["--overwrite=all", "--delta", "--delta --delete"] {
-        let ran = as_user(restore(&repository, &to, how)).ends_with(1);
+        let ran = as_user(restore(&repository, &target, how)).ends_with(1);
         let ran = ran.has_one_error("skipped; the rest of the backup is restored");
         assert!(
             ran.err.contains("home/lost+found\": permission denied"),
@@ -135,15 +135,15 @@ fn what_fsck_wants_is_not_replaced_by_the_directory_that_the_backup_has() {
             ran.err
         );
         assert_eq!(
-            (number(), fs::read(to.join("home/z")).unwrap()),
+            (number(), fs::read(target.join("home/z")).unwrap()),
             (before, b"z".to_vec()),
             "{how}"
         );
-        fullbore(restore(&repository, &to, how)).ends_with(0);
+        fullbore(restore(&repository, &target, how)).ends_with(0);
         assert_eq!(number(), before, "{how}");
-        fs::remove_file(to.join("home/z")).unwrap();
+        fs::remove_file(target.join("home/z")).unwrap();
         shell("chown 0 \"$1/lost+found\" && chmod 700 \"$1/lost+found\" && chown 65534 \"$1\" \"$1/..\"", {
-            args![to.join("home")]
+            args![target.join("home")]
         })
         .ends_with(0);
     }
@@ -155,29 +155,29 @@ fn what_belongs_to_another_and_cannot_be_looked_into_is_named_and_the_rest_is_re
         return;
     }
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    write(at("tree/f"), "f");
-    write(at("tree/sub/g"), "g");
-    write(at("tree/way"), "a file");
-    write(at("to/sub/others/deep/x"), "x");
-    write(at("to/sub/more/others/x"), "x");
-    write(at("to/listed/x"), "x");
-    write(at("to/way/x"), "x");
+    let path = |name: &str| dir.path().join(name);
+    write(path("tree/f"), "f");
+    write(path("tree/sub/g"), "g");
+    write(path("tree/way"), "a file");
+    write(path("to/sub/others/deep/x"), "x");
+    write(path("to/sub/more/others/x"), "x");
+    write(path("to/listed/x"), "x");
+    write(path("to/way/x"), "x");
     give_to_user(dir.path());
     ["to/sub/others", "to/sub/more/others", "to/way"]
         .iter()
         .for_each(|name| {
-            shell("chown -R 0 \"$1\" && chmod 700 \"$1\"", args![at(name)]).ends_with(0);
+            shell("chown -R 0 \"$1\" && chmod 700 \"$1\"", args![path(name)]).ends_with(0);
         });
     // It can be listed, but nothing in it can be looked at.
     shell(
         "chown -R 0 \"$1\" && chmod 744 \"$1\"",
-        args![at("to/listed")],
+        args![path("to/listed")],
     )
     .ends_with(0);
-    as_user(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
+    as_user(args!["backup", path("tree"), "--to", path("r"), "-q"]).ends_with(0);
     let how = "--delta --delete --max-delete 9";
-    let ran = as_user(restore(&at("r"), &at("to"), how)).ends_with(1);
+    let ran = as_user(restore(&path("r"), &path("to"), how)).ends_with(1);
     let ran = ran.has_one_error("skipped; the rest of the backup is restored");
     for (doing, name) in [
         ("remove", "sub/others"),
@@ -185,17 +185,20 @@ fn what_belongs_to_another_and_cannot_be_looked_into_is_named_and_the_rest_is_re
         ("remove", "listed/x"),
         ("create", "way"),
     ] {
-        let named = format!("could not {doing} \"{}\": ", at("to").join(name).display());
+        let named = format!(
+            "could not {doing} \"{}\": ",
+            path("to").join(name).display()
+        );
         assert!(
-            ran.err.contains(&named) && at("to").join(name).exists(),
+            ran.err.contains(&named) && path("to").join(name).exists(),
             "{name}: {}",
             ran.err
         );
     }
     assert_eq!(
         (
-            fs::read(at("to/f")).unwrap(),
-            fs::read(at("to/sub/g")).unwrap()
+            fs::read(path("to/f")).unwrap(),
+            fs::read(path("to/sub/g")).unwrap()
         ),
         (b"f".to_vec(), b"g".to_vec())
     );
@@ -207,7 +210,7 @@ fn a_user_restores_into_a_tree_of_his_own_whose_top_he_may_not_write_to() {
         return;
     }
     let dir = temp();
-    let (tree, repository, to) = (
+    let (tree, repository, target) = (
         dir.path().join("tree"),
         dir.path().join("r"),
         dir.path().join("to"),
@@ -218,12 +221,12 @@ fn a_user_restores_into_a_tree_of_his_own_whose_top_he_may_not_write_to() {
     give_to_user(dir.path());
     set_mode(&tree, 0o555);
     as_user(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
-    as_user(restore(&repository, &to, "-q")).ends_with(0);
+    as_user(restore(&repository, &target, "-q")).ends_with(0);
     let before = shape(&tree);
     for how in ["--overwrite=all", "--delta", "--delta --delete"] {
-        fs::remove_file(to.join("f")).unwrap();
-        as_user(restore(&repository, &to, how)).ends_with(0);
-        assert_same(&before, &shape(&to), how);
+        fs::remove_file(target.join("f")).unwrap();
+        as_user(restore(&repository, &target, how)).ends_with(0);
+        assert_same(&before, &shape(&target), how);
     }
     // It keeps its own mode and time where it was not asked for, and where the restore fails.
     for (how, code) in [
@@ -231,22 +234,22 @@ fn a_user_restores_into_a_tree_of_his_own_whose_top_he_may_not_write_to() {
         ("sub --delta", 0),
         ("nothing --overwrite", 1),
     ] {
-        set_mode(&to, 0o511);
-        fs::remove_dir_all(to.join("sub")).unwrap();
-        as_user(restore(&repository, &to, how)).ends_with(code);
+        set_mode(&target, 0o511);
+        fs::remove_dir_all(target.join("sub")).unwrap();
+        as_user(restore(&repository, &target, how)).ends_with(code);
         assert_eq!(
             (
-                fs::metadata(&to).unwrap().mode() & 0o7777,
-                to.join("sub/g").exists()
+                fs::metadata(&target).unwrap().mode() & 0o7777,
+                target.join("sub/g").exists()
             ),
             (0o511, code == 0),
             "{how}"
         );
     }
     // Of another user it cannot be opened, nor where it is empty and nothing was to be replaced.
-    set_mode(&to, 0o555);
-    shell("chown 0 \"$1\"", args![to]).ends_with(0);
-    as_user(restore(&repository, &to, "--delta"))
+    set_mode(&target, 0o555);
+    shell("chown 0 \"$1\"", args![target]).ends_with(0);
+    as_user(restore(&repository, &target, "--delta"))
         .ends_with(1)
         .has_one_error("cannot be written to");
     let empty = dir.path().join("empty");
@@ -275,8 +278,15 @@ fn files_of_names(to: &Path, first: &fs::Metadata) -> usize {
                 fs::read_to_string(to.join(name(number))).unwrap(),
                 "content"
             );
-            let facts =
-                |of: &fs::Metadata| (of.mode(), of.uid(), of.gid(), of.mtime(), of.mtime_nsec());
+            let facts = |meta: &fs::Metadata| {
+                (
+                    meta.mode(),
+                    meta.uid(),
+                    meta.gid(),
+                    meta.mtime(),
+                    meta.mtime_nsec(),
+                )
+            };
             assert_eq!(facts(&found), facts(first), "{number}");
         }
     }
@@ -286,32 +296,32 @@ fn files_of_names(to: &Path, first: &fs::Metadata) -> usize {
 #[test]
 fn names_beyond_the_limit_of_the_target_are_those_of_a_second_file() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    let Some(_tree) = Mount::tmpfs(&at("tree"), "64m") else {
+    let path = |name: &str| dir.path().join(name);
+    let Some(_tree) = Mount::tmpfs(&path("tree"), "64m") else {
         return;
     };
-    let Some(_disk) = ext4(&at("image"), &at("m"), 64, "") else {
+    let Some(_disk) = ext4(&path("image"), &path("m"), 64, "") else {
         return;
     };
-    write(at("tree").join(name(0)), "content");
+    write(path("tree").join(name(0)), "content");
     shell(
         "chown 12345:54321 \"$1\" && chmod 4751 \"$1\" && touch -d @1000000000.5 \"$1\"",
-        args![at("tree").join(name(0))],
+        args![path("tree").join(name(0))],
     )
     .ends_with(0);
     (1..NAMES).for_each(|number| {
-        fs::hard_link(at("tree").join(name(0)), at("tree").join(name(number))).unwrap()
+        fs::hard_link(path("tree").join(name(0)), path("tree").join(name(number))).unwrap()
     });
-    let first = fs::metadata(at("tree").join(name(0))).unwrap();
-    fullbore(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
+    let first = fs::metadata(path("tree").join(name(0))).unwrap();
+    fullbore(args!["backup", path("tree"), "--to", path("r"), "-q"]).ends_with(0);
     let said = "a copy of the file has the further names: 10 entries";
     let changed = || {
-        fs::metadata(at("m/to").join(name(NAMES - 1)))
-            .map_or((0, 0), |of| (of.ctime(), of.ctime_nsec()))
+        fs::metadata(path("m/to").join(name(NAMES - 1)))
+            .map_or((0, 0), |meta| (meta.ctime(), meta.ctime_nsec()))
     };
     for how in ["", "--delta"] {
         let before = changed();
-        let ran = fullbore(restore(&at("r"), &at("m/to"), how)).ends_with(0);
+        let ran = fullbore(restore(&path("r"), &path("m/to"), how)).ends_with(0);
         assert_eq!(
             ran.err.matches("a copy of the file").count(),
             1,
@@ -319,7 +329,7 @@ fn names_beyond_the_limit_of_the_target_are_those_of_a_second_file() {
             ran.err
         );
         assert!(ran.err.contains(said), "{how}: {}", ran.err);
-        assert_eq!(files_of_names(&at("m/to"), &first), 2, "{how}");
+        assert_eq!(files_of_names(&path("m/to"), &first), 2, "{how}");
         assert_eq!(
             changed() == before,
             how == "--delta",
@@ -341,50 +351,50 @@ fn what_takes_no_other_name_is_copied_with_its_metadata_whatever_it_is() {
         return;
     }
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    write(at("tree/file"), noise(1, 300_000));
-    write(at("tree/empty"), "");
+    let path = |name: &str| dir.path().join(name);
+    write(path("tree/file"), noise(1, 300_000));
+    write(path("tree/empty"), "");
     let make = "cd \"$1\" && truncate -s 5M sparse && printf data | dd of=sparse bs=1 seek=3000000 conv=notrunc && \
                 mkfifo -m 640 pipe && ln -s file link && for f in *; do ln -P $f \"$f too\"; done && \
                 chown -h 12345:54321 * && chmod 4751 file && touch -hd @1000000000 *";
-    shell(make, args![at("tree")]).ends_with(0);
-    set_xattr(&at("tree/file"), "user.color", b"red");
-    fullbore(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
+    shell(make, args![path("tree")]).ends_with(0);
+    set_xattr(&path("tree/file"), "user.color", b"red");
+    fullbore(args!["backup", path("tree"), "--to", path("r"), "-q"]).ends_with(0);
     fullbore(args![
         "backup",
-        at("tree"),
+        path("tree"),
         "--to",
-        at("ours.tar.zst"),
+        path("ours.tar.zst"),
         "--compress",
         "none",
         "-q"
     ])
     .ends_with(0);
     let pack = "tar -C \"$1\" -S --xattrs --format=posix --sort=name -cf \"$2\" .";
-    shell(pack, args![at("tree"), at("other.tar")]).ends_with(0);
-    let before = shape_of_names(&at("tree"));
+    shell(pack, args![path("tree"), path("other.tar")]).ends_with(0);
+    let before = shape_of_names(&path("tree"));
     // GNU tar writes hard links to symbolic links or pipes too.
-    for (from, links) in [("r", 3), ("ours.tar.zst", 3), ("other.tar", 4)] {
+    for (source, links) in [("r", 3), ("ours.tar.zst", 3), ("other.tar", 4)] {
         // With tricks a file that replaces another one gets its name by such a call.
         for how in ["", "--no-tricks", "--overwrite=all --no-tricks", "--delta"] {
-            if from == "other.tar" && how == "--delta" {
+            if source == "other.tar" && how == "--delta" {
                 continue;
             }
-            let case = format!("{from} {how}");
+            let case = format!("{source} {how}");
             if how.starts_with("--no") {
-                fs::remove_dir_all(at("to")).unwrap();
+                fs::remove_dir_all(path("to")).unwrap();
             }
             let ran = tampered(
                 "linkat:error=EMLINK",
                 None,
-                restore(&at(from), &at("to"), how),
+                restore(&path(source), &path("to"), how),
             )
             .ends_with(0);
             let said = format!("a copy of the file has the further names: {links} entries");
             assert!(ran.err.contains(&said), "{case}: {}", ran.err);
-            assert_same(&before, &shape_of_names(&at("to")), &case);
+            assert_same(&before, &shape_of_names(&path("to")), &case);
         }
-        fs::remove_dir_all(at("to")).unwrap();
+        fs::remove_dir_all(path("to")).unwrap();
     }
 }
 
@@ -407,25 +417,29 @@ impl Drop for AppendOnly {
 #[test]
 fn in_an_append_only_directory_no_file_of_a_restore_stays() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    write(at("tree/f"), "f");
-    write(at("tree/large"), noise(1, 3_000_000));
-    write(at("tree/sub/g"), "g");
-    std::os::unix::fs::symlink("f", at("tree/link")).unwrap();
-    fs::hard_link(at("tree/f"), at("tree/f too")).unwrap();
-    fullbore(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
-    shell("tar -C \"$1\" -cf \"$2\" .", args![at("tree"), at("x.tar")]).ends_with(0);
-    let to = at("to");
-    fs::create_dir_all(&to).unwrap();
-    let Some(_top) = AppendOnly::new(&to) else {
+    let path = |name: &str| dir.path().join(name);
+    write(path("tree/f"), "f");
+    write(path("tree/large"), noise(1, 3_000_000));
+    write(path("tree/sub/g"), "g");
+    std::os::unix::fs::symlink("f", path("tree/link")).unwrap();
+    fs::hard_link(path("tree/f"), path("tree/f too")).unwrap();
+    fullbore(args!["backup", path("tree"), "--to", path("r"), "-q"]).ends_with(0);
+    shell(
+        "tar -C \"$1\" -cf \"$2\" .",
+        args![path("tree"), path("x.tar")],
+    )
+    .ends_with(0);
+    let target = path("to");
+    fs::create_dir_all(&target).unwrap();
+    let Some(_top) = AppendOnly::new(&target) else {
         return;
     };
     let all = ["f", "f too", "large", "link", "sub"];
-    fullbore(restore(&at("r"), &to, "")).ends_with(0);
-    assert_eq!(names(&to), all);
-    let _sub = AppendOnly::new(&at("to/sub"));
-    write(at("to/f"), "another");
-    write(at("to/sub/g"), "another");
+    fullbore(restore(&path("r"), &target, "")).ends_with(0);
+    assert_eq!(names(&target), all);
+    let _sub = AppendOnly::new(&path("to/sub"));
+    write(path("to/f"), "another");
+    write(path("to/sub/g"), "another");
     let ways = [
         "--overwrite=all",
         "--overwrite=all --no-tricks",
@@ -434,12 +448,12 @@ fn in_an_append_only_directory_no_file_of_a_restore_stays() {
         "--delta --delete",
     ];
     let runs = ways
-        .map(|how| (at("r"), how))
+        .map(|how| (path("r"), how))
         .into_iter()
-        .chain([(at("x.tar"), "--overwrite=all")]);
-    for (from, how) in runs {
+        .chain([(path("x.tar"), "--overwrite=all")]);
+    for (source, how) in runs {
         // Whatever could be replaced was not, and is named; the rest is restored.
-        let ran = fullbore(restore(&from, &to, how))
+        let ran = fullbore(restore(&source, &target, how))
             .ends_with(1)
             .has_one_error("files cannot be removed from its directory");
         assert!(
@@ -448,7 +462,7 @@ fn in_an_append_only_directory_no_file_of_a_restore_stays() {
             ran.err
         );
         assert_eq!(
-            (names(&to), names(&at("to/sub"))),
+            (names(&target), names(&path("to/sub"))),
             (all.map(str::to_owned).to_vec(), vec!["g".to_owned()]),
             "{how}"
         );
@@ -461,12 +475,12 @@ fn a_file_of_a_restore_that_cannot_be_removed_is_named_and_stays_alone() {
         return;
     }
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
+    let path = |name: &str| dir.path().join(name);
     for number in 0..5 {
-        write(at(&format!("tree/f{number}")), "f");
-        std::os::unix::fs::symlink("f", at(&format!("tree/l{number}"))).unwrap();
+        write(path(&format!("tree/f{number}")), "f");
+        std::os::unix::fs::symlink("f", path(&format!("tree/l{number}"))).unwrap();
     }
-    fullbore(args!["backup", at("tree"), "--to", at("r"), "-q"]).ends_with(0);
+    fullbore(args!["backup", path("tree"), "--to", path("r"), "-q"]).ends_with(0);
     let is_own = |name: &String| name.starts_with(".fullbore");
     // A system that does not tell of a directory that nothing can be removed from it.
     for (how, code) in [
@@ -478,18 +492,18 @@ fn a_file_of_a_restore_that_cannot_be_removed_is_named_and_stays_alone() {
         let before = if how.is_empty() {
             0
         } else {
-            names(&at("to")).len()
+            names(&path("to")).len()
         };
-        let ran = tampered(inject, None, restore(&at("r"), &at("to"), how)).ends_with(code);
-        let left: Vec<_> = names(&at("to")).into_iter().filter(is_own).collect();
+        let ran = tampered(inject, None, restore(&path("r"), &path("to"), how)).ends_with(code);
+        let left: Vec<_> = names(&path("to")).into_iter().filter(is_own).collect();
         assert_eq!(left.len(), 1, "{how}: {left:?}");
         let line = format!(
             "could not remove {:?}, a temporary file of this restore: operation not permitted",
-            at("to").join(&left[0])
+            path("to").join(&left[0])
         );
         assert!(ran.err.contains(&line), "{how}: {}", ran.err);
         assert_eq!(before, if how.is_empty() { 0 } else { 10 });
-        fs::remove_file(at("to").join(&left[0])).unwrap();
+        fs::remove_file(path("to").join(&left[0])).unwrap();
     }
 }
 
@@ -499,17 +513,17 @@ fn an_archive_that_gets_no_name_and_cannot_be_removed_is_named() {
         return;
     }
     let dir = temp();
-    let (tree, to) = (dir.path().join("tree"), dir.path().join("to"));
+    let (tree, target) = (dir.path().join("tree"), dir.path().join("to"));
     write(tree.join("f"), "f");
-    fs::create_dir(&to).unwrap();
-    let backup = args!["backup", tree, "--to", to.join("x.tar.gz")];
+    fs::create_dir(&target).unwrap();
+    let backup = args!["backup", tree, "--to", target.join("x.tar.gz")];
     let ran = tampered(
         "unlink,unlinkat,rename,renameat,renameat2:error=EPERM",
         None,
         backup,
     )
     .ends_with(1);
-    let left = names(&to);
+    let left = names(&target);
     assert_eq!(left.len(), 1, "{left:?}");
     left.iter().for_each(|name| {
         assert!(
@@ -523,44 +537,58 @@ fn an_archive_that_gets_no_name_and_cannot_be_removed_is_named() {
 #[test]
 fn nothing_is_begun_where_it_could_not_be_given_its_name_or_removed() {
     let dir = temp();
-    let (tree, to) = (dir.path().join("tree"), dir.path().join("to"));
+    let (tree, target) = (dir.path().join("tree"), dir.path().join("to"));
     write(tree.join("f"), "f");
-    fs::create_dir(&to).unwrap();
-    let Some(_to) = AppendOnly::new(&to) else {
+    fs::create_dir(&target).unwrap();
+    let Some(_to) = AppendOnly::new(&target) else {
         return;
     };
     for name in ["x.tar.zst", "x.tar.gz"] {
-        let ran = fullbore(args!["backup", tree, "--to", to.join(name)]).ends_with(1);
+        let ran = fullbore(args!["backup", tree, "--to", target.join(name)]).ends_with(1);
         ran.has_one_error("its directory is append-only");
     }
-    fullbore(args!["bench", "write", to, "--size", "1M"])
+    fullbore(args!["bench", "write", target, "--size", "1M"])
         .ends_with(1)
         .has_one_error("the directory is append-only");
-    assert_eq!(names(&to), [""; 0]);
+    assert_eq!(names(&target), [""; 0]);
     // What needs no final name in it can be stored there.
-    fullbore(args!["backup", tree, "--to", to.join("repository"), "-q"]).ends_with(0);
+    fullbore(args![
+        "backup",
+        tree,
+        "--to",
+        target.join("repository"),
+        "-q"
+    ])
+    .ends_with(0);
 }
 
 #[test]
 fn a_file_system_without_inodes_is_said_to_lack_those_and_not_space() {
     let dir = temp();
-    let at = |name: &str| dir.path().join(name);
-    write(at("files/f"), "f");
-    fs::create_dir_all(at("directories/d")).unwrap();
-    fs::create_dir_all(at("links")).unwrap();
-    std::os::unix::fs::symlink("x", at("links/l")).unwrap();
-    fs::create_dir_all(at("pipes")).unwrap();
-    make_fifo(&at("pipes/p"));
+    let path = |name: &str| dir.path().join(name);
+    write(path("files/f"), "f");
+    fs::create_dir_all(path("directories/d")).unwrap();
+    fs::create_dir_all(path("links")).unwrap();
+    std::os::unix::fs::symlink("x", path("links/l")).unwrap();
+    fs::create_dir_all(path("pipes")).unwrap();
+    make_fifo(&path("pipes/p"));
     let trees = ["files", "directories", "links", "pipes"];
-    fs::create_dir(at("r")).unwrap();
+    fs::create_dir(path("r")).unwrap();
     trees.iter().for_each(|tree| {
-        _ = fullbore(args!["backup", at(tree), "--to", at("r").join(tree), "-q"]).ends_with(0)
+        _ = fullbore(args![
+            "backup",
+            path(tree),
+            "--to",
+            path("r").join(tree),
+            "-q"
+        ])
+        .ends_with(0)
     });
-    let Some(_disk) = ext4(&at("image"), &at("m"), 8, "-N 16") else {
+    let Some(_disk) = ext4(&path("image"), &path("m"), 8, "-N 16") else {
         return;
     };
-    fs::create_dir(at("m/to")).unwrap();
-    while fs::File::create_new(at("m").join(names(&at("m")).len().to_string())).is_ok() {}
+    fs::create_dir(path("m/to")).unwrap();
+    while fs::File::create_new(path("m").join(names(&path("m")).len().to_string())).is_ok() {}
     let is_said = |ran: Ran| {
         let ran = ran
             .ends_with(1)
@@ -576,23 +604,28 @@ fn a_file_system_without_inodes_is_said_to_lack_those_and_not_space() {
     for tree in trees {
         ["", "--overwrite=all", "--delta"]
             .iter()
-            .for_each(|how| is_said(fullbore(restore(&at("r").join(tree), &at("m/to"), how))));
+            .for_each(|how| is_said(fullbore(restore(&path("r").join(tree), &path("m/to"), how))));
         is_said(fullbore(restore(
-            &at("r").join(tree),
-            &at("m/new/target"),
+            &path("r").join(tree),
+            &path("m/new/target"),
             "",
         )));
     }
-    for to in ["m/repository", "m/x.tar.zst", "m/x.tar.gz", "m/to/x.tar"] {
-        is_said(fullbore(args!["backup", at("files"), "--to", at(to)]));
+    for destination in ["m/repository", "m/x.tar.zst", "m/x.tar.gz", "m/to/x.tar"] {
+        is_said(fullbore(args![
+            "backup",
+            path("files"),
+            "--to",
+            path(destination)
+        ]));
     }
-    is_said(fullbore(args!["copy", at("r/files"), at("m/to/copy")]));
+    is_said(fullbore(args!["copy", path("r/files"), path("m/to/copy")]));
     // Where there are some, it is the space that is short.
-    let Some(_small) = ext4(&at("other"), &at("n"), 1, "") else {
+    let Some(_small) = ext4(&path("other"), &path("n"), 1, "") else {
         return;
     };
-    write(at("files/large"), noise(1, 3_000_000));
-    fullbore(args!["backup", at("files"), "--to", at("n/x.tar")])
+    write(path("files/large"), noise(1, 3_000_000));
+    fullbore(args!["backup", path("files"), "--to", path("n/x.tar")])
         .ends_with(1)
         .has_one_error("no space left");
 }

@@ -33,7 +33,7 @@ fn a_run_that_does_something_does_it_and_says_so_in_its_exit_code() {
     sample(&dir.path().join("t"));
     for (n, lost) in LOST.into_iter().enumerate() {
         for json in ["", "--json"] {
-            let (repository, to) = (format!("r{n}{json}"), format!("to{n}{json}"));
+            let (repository, target) = (format!("r{n}{json}"), format!("to{n}{json}"));
             assert_eq!(
                 code(
                     dir.path(),
@@ -47,17 +47,17 @@ fn a_run_that_does_something_does_it_and_says_so_in_its_exit_code() {
                 code(
                     dir.path(),
                     lost,
-                    &format!("restore {repository} --to {to} {json}")
+                    &format!("restore {repository} --to {target} {json}")
                 ),
                 "0",
                 "{lost} {json}"
             );
             at(
                 dir.path(),
-                &format!("$fullbore verify {repository} --against {to}"),
+                &format!("$fullbore verify {repository} --against {target}"),
             )
             .ends_with(0);
-            let delta = format!("restore {repository} --to {to} --delta {json}");
+            let delta = format!("restore {repository} --to {target} --delta {json}");
             assert_eq!(code(dir.path(), lost, &delta), "0", "{lost} {json}");
             for args in [
                 "pin REPO@latest",

@@ -50,9 +50,9 @@ fn with_a_slow_codec_on_one_worker_the_limit_is_the_workers() {
     data.truncate(24 << 20);
     runs::write(dir.path().join("t/f"), data);
     let options = args!["--compress", "zstd:9", "--workers", "1", "--json"];
-    let to = dir.path().join("r");
+    let target = dir.path().join("r");
     let ran = fullbore(
-        args!["backup", dir.path().join("t"), "--to", to]
+        args!["backup", dir.path().join("t"), "--to", target]
             .into_iter()
             .chain(options),
     )
@@ -110,12 +110,12 @@ fn a_rate_is_kept_by_all_readers_together_and_is_the_limit() {
     runs::write(tree.join("large"), noise(1, 2 << 20));
     (0..64).for_each(|i| runs::write(tree.join(format!("f{i}")), noise(i, 16 << 10)));
     let run = |options: &[&str]| {
-        let to = temp();
+        let target = temp();
         let command = args![
             "backup",
             &tree,
             "--to",
-            to.path().join("r"),
+            target.path().join("r"),
             "--frame-size",
             "64K"
         ];

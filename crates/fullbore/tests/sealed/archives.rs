@@ -75,19 +75,19 @@ fn any_change_of_an_encrypted_archive_is_found() {
         ])
         .ends_with(0);
     let whole = fs::read(&archive).unwrap();
-    for at in [30, 120, whole.len() / 3, whole.len() / 2, whole.len() - 2] {
+    for offset in [30, 120, whole.len() / 3, whole.len() / 2, whole.len() - 2] {
         let mut changed = whole.clone();
-        changed[at] ^= 4;
+        changed[offset] ^= 4;
         fs::write(&archive, &changed).unwrap();
         let ran = world.run_as(&me, args!["verify", archive, "--data"]);
         assert!(
             [1, 4].contains(&ran.code),
-            "byte {at}: {}{}",
+            "byte {offset}: {}{}",
             ran.out,
             ran.err
         );
         let words = ran.out + &ran.err;
-        assert!(words.contains("a.tar.zst.age"), "byte {at}: {words}");
+        assert!(words.contains("a.tar.zst.age"), "byte {offset}: {words}");
     }
     for len in [whole.len() - 1, whole.len() / 2, 100] {
         fs::write(&archive, &whole[..len]).unwrap();
@@ -166,7 +166,7 @@ fn an_archive_for_a_passphrase_is_read_with_it() {
     let archive = world.path("a.tar.zst.age");
     let file = world.path("passphrase");
     runs::write_private(&file, "open sesame street\n");
-    let with = args!["--passphrase-file", file];
+    let passphrase_args = args!["--passphrase-file", file];
     let backup = args![
         "backup",
         world.tree(),
@@ -176,10 +176,12 @@ fn an_archive_for_a_passphrase_is_read_with_it() {
         "--quiet"
     ];
     world
-        .run(backup.into_iter().chain(with.clone()))
+        .run(backup.into_iter().chain(passphrase_args.clone()))
         .ends_with(0);
     let verify = args!["verify", archive, "--data"];
-    world.run(verify.iter().cloned().chain(with)).ends_with(0);
+    world
+        .run(verify.iter().cloned().chain(passphrase_args))
+        .ends_with(0);
     world
         .run(verify)
         .ends_with(1)

@@ -39,7 +39,7 @@ fn a_backup_is_copied_from_clear_to_encrypted_and_back() {
     let me = world.person("me");
     let sealed = world.path("sealed");
     let encrypt = args!["--encrypt-to", me.recipient, "--json"];
-    let copy = |from: &str, to: &Path| args!["copy", from, to];
+    let copy = |source: &str, target: &Path| args!["copy", source, target];
     let to_sealed = copy(&at(&repository, &second), &sealed);
     let ran = world
         .run(to_sealed.iter().cloned().chain(encrypt))
@@ -58,13 +58,13 @@ fn a_backup_is_copied_from_clear_to_encrypted_and_back() {
         .ends_with(0);
     world.run(args!["verify", sealed, "--data"]).ends_with(0);
     let back = world.path("back");
-    let from = at(&sealed, &second);
+    let source = at(&sealed, &second);
     world
-        .run_as(&me, copy(&from, &back))
+        .run_as(&me, copy(&source, &back))
         .ends_with(2)
         .has_one_error("decide whether it is encrypted");
     assert!(!back.exists());
-    let clear = copy(&from, &back)
+    let clear = copy(&source, &back)
         .into_iter()
         .chain(args!["--no-encryption"]);
     world.run_as(&me, clear).ends_with(0);
@@ -76,11 +76,11 @@ fn a_backup_is_copied_from_clear_to_encrypted_and_back() {
 fn a_copy_for_other_keys_is_sealed_anew() {
     let world = World::new();
     let (me, other) = (world.person("me"), world.person("other"));
-    let (from, to) = (world.repository(), world.path("other"));
-    world.init(&from, &me);
-    world.init(&to, &other);
-    let [_, second] = world.two_backups(&from, &me);
-    let copy = args!["copy", at(&from, &second), to];
+    let (source, target) = (world.repository(), world.path("other"));
+    world.init(&source, &me);
+    world.init(&target, &other);
+    let [_, second] = world.two_backups(&source, &me);
+    let copy = args!["copy", at(&source, &second), target];
     world
         .run_as(&me, copy.clone())
         .ends_with(1)
@@ -89,30 +89,30 @@ fn a_copy_for_other_keys_is_sealed_anew() {
         .run(copy.clone())
         .ends_with(1)
         .has_one_error("it is encrypted");
-    assert_eq!(runs::names(&to.join("backups")), [""; 0]);
+    assert_eq!(runs::names(&target.join("backups")), [""; 0]);
     let both = args!["--key", me.key, "--key", other.key];
     world.run(copy.into_iter().chain(both)).ends_with(0);
-    fs::rename(&from, world.path("away")).unwrap();
-    assert_sound(&world, &to, &other, "for other keys");
-    world.run_as(&me, args!["list", to]).ends_with(1);
+    fs::rename(&source, world.path("away")).unwrap();
+    assert_sound(&world, &target, &other, "for other keys");
+    world.run_as(&me, args!["list", target]).ends_with(1);
     // The next backup goes on from the copy.
     world.change(3);
-    let result = world.backup(&to, &other);
+    let result = world.backup(&target, &other);
     assert_eq!(result["bases"][0], second.as_str());
-    assert_sound(&world, &to, &other, "a backup after the copy");
+    assert_sound(&world, &target, &other, "a backup after the copy");
 }
 
 #[test]
 fn without_a_key_a_backup_is_copied_as_it_is_stored_to_where_the_same_keys_are() {
     let world = World::new();
     let me = world.person("me");
-    let (from, to) = (world.repository(), world.path("replica"));
-    world.init(&from, &me);
-    let [first, second] = world.two_backups(&from, &me);
-    let copy = |id: &str, to: &Path| args!["copy", at(&from, id), to];
-    world.run(copy(&second, &to)).ends_with(0);
-    assert_sound(&world, &to, &me, "a replica");
-    world.run(copy(&first, &to)).ends_with(0);
+    let (source, target) = (world.repository(), world.path("replica"));
+    world.init(&source, &me);
+    let [first, second] = world.two_backups(&source, &me);
+    let copy = |id: &str, target: &Path| args!["copy", at(&source, id), target];
+    world.run(copy(&second, &target)).ends_with(0);
+    assert_sound(&world, &target, &me, "a replica");
+    world.run(copy(&first, &target)).ends_with(0);
     let segment = |repository: &Path| {
         let stored = repository
             .join("backups")
@@ -120,9 +120,13 @@ fn without_a_key_a_backup_is_copied_as_it_is_stored_to_where_the_same_keys_are()
             .join("s01-000001.tar.zst");
         fs::read(stored).unwrap()
     };
-    assert_eq!(segment(&from), segment(&to), "nothing was sealed anew");
+    assert_eq!(
+        segment(&source),
+        segment(&target),
+        "nothing was sealed anew"
+    );
     world
-        .run_as(&me, args!["verify", to, "--data"])
+        .run_as(&me, args!["verify", target, "--data"])
         .ends_with(0);
     let clear = world.path("clear");
     world.run(args!["init", clear]).ends_with(0);
@@ -137,7 +141,7 @@ fn without_a_key_a_backup_is_copied_as_it_is_stored_to_where_the_same_keys_are()
         .ends_with(1)
         .has_one_error("no key was given");
     // What a storage changed is not copied.
-    let stored = from
+    let stored = source
         .join("backups")
         .join(&second)
         .join("s01-000001.tar.zst");
@@ -156,25 +160,25 @@ fn a_backup_is_exported_from_clear_to_encrypted_and_back() {
     let (repository, [_, second]) = clear(&world);
     let me = world.person("me");
     let (sealed, back) = (world.path("sealed"), world.path("back"));
-    let export = |from: &str, to: &Path| args!["export", from, "--to", to, "--quiet"];
+    let export = |source: &str, target: &Path| args!["export", source, "--to", target, "--quiet"];
     let encrypt = args!["--encrypt-to", me.recipient];
-    let from = at(&repository, &second);
+    let source = at(&repository, &second);
     world
-        .run(export(&from, &sealed).into_iter().chain(encrypt))
+        .run(export(&source, &sealed).into_iter().chain(encrypt))
         .ends_with(0);
     assert_sound(&world, &sealed, &me, "clear to encrypted");
-    let from = sealed.to_str().unwrap();
+    let source = sealed.to_str().unwrap();
     world
-        .run_as(&me, export(from, &back))
+        .run_as(&me, export(source, &back))
         .ends_with(2)
         .has_one_error("decide whether it is encrypted");
-    let clear = export(from, &back)
+    let clear = export(source, &back)
         .into_iter()
         .chain(args!["--no-encryption"]);
     world.run_as(&me, clear).ends_with(0);
     assert_sound(&world, &back, &world.without_key(), "encrypted to clear");
     let archive = world.path("a.tar.zst");
-    world.run_as(&me, export(from, &archive)).ends_with(0);
+    world.run_as(&me, export(source, &archive)).ends_with(0);
     let out = world.path("out");
     world
         .run(args!["restore", archive, "--to", out, "--quiet"])

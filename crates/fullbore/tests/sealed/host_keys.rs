@@ -50,21 +50,21 @@ fn a_host_adds_full_and_incremental_backups_and_reads_none() {
     world.change(5);
     let third = world.backup(&repository, &host);
     assert_eq!(third["bases"][0], second.as_str());
-    let at = |id: &str| format!("{}@{id}", repository.display());
+    let backup = |id: &str| format!("{}@{id}", repository.display());
     let out = world.path("out");
     let refused: [Vec<OsString>; 5] = [
         args!["repair", repository, "--yes"].into(),
-        args!["restore", at(&first), "--to", out].into(),
-        args!["export", at(&first), "--to", world.path("a.tar.zst")].into(),
-        args!["verify", at(&first), "--against", world.tree()].into(),
-        args!["copy", at(&first), world.path("c"), "--no-encryption"].into(),
+        args!["restore", backup(&first), "--to", out].into(),
+        args!["export", backup(&first), "--to", world.path("a.tar.zst")].into(),
+        args!["verify", backup(&first), "--against", world.tree()].into(),
+        args!["copy", backup(&first), world.path("c"), "--no-encryption"].into(),
     ];
     for args in refused {
         let ran = world.run_as(&host, args.clone());
         assert_eq!(ran.code, 1, "{args:?}: {}", ran.err);
         assert!(!out.exists() || runs::names(&out).is_empty(), "{args:?}");
     }
-    let restore = args!["restore", at(&first), "--to", out];
+    let restore = args!["restore", backup(&first), "--to", out];
     world
         .run_as(&host, restore)
         .ends_with(1)
@@ -79,7 +79,7 @@ fn a_host_adds_full_and_incremental_backups_and_reads_none() {
     world
         .run_as(&me, args!["verify", repository, "--data"])
         .ends_with(0);
-    world.assert_restores(Path::new(&at(&id_of(&third))), &me, "added by the host");
+    world.assert_restores(Path::new(&backup(&id_of(&third))), &me, "added by the host");
 }
 
 #[test]
@@ -210,11 +210,11 @@ fn a_host_goes_on_with_its_increments_after_a_rotation() {
 /// The files of a backup, put into another copy of the repository.
 fn put_back(world: &World, from: &Path, id: &str) {
     for file in files_below(&from.join("backups").join(id)) {
-        let to = world
+        let target = world
             .repository()
             .join(file.strip_prefix(from).expect("a file below it"));
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(file, to).unwrap();
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(file, target).unwrap();
     }
 }
 
@@ -222,9 +222,9 @@ fn put_back(world: &World, from: &Path, id: &str) {
 fn copy_of(world: &World, name: &str) -> std::path::PathBuf {
     let copy = world.path(name);
     for file in files_below(&world.repository()) {
-        let to = copy.join(file.strip_prefix(world.repository()).unwrap());
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(file, to).unwrap();
+        let target = copy.join(file.strip_prefix(world.repository()).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(file, target).unwrap();
     }
     copy
 }
@@ -244,8 +244,10 @@ fn what_a_removed_put_key_adds_does_not_count_before_and_after_a_rotation() {
         let ran = world.run_as(&me, args!["cat", repository, "large"]);
         assert_ne!(ran.code, 0, "{when}: it is not the latest");
         assert!(ran.err.contains("does not count"), "{when}: {}", ran.err);
-        let at = format!("{}@{genuine}", repository.display());
-        world.run_as(&me, args!["cat", at, "large"]).ends_with(0);
+        let selected = format!("{}@{genuine}", repository.display());
+        world
+            .run_as(&me, args!["cat", selected, "large"])
+            .ends_with(0);
         if when == "removed" {
             world
                 .run_as(&me, args!["key", "rotate", repository])
@@ -262,8 +264,10 @@ fn what_a_removed_put_key_adds_does_not_count_before_and_after_a_rotation() {
     world
         .run_as(&me, args!["key", "accept", repository, forged])
         .ends_with(0);
-    let at = format!("{}@{forged}", repository.display());
-    world.run_as(&me, args!["cat", at, "large"]).ends_with(0);
+    let selected = format!("{}@{forged}", repository.display());
+    world
+        .run_as(&me, args!["cat", selected, "large"])
+        .ends_with(0);
 }
 
 #[test]
@@ -333,14 +337,14 @@ fn notes_without_a_key_take_nothing_from_those_of_a_person() {
     let (world, me, _) = world_with_host();
     let repository = world.repository();
     let id = id_of(&world.backup(&repository, &me));
-    let at = format!("{}@{id}", repository.display());
+    let backup = format!("{}@{id}", repository.display());
     world
-        .run_as(&me, args!["tag", at, "state=broken"])
+        .run_as(&me, args!["tag", backup, "state=broken"])
         .ends_with(0);
-    world.run_as(&me, args!["pin", at]).ends_with(0);
-    world.run(args!["tag", at, "state=good"]).ends_with(0);
+    world.run_as(&me, args!["pin", backup]).ends_with(0);
+    world.run(args!["tag", backup, "state=good"]).ends_with(0);
     world
-        .run(args!["unpin", at])
+        .run(args!["unpin", backup])
         .ends_with(1)
         .has_one_error("with a key");
     let listed = |tag: &str| {
@@ -351,18 +355,18 @@ fn notes_without_a_key_take_nothing_from_those_of_a_person() {
     let forget = args!["forget", "--yes", repository, id];
     assert_ne!(world.run_as(&me, forget.clone()).code, 0, "it is pinned");
     assert_ne!(world.run(forget).code, 0, "it is pinned");
-    let shown = world.run_as(&me, args!["show", at]).ends_with(0);
+    let shown = world.run_as(&me, args!["show", backup]).ends_with(0);
     assert!(shown.out.contains("without key"), "{}", shown.out);
     // A person sees all, and what the person writes replaces it.
-    world.run_as(&me, args!["unpin", at]).ends_with(0);
-    let shown = world.run_as(&me, args!["show", at]).ends_with(0);
+    world.run_as(&me, args!["unpin", backup]).ends_with(0);
+    let shown = world.run_as(&me, args!["show", backup]).ends_with(0);
     assert!(!shown.out.contains("without key"), "{}", shown.out);
     // A pin without a key protects.
-    world.run(args!["pin", at]).ends_with(0);
+    world.run(args!["pin", backup]).ends_with(0);
     let forget = args!["forget", "--yes", repository, id];
     assert_ne!(world.run_as(&me, forget).code, 0, "it is pinned");
     // A bit of a proof.
-    world.run_as(&me, args!["pin", at]).ends_with(0);
+    world.run_as(&me, args!["pin", backup]).ends_with(0);
     let notes = repository.join("backups").join(&id).join("notes.json");
     let text = fs::read_to_string(&notes).unwrap();
     let (before, _) = text.rsplit_once("\n\"blake3\"").unwrap();
@@ -410,10 +414,12 @@ fn a_backup_in_the_name_of_another_host_shows_the_put_key_that_added_it() {
         assert_eq!(line["put_key"].as_str(), expected, "{line}");
     }
     for (id, expected) in [(&own, None), (&added, Some("web1"))] {
-        let at = format!("{}@{id}", repository.display());
-        let shown = world.run_as(&me, args!["show", at, "--json"]).ends_with(0);
+        let backup = format!("{}@{id}", repository.display());
+        let shown = world
+            .run_as(&me, args!["show", backup, "--json"])
+            .ends_with(0);
         assert_eq!(shown.json().pop().unwrap()["put_key"].as_str(), expected);
-        let shown = world.run_as(&me, args!["show", at]).ends_with(0).out;
+        let shown = world.run_as(&me, args!["show", backup]).ends_with(0).out;
         assert_eq!(
             shown.contains("put key       web1"),
             expected.is_some(),
@@ -495,8 +501,10 @@ fn a_copy_as_stored_learns_of_a_put_key_that_was_added_later() {
     world.run_as(&me, put).ends_with(0);
     let id = id_of(&world.backup(&repository, &later));
     world.run(copy).ends_with(0);
-    let at = format!("{}@{id}", replica.display());
-    world.run_as(&me, args!["cat", at, "large"]).ends_with(0);
+    let backup = format!("{}@{id}", replica.display());
+    world
+        .run_as(&me, args!["cat", backup, "large"])
+        .ends_with(0);
     world.run_as(&me, args!["verify", replica]).ends_with(0);
 }
 

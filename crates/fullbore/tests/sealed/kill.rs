@@ -63,8 +63,12 @@ fn a_rotation_that_is_killed_at_any_moment_locks_nobody_out_and_the_next_one_com
         world.change(when as u64);
         let person = [&me, &two, &host][when % 3];
         let id = id_of(&world.backup(&repository, person));
-        let from = format!("{}@{id}", repository.display());
-        world.assert_restores(from.as_ref(), &two, &format!("completed after call {when}"));
+        let backup = format!("{}@{id}", repository.display());
+        world.assert_restores(
+            backup.as_ref(),
+            &two,
+            &format!("completed after call {when}"),
+        );
     }
     assert!((5..MOST - 1).contains(&killed), "{killed}");
     world
@@ -79,28 +83,28 @@ fn a_copy_for_other_keys_that_is_killed_at_any_moment_lists_nothing_that_is_not_
     }
     let world = World::new();
     let (me, other) = (world.person("me"), world.person("other"));
-    let (from, to) = (world.repository(), world.path("other"));
-    world.init(&from, &me);
-    world.two_backups(&from, &me);
+    let (source, target) = (world.repository(), world.path("other"));
+    world.init(&source, &me);
+    world.two_backups(&source, &me);
     let both = args!["--key", me.key, "--key", other.key];
-    let copy: Vec<_> = args!["copy", from, to, "--workers", "1"]
+    let copy: Vec<_> = args!["copy", source, target, "--workers", "1"]
         .into_iter()
         .chain(both)
         .collect();
     let mut killed = 0;
     for when in 1..MOST {
-        if to.exists() {
-            fs::remove_dir_all(&to).unwrap();
+        if target.exists() {
+            fs::remove_dir_all(&target).unwrap();
         }
-        world.init(&to, &other);
+        world.init(&target, &other);
         let inject = format!("{CALLS}:signal=KILL:when={when}");
         let ran = tampered_in(&world.path("state"), &inject, None, copy.clone());
-        if !runs::names(&to.join("backups")).is_empty() {
+        if !runs::names(&target.join("backups")).is_empty() {
             let listed = world
-                .run_as(&other, args!["list", to, "--json"])
+                .run_as(&other, args!["list", target, "--json"])
                 .ends_with(0);
             if !listed.out.is_empty() {
-                world.assert_restores(&to, &other, &format!("killed at call {when}"));
+                world.assert_restores(&target, &other, &format!("killed at call {when}"));
             }
         }
         if ran.code == 0 {
@@ -109,10 +113,10 @@ fn a_copy_for_other_keys_that_is_killed_at_any_moment_lists_nothing_that_is_not_
         killed += 1;
         world.run(copy.clone()).ends_with(0);
         world
-            .run_as(&other, args!["verify", to, "--data"])
+            .run_as(&other, args!["verify", target, "--data"])
             .ends_with(0);
-        world.run(args!["verify", to, "--data"]).ends_with(0);
+        world.run(args!["verify", target, "--data"]).ends_with(0);
     }
     assert!((5..MOST - 1).contains(&killed), "{killed}");
-    world.assert_restores(&to, &other, "at last");
+    world.assert_restores(&target, &other, "at last");
 }

@@ -20,10 +20,14 @@ fn every_verb_works_with_a_key_as_in_a_clear_repository() {
         run(args!["list", repository, "--json"].into()).json().len(),
         2
     );
-    let at = |id: &str| format!("{}@{id}", repository.display());
-    assert!(run(args!["list", at(&second)].into()).out.contains(HIDDEN));
+    let backup = |id: &str| format!("{}@{id}", repository.display());
     assert!(
-        run(args!["show", at(&second)].into())
+        run(args!["list", backup(&second)].into())
+            .out
+            .contains(HIDDEN)
+    );
+    assert!(
+        run(args!["show", backup(&second)].into())
             .out
             .contains("hidden-host:")
     );
@@ -40,15 +44,15 @@ fn every_verb_works_with_a_key_as_in_a_clear_repository() {
     run(args!["verify", repository].into());
     run(args!["verify", repository, "--data"].into());
     run(args!["verify", repository, "--sample", "100%"].into());
-    run(args!["verify", at(&second), "--against", world.tree()].into());
-    run(args!["tag", at(&first), "kind=old"].into());
-    run(args!["pin", at(&first)].into());
-    run(args!["unpin", at(&first)].into());
+    run(args!["verify", backup(&second), "--against", world.tree()].into());
+    run(args!["tag", backup(&first), "kind=old"].into());
+    run(args!["pin", backup(&first)].into());
+    run(args!["unpin", backup(&first)].into());
     run(args!["repair", repository, "--data", "--yes"].into());
     world.assert_restores(&repository, &me, "the latest");
     let one = world.path("one");
     let path = format!("d/{HIDDEN}05");
-    run(args!["restore", at(&first), path, "--to", one].into());
+    run(args!["restore", backup(&first), path, "--to", one].into());
     let restored = fs::read(one.join(&path)).unwrap();
     assert_eq!(restored, fs::read(world.tree().join(&path)).unwrap());
     run(args!["forget", "--yes", repository, first].into());
@@ -64,22 +68,22 @@ fn a_repository_is_made_and_read_with_a_passphrase() {
     let file = world.path("passphrase");
     runs::write_private(&file, "correct horse battery staple\n");
     let backup = args!["backup", world.tree(), "--to", repository, "--quiet"];
-    let with = |args: &[OsString]| {
+    let with_key = |args: &[OsString]| {
         let more = args!["--passphrase-file", file];
         world.run(args.iter().cloned().chain(more))
     };
     let made = [&backup[..], &args!["--passphrase"]].concat();
-    with(&made).ends_with(0);
-    with(&backup).ends_with(0);
+    with_key(&made).ends_with(0);
+    with_key(&backup).ends_with(0);
     let out = world.path("out");
-    with(&args!["restore", repository, "--to", out, "--quiet"]).ends_with(0);
+    with_key(&args!["restore", repository, "--to", out, "--quiet"]).ends_with(0);
     runs::assert_same(&world.shape(), &shape(&out), "by its passphrase");
     let mut by_variable = world.command(args!["verify", repository]);
     by_variable.env("FULLBORE_PASSPHRASE", "correct horse battery staple");
     let ran = Ran::from(by_variable.output().unwrap()).ends_with(0);
     assert!(ran.err.contains("sound"), "{}", ran.err);
     runs::write_private(&file, "another\n");
-    with(&args!["verify", repository])
+    with_key(&args!["verify", repository])
         .ends_with(1)
         .has_one_error(WRONG_KEY);
 }
@@ -90,8 +94,10 @@ fn without_a_key_backups_are_listed_checked_forgotten_and_pruned_but_not_read() 
     let (repository, me) = (world.repository(), world.person("me"));
     world.init(&repository, &me);
     let [first, second] = world.two_backups(&repository, &me);
-    let at = |id: &str| format!("{}@{id}", repository.display());
-    world.run(args!["tag", at(&first), "kind=old"]).ends_with(0);
+    let selected = |id: &str| format!("{}@{id}", repository.display());
+    world
+        .run(args!["tag", selected(&first), "kind=old"])
+        .ends_with(0);
     let listed = world.run(args!["list", repository, "--json"]).ends_with(0);
     let rows = listed.json();
     assert_eq!(rows[1]["id"], second.as_str());
@@ -101,7 +107,7 @@ fn without_a_key_backups_are_listed_checked_forgotten_and_pruned_but_not_read() 
     let out = world.path("out");
     let refused: [Vec<OsString>; 9] = [
         args!["repair", repository, "--yes"].into(),
-        args!["list", at(&second)].into(),
+        args!["list", selected(&second)].into(),
         args!["find", repository, "large"].into(),
         args!["diff", repository, first, second].into(),
         args!["restore", repository, "--to", out].into(),
@@ -158,7 +164,7 @@ fn a_key_of_another_is_refused_by_every_verb() {
     );
     world.init(&repository, &me);
     let [first, second] = world.two_backups(&repository, &me);
-    let at = format!("{}@{first}", repository.display());
+    let selected = format!("{}@{first}", repository.display());
     let out = world.path("out");
     let all: [Vec<OsString>; 14] = [
         args!["list", repository].into(),
@@ -170,7 +176,7 @@ fn a_key_of_another_is_refused_by_every_verb() {
         args!["backup", world.tree(), "--to", repository].into(),
         args!["forget", "--yes", repository, first].into(),
         args!["prune", repository].into(),
-        args!["tag", at, "a=b"].into(),
+        args!["tag", selected, "a=b"].into(),
         args!["repair", repository].into(),
         args!["export", repository, "--to", world.path("a.tar.zst")].into(),
         args!["key", "list", repository].into(),
@@ -195,23 +201,23 @@ fn a_byte_that_is_flipped_in_any_object_is_found_and_the_object_named() {
     assert!(objects.len() >= 6, "{objects:?}");
     for object in objects {
         let whole = fs::read(&object).unwrap();
-        for at in [3, whole.len() / 2, whole.len() - 3] {
+        for offset in [3, whole.len() / 2, whole.len() - 3] {
             let mut changed = whole.clone();
-            changed[at] ^= 1;
+            changed[offset] ^= 1;
             fs::write(&object, &changed).unwrap();
             let ran = world.run_as(&me, args!["verify", repository, "--data"]);
             let words = ran.out + &ran.err;
             let name = object.file_name().unwrap().to_str().unwrap();
-            assert_eq!(ran.code, 4, "byte {at} of {object:?}: {words}");
-            assert!(words.contains(name), "byte {at} of {object:?}: {words}");
+            assert_eq!(ran.code, 4, "byte {offset} of {object:?}: {words}");
+            assert!(words.contains(name), "byte {offset} of {object:?}: {words}");
             // Manifests have no checksum of stored bytes.
             if name != "manifest" {
                 let ran = world.run(args!["verify", repository, "--data"]);
                 let words = ran.out + &ran.err;
-                assert_eq!(ran.code, 4, "byte {at} of {object:?}, no key: {words}");
+                assert_eq!(ran.code, 4, "byte {offset} of {object:?}, no key: {words}");
                 assert!(
                     words.contains(name),
-                    "byte {at} of {object:?}, no key: {words}"
+                    "byte {offset} of {object:?}, no key: {words}"
                 );
             }
         }

@@ -137,10 +137,10 @@ impl World {
     #[track_caller]
     pub(crate) fn assert_restores(&self, from: &Path, person: &Person, case: &str) {
         let out = temp();
-        let to = out.path().join("out");
-        self.run_as(person, args!["restore", from, "--to", to, "--quiet"])
+        let target = out.path().join("out");
+        self.run_as(person, args!["restore", from, "--to", target, "--quiet"])
             .ends_with(0);
-        runs::assert_same(&self.shape(), &shape(&to), case);
+        runs::assert_same(&self.shape(), &shape(&target), case);
     }
 }
 

@@ -224,8 +224,8 @@ impl Actor {
             return Err(injected(accident));
         }
         state.operations += 1;
-        let what = what();
-        state.note(self.number, what);
+        let outcome = what();
+        state.note(self.number, outcome);
         let result = work(&mut state);
         // Most often the same one goes on: few changes at the wrong places are what breaks things.
         if state.random.below(4) == 0 {

@@ -296,8 +296,8 @@ type Planned = (Role, Option<(Accident, u32)>);
 fn roles() -> impl Strategy<Value = Vec<Planned>> {
     let role =
         prop_oneof![5 => Just(Role::Backup), 4 => Just(Role::Prune), 3 => Just(Role::Forget)];
-    let what = prop_oneof![2 => Just(Accident::Crash), 1 => Just(Accident::Fault), 1 => Just(Accident::LateFault)];
-    let accident = prop_oneof![3 => Just(None), 2 => (what, 0..60u32).prop_map(Some)];
+    let kind = prop_oneof![2 => Just(Accident::Crash), 1 => Just(Accident::Fault), 1 => Just(Accident::LateFault)];
+    let accident = prop_oneof![3 => Just(None), 2 => (kind, 0..60u32).prop_map(Some)];
     prop::collection::vec((role, accident), 2..6)
 }
 
@@ -372,8 +372,8 @@ fn settle(world: &Arc<World>, has_locks: bool) {
     let state = world.state();
     let is_word = |key: &String| {
         // One who forgot it was killed between the two steps; it is listed still.
-        let of = key.strip_suffix("/forgotten.json");
-        let id = of.and_then(|dir| dir.strip_prefix("backups/"));
+        let backup_of = key.strip_suffix("/forgotten.json");
+        let id = backup_of.and_then(|dir| dir.strip_prefix("backups/"));
         id.is_some_and(|id| state.is_listed(id) || state.has(&key_of_void(id)))
     };
     let mut there: BTreeSet<String> = state.keys().into_iter().collect();

@@ -130,9 +130,9 @@ fn a_file_of_the_cache_that_is_damaged_or_exchanged_counts_as_absent() {
         assert_eq!(get(&objects, ROOT).unwrap(), b"a root");
         assert_eq!(get(&objects, "backups/b/root.json").unwrap(), b"b root");
     };
-    for at in 0..whole[0].len() {
+    for offset in 0..whole[0].len() {
         let mut damaged = whole[0].clone();
-        damaged[at] ^= 1;
+        damaged[offset] ^= 1;
         fs::write(&files[0], damaged).unwrap();
         both();
     }

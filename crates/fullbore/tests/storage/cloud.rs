@@ -69,10 +69,10 @@ fn part_digests(bytes: &[u8]) -> Vec<u64> {
 fn each_operation_makes_as_few_requests_as_it_can() {
     let store = broken();
     let objects = &store.objects;
-    let requests = |what: &str, expected: u64, act: &dyn Fn()| {
+    let requests = |word: &str, expected: u64, act: &dyn Fn()| {
         let before = store.cloud.counts().requests;
         act();
-        assert_eq!(store.cloud.counts().requests - before, expected, "{what}");
+        assert_eq!(store.cloud.counts().requests - before, expected, "{word}");
     };
     requests("put", 1, &|| drop(put(objects, "a", b"x")));
     requests("get", 1, &|| drop(get(objects, "a")));
@@ -697,16 +697,16 @@ fn a_slow_limit_gives_up_no_request() {
         settings.retries.patience = Duration::from_millis(900);
     });
     put(&store.beside, "o", &pattern(3 * MIB, 3));
-    let read = |at: usize| {
+    let read = |index: usize| {
         let mut out = Vec::new();
         store
             .objects
-            .read_at("o", (at * MIB) as u64, MIB, &mut out)
+            .read_at("o", (index * MIB) as u64, MIB, &mut out)
             .unwrap();
-        assert_eq!(out, pattern(3 * MIB, 3)[at * MIB..(at + 1) * MIB]);
+        assert_eq!(out, pattern(3 * MIB, 3)[index * MIB..(index + 1) * MIB]);
     };
     std::thread::scope(|scope| {
-        (0..3).for_each(|at| drop(scope.spawn(move || read(at))));
+        (0..3).for_each(|index| drop(scope.spawn(move || read(index))));
     });
     assert_eq!(store.cloud.counts().retries, 0);
     assert!(store.cloud.counts().limited > Duration::from_secs(2));

@@ -42,8 +42,13 @@ fn frames_that_follow_each_other_take_a_request_for_several_megabytes() {
     let content = content(100 * MIB + 5);
     let (recording, objects) = storage(&content);
     let frame = 300_000;
-    for at in (0..content.len()).step_by(frame) {
-        check(&objects, &content, at, frame.min(content.len() - at));
+    for offset in (0..content.len()).step_by(frame) {
+        check(
+            &objects,
+            &content,
+            offset,
+            frame.min(content.len() - offset),
+        );
     }
     let requests = recording.count(Operation::ReadAt).calls;
     assert!(requests <= 30, "{requests} requests");
@@ -54,9 +59,9 @@ fn frames_that_follow_each_other_take_a_request_for_several_megabytes() {
 fn reads_here_and_there_are_passed_on_as_they_are() {
     let content = content(40 * MIB);
     let (recording, objects) = storage(&content);
-    let places: Vec<usize> = (0..50).map(|at| (at * 17 % 40) * MIB).collect();
-    for at in &places {
-        check(&objects, &content, *at, 1000);
+    let places: Vec<usize> = (0..50).map(|index| (index * 17 % 40) * MIB).collect();
+    for index in &places {
+        check(&objects, &content, *index, 1000);
     }
     let read = recording.count(Operation::ReadAt);
     assert_eq!(read.calls, places.len() as u64);
@@ -91,9 +96,9 @@ fn several_threads_read_the_same_bytes_as_one() {
         for thread in 0..threads {
             let (objects, content, barrier) = (&objects, &content, &barrier);
             scope.spawn(move || {
-                for at in (thread * frame..content.len()).step_by(threads * frame) {
+                for offset in (thread * frame..content.len()).step_by(threads * frame) {
                     barrier.wait();
-                    check(objects, content, at, frame);
+                    check(objects, content, offset, frame);
                 }
             });
         }

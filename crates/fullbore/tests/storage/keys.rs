@@ -133,14 +133,14 @@ fn a_clear_repository_refuses_a_key() {
 #[test]
 fn a_passphrase_opens_a_repository_and_a_wrong_one_does_not() {
     let objects = memory();
-    let with = |text| KeyOptions {
+    let options_with = |text| KeyOptions {
         passphrase: Some(Passphrase::new(text)),
         ..KeyOptions::default()
     };
     let ring = encrypt_repository(&*objects, "me", &Passphrase::new("right").into()).unwrap();
-    let opened = ring_of(open_repository(&*objects, &with("right")).unwrap());
+    let opened = ring_of(open_repository(&*objects, &options_with("right")).unwrap());
     assert_eq!(*opened.to_text(), *ring.to_text());
-    let error = open_repository(&*objects, &with("wrong")).unwrap_err();
+    let error = open_repository(&*objects, &options_with("wrong")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Permission);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("passphrase");
@@ -168,7 +168,7 @@ fn a_passphrase_opens_a_repository_and_a_wrong_one_does_not() {
     .unwrap();
     assert_eq!(
         newest(&ring_of(
-            open_repository(&*objects, &with("right")).unwrap()
+            open_repository(&*objects, &options_with("right")).unwrap()
         )),
         2
     );
@@ -261,19 +261,19 @@ fn a_key_file_that_a_storage_changed_swapped_or_put_back_is_found_and_named() {
     rotate_key(&*objects, &ring, &no_passphrase).unwrap();
     let file = get(&objects, "keys/alice.age").unwrap();
     let current = get(&objects, "keys/current.json").unwrap();
-    let refused = |what: &str| {
-        let error = alice.open(&objects).expect_err(what);
+    let refused = |word: &str| {
+        let error = alice.open(&objects).expect_err(word);
         let is_known = matches!(
             error.kind,
             ErrorKind::Corrupt | ErrorKind::Permission | ErrorKind::Unsupported
         );
-        assert!(is_known, "{what}: {}", error.line());
+        assert!(is_known, "{word}: {}", error.line());
     };
-    for at in 0..file.len() {
+    for offset in 0..file.len() {
         let mut changed = file.clone();
-        changed[at] ^= 1;
+        changed[offset] ^= 1;
         put(&objects, "keys/alice.age", &changed);
-        refused(&format!("byte {at} of the key file"));
+        refused(&format!("byte {offset} of the key file"));
     }
     put(&objects, "keys/alice.age", &old_file);
     let error = alice.open(&objects).unwrap_err();
@@ -284,11 +284,11 @@ fn a_key_file_that_a_storage_changed_swapped_or_put_back_is_found_and_named() {
         error.line()
     );
     put(&objects, "keys/alice.age", &file);
-    for at in 0..current.len() {
+    for offset in 0..current.len() {
         let mut changed = current.clone();
-        changed[at] ^= 1;
+        changed[offset] ^= 1;
         put(&objects, "keys/current.json", &changed);
-        refused(&format!("byte {at} of the current generation"));
+        refused(&format!("byte {offset} of the current generation"));
     }
     // Put back alone, it makes nobody seal with the old generation.
     put(&objects, "keys/current.json", &old_current);

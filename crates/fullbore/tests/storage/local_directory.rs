@@ -19,8 +19,11 @@ fn in_dir(dir: &Path) -> Arc<dyn Objects> {
 fn tree(dir: &Path) -> Vec<String> {
     let mut dirs = vec![dir.to_owned()];
     let mut found = Vec::new();
-    while let Some(at) = dirs.pop() {
-        for path in fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()) {
+    while let Some(place) = dirs.pop() {
+        for path in fs::read_dir(place)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             found.push(path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned());
             if path.is_dir() && !path.is_symlink() {
                 dirs.push(path);

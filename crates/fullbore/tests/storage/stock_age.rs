@@ -191,15 +191,17 @@ fn a_key_of_ssh_that_has_a_passphrase_is_used_with_it() {
     let error = open_repository(&*local, &keys.options("ssh.key")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Permission);
     assert!(error.line().contains("passphrase"), "{}", error.line());
-    let with = |passphrase| KeyOptions {
+    let options_with = |passphrase| KeyOptions {
         passphrase: Some(Passphrase::new(passphrase)),
         ..keys.options("ssh.key")
     };
     assert_eq!(
-        open_repository(&*local, &with("wrong")).unwrap_err().kind,
+        open_repository(&*local, &options_with("wrong"))
+            .unwrap_err()
+            .kind,
         ErrorKind::Permission
     );
-    let ring = opened(open_repository(&*local, &with("of the key")).unwrap());
+    let ring = opened(open_repository(&*local, &options_with("of the key")).unwrap());
     assert!(
         SealedObjects::new(local, ring)
             .get("backups/b/s01-000001.tar.zst")
@@ -334,19 +336,19 @@ fn every_change_of_an_archive_is_found_by_positions_and_as_a_stream() {
         Some(out)
     };
     assert!(read_all(&stored).unwrap() == bytes && stream_all(&stored).unwrap() == bytes);
-    for at in (0..payload + 20)
+    for offset in (0..payload + 20)
         .chain((payload..stored.len()).step_by(997))
         .chain(stored.len() - 20..stored.len())
     {
         let mut changed = stored.clone();
-        changed[at] ^= 4;
-        assert!(read_all(&changed).is_none(), "byte {at}");
-        assert!(stream_all(&changed).is_none(), "byte {at}");
+        changed[offset] ^= 4;
+        assert!(read_all(&changed).is_none(), "byte {offset}");
+        assert!(stream_all(&changed).is_none(), "byte {offset}");
     }
     let chunk = 65_536 + 16;
-    for len in (0..payload + 20)
-        .chain([chunk - 1, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1].map(|at| payload + at))
-    {
+    for len in (0..payload + 20).chain(
+        [chunk - 1, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1].map(|distance| payload + distance),
+    ) {
         assert!(read_all(&stored[..len]).is_none(), "{len} bytes");
         assert!(stream_all(&stored[..len]).is_none(), "{len} bytes");
     }

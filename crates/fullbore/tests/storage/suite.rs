@@ -232,7 +232,7 @@ pub(crate) fn a_list_is_recursive_in_the_order_of_keys_and_ends_at_a_name(object
 
 pub(crate) fn a_put_on_a_condition_that_does_not_hold_changes_nothing(objects: &Storage) {
     let absent = |bytes: &[u8]| objects.put("a/o", bytes, &PutIf::Absent).unwrap();
-    let on = |version: &Version, bytes: &[u8]| {
+    let replace_version = |version: &Version, bytes: &[u8]| {
         objects
             .put("a/o", bytes, &PutIf::Version(version.clone()))
             .unwrap()
@@ -246,7 +246,7 @@ pub(crate) fn a_put_on_a_condition_that_does_not_hold_changes_nothing(objects: &
     );
     assert_eq!(absent(b"two"), Put::Refused);
     assert_eq!(get(objects, "a/o").unwrap(), b"one");
-    let Put::Done(second) = on(&first, b"three") else {
+    let Put::Done(second) = replace_version(&first, b"three") else {
         panic!("it had that version")
     };
     assert_ne!(first, second);
@@ -254,10 +254,10 @@ pub(crate) fn a_put_on_a_condition_that_does_not_hold_changes_nothing(objects: &
         objects.get("a/o").unwrap(),
         Some((b"three".to_vec(), second.clone()))
     );
-    assert_eq!(on(&first, b"four"), Put::Refused);
+    assert_eq!(replace_version(&first, b"four"), Put::Refused);
     assert_eq!(get(objects, "a/o").unwrap(), b"three");
     objects.delete(&["a/o".to_owned()]).unwrap();
-    assert_eq!(on(&second, b"five"), Put::Refused);
+    assert_eq!(replace_version(&second, b"five"), Put::Refused);
     assert_eq!(keys(objects, ""), [""; 0]);
     assert!(matches!(absent(b"six"), Put::Done(_)));
 }
@@ -407,7 +407,7 @@ pub(crate) fn an_upload_may_be_amended_in_its_first_part(objects: &Storage) {
     }
     let mib = 1 << 20;
     // The end of what is appended before, and where 4 KiB of it change: in what waits, in what was stored, and in both.
-    for (before, at) in [
+    for (before, index) in [
         (5000, 100),
         (mib + 100, 7),
         (2 * mib + 5, mib - 2000),
@@ -417,20 +417,20 @@ pub(crate) fn an_upload_may_be_amended_in_its_first_part(objects: &Storage) {
         let amendment = pattern(4096, 99);
         let mut upload = objects.create("a/o").unwrap();
         upload.append(&bytes[..before]).unwrap();
-        upload.amend(at as u64, &amendment).unwrap();
+        upload.amend(index as u64, &amendment).unwrap();
         upload.append(&bytes[before..]).unwrap();
         upload.amend(3, b"again").unwrap();
-        bytes[at..at + 4096].copy_from_slice(&amendment);
+        bytes[index..index + 4096].copy_from_slice(&amendment);
         bytes[3..8].copy_from_slice(b"again");
         assert_eq!(
             upload.amend(PART_BYTES - 1, b"xy").unwrap_err().kind,
             ErrorKind::Bug
         );
         let stored = upload.finish().unwrap();
-        assert_eq!(stored.parts, part_digests(&bytes), "{before} {at}");
+        assert_eq!(stored.parts, part_digests(&bytes), "{before} {index}");
         assert!(
             read(objects, "a/o", 0, bytes.len()) == bytes,
-            "{before} {at}"
+            "{before} {index}"
         );
     }
 }
@@ -663,9 +663,9 @@ pub(crate) fn hostile_keys_are_refused(objects: &Storage) {
         &long_name,
         &long_key,
     ];
-    let refused = |result: fullbore_format::error::Result<()>, what: &str, key: &str| {
-        let error = result.expect_err(&format!("{what} of {key:?}"));
-        assert_eq!(error.kind, ErrorKind::Usage, "{what} of {key:?}");
+    let refused = |result: fullbore_format::error::Result<()>, word: &str, key: &str| {
+        let error = result.expect_err(&format!("{word} of {key:?}"));
+        assert_eq!(error.kind, ErrorKind::Usage, "{word} of {key:?}");
     };
     for key in hostile {
         refused(objects.get(key).map(drop), "get", key);

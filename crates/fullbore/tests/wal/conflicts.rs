@@ -128,11 +128,11 @@ fn a_restore_refuses_to_choose_between_two_primaries_until_it_is_told() {
     let path = repository.join(key);
     fs::write(&path, object).unwrap();
     own(&path);
-    let to = cluster.path("refused");
-    let line = args!["restore", repository, "--to", to, "--recovery", "point"];
+    let target = cluster.path("refused");
+    let line = args!["restore", repository, "--to", target, "--recovery", "point"];
     let refused = fullbore(line).ends_with(1);
     assert!(refused.err.contains("--wal-from HOST"), "{}", refused.err);
-    assert!(!to.exists());
+    assert!(!target.exists());
     let host = shell("uname -n", args![]).out;
     for (host, who) in [("db-b", "second"), (host.trim(), "first")] {
         let flags = ["--recovery", "point", "--set", "archive_mode=off"];

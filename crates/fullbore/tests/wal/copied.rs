@@ -31,11 +31,11 @@ fn a_copied_backup_of_a_cluster_brings_its_wal() {
     fullbore(args!["init", clear]).ends_with(0);
     let key = ["--passphrase-file", passphrase.to_str().unwrap()];
     fullbore(args!["init", sealed, "--passphrase", key[0], key[1]]).ends_with(0);
-    for (to, key) in [(&clear, &[][..]), (&sealed, &key[..])] {
+    for (target, key) in [(&clear, &[][..]), (&sealed, &key[..])] {
         let with_key =
             |line: Vec<std::ffi::OsString>| line.into_iter().chain(key.iter().map(Into::into));
         let copy = || {
-            let line = with_key(args!["copy", repository, to, "--json"].into());
+            let line = with_key(args!["copy", repository, target, "--json"].into());
             fullbore(line).ends_with(0).json().pop().unwrap()
         };
         assert!(copy()["wal_objects"].as_u64() > Some(0));
@@ -44,7 +44,7 @@ fn a_copied_backup_of_a_cluster_brings_its_wal() {
         // Later WAL comes with the next copy.
         write();
         assert!(copy()["wal_objects"].as_u64() >= Some(1));
-        fullbore(with_key(args!["wal", "check", to].into())).ends_with(0);
+        fullbore(with_key(args!["wal", "check", target].into())).ends_with(0);
     }
     let rows = cluster.psql("SELECT count(*) FROM t");
     fullbore(args!["copy", repository, clear]).ends_with(0);

@@ -13,13 +13,13 @@ fn a_full_storage_leaves_the_segment_to_the_server_and_takes_it_when_there_is_ro
     let Some(_mount) = Mount::tmpfs(&server.path("disk"), "4m") else {
         return;
     };
-    let to = server.path("disk/repository");
-    fullbore(args!["init", to]).ends_with(0);
+    let target = server.path("disk/repository");
+    fullbore(args!["init", target]).ends_with(0);
     server.write("pg_wal", 1, 2..4, 1);
     let ballast = server.path("disk/ballast");
     let file = server.path("pg_wal").join(name(1, 2));
     let push = || {
-        let line = args!["wal", "push", file, "--to", to, "--system", SYSTEM];
+        let line = args!["wal", "push", file, "--to", target, "--system", SYSTEM];
         fullbore(
             line.into_iter()
                 .chain(args!["--no-serve", "--patience", "0"]),
@@ -30,7 +30,7 @@ fn a_full_storage_leaves_the_segment_to_the_server_and_takes_it_when_there_is_ro
     assert!(full.err.contains("space"), "{}", full.err);
     fs::remove_file(&ballast).unwrap();
     push().ends_with(0);
-    fullbore(args!["wal", "check", to]).ends_with(0);
+    fullbore(args!["wal", "check", target]).ends_with(0);
 }
 
 #[test]

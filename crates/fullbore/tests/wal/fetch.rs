@@ -99,16 +99,16 @@ fn a_segment_before_the_start_of_its_timeline_is_missing_and_a_hole_before_it_is
 #[test]
 fn no_error_has_an_exit_code_that_a_server_takes_for_the_end() {
     let server = archived();
-    let to = server.path("fetched");
+    let target = server.path("fetched");
     let repository = server.repository();
     let lines: [Vec<_>; 7] = [
         args!["wal", "get"].into(),
-        args!["wal", "get", name(1, 2), to].into(),
+        args!["wal", "get", name(1, 2), target].into(),
         args![
             "wal",
             "get",
             name(1, 2),
-            to,
+            target,
             "--from",
             repository,
             "--nonsense"
@@ -118,7 +118,7 @@ fn no_error_has_an_exit_code_that_a_server_takes_for_the_end() {
             "wal",
             "get",
             name(1, 2),
-            to,
+            target,
             "--from",
             server.path("absent"),
             "--system",
@@ -126,14 +126,14 @@ fn no_error_has_an_exit_code_that_a_server_takes_for_the_end() {
         ]
         .into(),
         args![
-            "wal", "get", "x", to, "--from", repository, "--system", SYSTEM
+            "wal", "get", "x", target, "--from", repository, "--system", SYSTEM
         ]
         .into(),
         args![
             "wal",
             "get",
             name(1, 2),
-            to,
+            target,
             "--from",
             repository,
             "--system",
@@ -146,7 +146,7 @@ fn no_error_has_an_exit_code_that_a_server_takes_for_the_end() {
             "wal",
             "get",
             name(1, 2),
-            to,
+            target,
             "--from",
             repository
         ]
@@ -157,7 +157,7 @@ fn no_error_has_an_exit_code_that_a_server_takes_for_the_end() {
         assert_eq!(ran.code, 126, "{line:?}: {}", ran.err);
     }
     server.get(&name(1, 2), &[]).ends_with(0);
-    let to = args![
+    let words = args![
         "wal",
         "get",
         name(1, 2),
@@ -167,7 +167,7 @@ fn no_error_has_an_exit_code_that_a_server_takes_for_the_end() {
         "--system",
         SYSTEM
     ];
-    fullbore(to).ends_with(126);
+    fullbore(words).ends_with(126);
 }
 
 #[test]
@@ -191,16 +191,16 @@ fn segments_behind_are_fetched_before_the_server_asks_and_taken_once() {
     server.write("pg_wal", 1, 2..40, 1);
     server.push(&name(1, 2)).ends_with(0);
     let ask = |number: u32| {
-        let to = server.path("fetched");
-        let _ = fs::remove_file(&to);
-        let from = server.repository();
+        let target = server.path("fetched");
+        let _ = fs::remove_file(&target);
+        let source = server.repository();
         let line = args![
             "wal",
             "get",
             name(1, number),
-            to,
+            target,
             "--from",
-            from,
+            source,
             "--system",
             SYSTEM
         ];

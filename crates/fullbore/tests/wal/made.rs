@@ -50,7 +50,7 @@ pub(crate) fn segment_of_records(
 ) -> Vec<u8> {
     let mut content = segment(timeline, number, 0);
     content[40..].fill(0);
-    let mut at = 40;
+    let mut index = 40;
     let switch: &[u8] = &[];
     for body in bodies.iter().chain([&switch]) {
         let mut record = vec![0; 24];
@@ -59,8 +59,8 @@ pub(crate) fn segment_of_records(
         let sum = crc32c(&[body, &record[..20]].concat());
         record[20..].copy_from_slice(&sum.to_le_bytes());
         record.extend(*body);
-        content[at..at + record.len()].copy_from_slice(&record);
-        at = (at + record.len()).next_multiple_of(8);
+        content[index..index + record.len()].copy_from_slice(&record);
+        index = (index + record.len()).next_multiple_of(8);
     }
     content[BYTES / 2..].fill(behind);
     content
@@ -163,13 +163,13 @@ impl MadeServer {
     }
 
     pub(crate) fn get(&self, file: &str, more: &[&str]) -> Ran {
-        let to = self.path("fetched");
-        let _ = fs::remove_file(&to);
+        let target = self.path("fetched");
+        let _ = fs::remove_file(&target);
         let line = args![
             "wal",
             "get",
             file,
-            to,
+            target,
             "--from",
             self.repository(),
             "--system",

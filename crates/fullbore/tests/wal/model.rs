@@ -58,14 +58,14 @@ impl Model {
     }
 
     fn step(&mut self, random: &[u8]) {
-        let at = usize::from(random[1]) % self.servers.len();
+        let offset = usize::from(random[1]) % self.servers.len();
         match random[0] % 10 {
-            0 | 1 => self.fail_over(at),
-            2 => self.clone_server(at),
+            0 | 1 => self.fail_over(offset),
+            2 => self.clone_server(offset),
             3 => self.prune(),
-            4 => self.join_old(at),
+            4 => self.join_old(offset),
             _ => self.push(
-                at,
+                offset,
                 1 + u32::from(random[2] % 5),
                 random[3].is_multiple_of(2),
             ),
@@ -234,9 +234,9 @@ fn servers_that_push_fail_over_and_are_cloned_and_pruned_in_any_order_lose_nothi
     for history in 0..histories {
         let mut model = Model::new();
         let random = runs::noise(4711_u64 + history, STEPS * 4);
-        for (at, step) in random.chunks(4).enumerate() {
+        for (index, step) in random.chunks(4).enumerate() {
             model.step(step);
-            if at % 10 == 9 {
+            if index % 10 == 9 {
                 model.check();
             }
         }

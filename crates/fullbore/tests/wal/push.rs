@@ -175,11 +175,11 @@ fn histories_labels_and_partial_segments_are_kept_by_their_names() {
 fn a_repository_that_is_not_there_or_away_leaves_the_segment_to_the_server() {
     let server = MadeServer::new();
     server.write("pg_wal", 1, [2], 1);
-    let to = server.path("absent");
+    let target = server.path("absent");
     let file = server.path("pg_wal").join(name(1, 2));
-    let line = args!["wal", "push", file, "--to", to, "--system", SYSTEM];
+    let line = args!["wal", "push", file, "--to", target, "--system", SYSTEM];
     fullbore(line).ends_with(1);
-    assert!(!to.exists());
+    assert!(!target.exists());
     let refused = fullbore(server.push_args("nowhere", &name(1, 2), &[])).ends_with(1);
     assert!(refused.err.contains("could not read"), "{}", refused.err);
 }

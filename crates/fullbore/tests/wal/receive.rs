@@ -256,16 +256,16 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
         let segments = report["segments"].as_u64().unwrap();
         assert!(segments >= 2, "{report}");
         // What is there is what the server wrote.
-        let to = cluster.path("fetched");
+        let target = cluster.path("fetched");
         let mut same = 0;
         for name in runs::names(&cluster.data().join("pg_wal")) {
-            let line = args!["wal", "get", name, to, "--from", repository, "--alone"];
+            let line = args!["wal", "get", name, target, "--from", repository, "--alone"];
             let system = report["system"].as_str().unwrap();
             let got = fullbore(line.into_iter().chain(args!["--system", system]));
             let is_whole = report["timelines"][0]["last"].as_str().unwrap() > name.as_str();
             if name.len() == 24 && is_whole && got.code == 0 {
                 let file = fs::read(cluster.data().join("pg_wal").join(&name)).unwrap();
-                assert!(fs::read(&to).unwrap() == file, "{name}");
+                assert!(fs::read(&target).unwrap() == file, "{name}");
                 same += 1;
             }
         }

@@ -88,8 +88,8 @@ impl MadeAnswers {
 
     fn stream(&self) -> Vec<u8> {
         let mut said = message(b'W', &[0, 0, 0]);
-        for (at, bytes) in self.wal.chunks(100_000).enumerate() {
-            let start = self.wal_start.wrapping_add(at as u64 * 100_000);
+        for (offset, bytes) in self.wal.chunks(100_000).enumerate() {
+            let start = self.wal_start.wrapping_add(offset as u64 * 100_000);
             let mut body = vec![b'w'];
             body.extend(start.to_be_bytes());
             // The segment is the server's last.
@@ -125,10 +125,10 @@ fn row(columns: &[&str]) -> Vec<u8> {
 fn with_pages(mut content: Vec<u8>) -> Vec<u8> {
     content[36..40].copy_from_slice(&8192_u32.to_ne_bytes());
     let start = u64::from_ne_bytes(content[8..16].try_into().unwrap());
-    for at in (8192..content.len()).step_by(8192) {
+    for offset in (8192..content.len()).step_by(8192) {
         let magic = [content[0], content[1]];
-        content[at..at + 2].copy_from_slice(&magic);
-        content[at + 8..at + 16].copy_from_slice(&(start + at as u64).to_ne_bytes());
+        content[offset..offset + 2].copy_from_slice(&magic);
+        content[offset + 8..offset + 16].copy_from_slice(&(start + offset as u64).to_ne_bytes());
     }
     content
 }
@@ -156,35 +156,52 @@ fn objects(dir: &Path) -> Vec<String> {
 #[test]
 fn a_server_that_lies_stores_nothing() {
     let good = MadeAnswers::good;
-    let with = |change: &dyn Fn(&mut MadeAnswers)| {
+    let changed_answers = |change: &dyn Fn(&mut MadeAnswers)| {
         let mut answers = good();
         change(&mut answers);
         answers
     };
     let cases: [(&str, MadeAnswers); 11] = [
-        ("no number", with(&|made| made.system = "../x".into())),
-        ("timeline 0", with(&|made| made.timeline = "0".into())),
         (
-            "no server reaches",
-            with(&|made| made.lsn = "FFFFFFFF/FFFFFFFF".into()),
+            "no number",
+            changed_answers(&|made| made.system = "../x".into()),
+        ),
+        (
+            "timeline 0",
+            changed_answers(&|made| made.timeline = "0".into()),
         ),
         (
             "no server reaches",
-            with(&|made| made.restart = "FFFFFFFF/FFFFFFFF".into()),
+            changed_answers(&|made| made.lsn = "FFFFFFFF/FFFFFFFF".into()),
+        ),
+        (
+            "no server reaches",
+            changed_answers(&|made| made.restart = "FFFFFFFF/FFFFFFFF".into()),
         ),
         (
             "segment size",
-            with(&|made| made.segment_size = "3MB".into()),
+            changed_answers(&|made| made.segment_size = "3MB".into()),
         ),
-        ("history", with(&|made| made.timeline = "2".into())),
-        ("WAL of", with(&|made| made.wal_start = 0)),
-        ("WAL of", with(&|made| made.wal_start = u64::MAX - 9)),
-        ("is of system", with(&|made| made.wal[24] ^= 1)),
+        (
+            "history",
+            changed_answers(&|made| made.timeline = "2".into()),
+        ),
+        ("WAL of", changed_answers(&|made| made.wal_start = 0)),
+        (
+            "WAL of",
+            changed_answers(&|made| made.wal_start = u64::MAX - 9),
+        ),
+        ("is of system", changed_answers(&|made| made.wal[24] ^= 1)),
         (
             "segments have",
-            with(&|made| made.wal[32..36].copy_from_slice(&(2 * MIB as u32).to_ne_bytes())),
+            changed_answers(&|made| {
+                made.wal[32..36].copy_from_slice(&(2 * MIB as u32).to_ne_bytes())
+            }),
         ),
-        ("not of that place", with(&|made| made.wal[81928] ^= 1)),
+        (
+            "not of that place",
+            changed_answers(&|made| made.wal[81928] ^= 1),
+        ),
     ];
     for (words, answers) in cases {
         let dir = tempfile::tempdir().unwrap();
@@ -224,25 +241,25 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
     }
     receiver.kill().unwrap();
     receiver.wait().unwrap();
-    let (repository, to) = (dir.path().join("repository"), dir.path().join("to"));
+    let (repository, target) = (dir.path().join("repository"), dir.path().join("to"));
     let get = |name: &str| {
-        let line = args!["wal", "get", name, to, "--from", repository, "--alone"];
+        let line = args!["wal", "get", name, target, "--from", repository, "--alone"];
         fullbore(line.into_iter().chain(args!["--system", SYSTEM]))
     };
     get("000000010000000000000001").ends_with(0);
-    assert!(fs::read(&to).unwrap() == whole);
+    assert!(fs::read(&target).unwrap() == whole);
     get("000000010000000000000002").ends_with(0);
     let mut tail = more[..500_000].to_vec();
     tail.resize(MIB as usize, 0);
     assert!(
-        fs::read(&to).unwrap() == tail,
+        fs::read(&target).unwrap() == tail,
         "the beginning of the segment, and zeros"
     );
     get("000000010000000000000003").ends_with(1);
     // zstd and tar read the pieces, too.
     let plain = runs::shell(
         "for piece in \"$1\"/wal/*/00000001/tail/*; do zstd -dc \"$piece\" | tar -xO; done | cmp - <(head -c 500000 \"$2\")",
-        args![repository, to],
+        args![repository, target],
     );
     plain.ends_with(0);
     // A later segment makes the beginning a gap.

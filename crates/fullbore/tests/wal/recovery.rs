@@ -140,15 +140,15 @@ fn a_segment_that_is_missing_in_the_middle_opens_nothing() {
     assert!(log.contains("is missing from the WAL of system"), "{log}");
     assert!(!log.contains("archive recovery complete"), "{log}");
     // A restore sees it before the first byte.
-    let to = cluster.path("refused");
-    let line = args!["restore", repository, "--to", to, "--recovery", "point"];
+    let target = cluster.path("refused");
+    let line = args!["restore", repository, "--to", target, "--recovery", "point"];
     let refused = fullbore(line).ends_with(1);
     assert!(
         refused.err.contains("has a gap") && refused.err.contains(&segments[2]),
         "{}",
         refused.err
     );
-    assert!(!to.exists());
+    assert!(!target.exists());
     // When it is back, the same server goes on.
     fs::rename(cluster.path("lost"), lost.out.trim()).unwrap();
     restored.start();
@@ -239,8 +239,8 @@ fn a_backup_that_was_made_before_the_archive_is_no_fault() {
     cluster.psql("INSERT INTO t VALUES (1)");
     switch(&cluster);
     fullbore(args!["verify", repository]).ends_with(0);
-    let to = cluster.path("refused");
-    let line = args!["restore", repository, "--to", to, "--recovery", "point"];
+    let target = cluster.path("refused");
+    let line = args!["restore", repository, "--to", target, "--recovery", "point"];
     let refused = fullbore(line).ends_with(1);
     assert!(refused.err.contains("has a gap"), "{}", refused.err);
 }

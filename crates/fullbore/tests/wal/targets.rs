@@ -40,9 +40,16 @@ fn a_gap_is_named_with_the_last_point_before_it_and_the_first_backup_behind_it()
     cluster.psql("INSERT INTO t VALUES (1)");
     switch(&cluster);
     lose(&repository, &segments[2], &cluster.path("lost"));
-    let from = format!("{}@{first}", repository.display());
-    let to = cluster.path("refused");
-    let line = args!["restore", from, "--to", to, "--recovery", "point"];
+    let selected = format!("{}@{first}", repository.display());
+    let destination = cluster.path("refused");
+    let line = args![
+        "restore",
+        selected,
+        "--to",
+        destination,
+        "--recovery",
+        "point"
+    ];
     let refused = fullbore(line).ends_with(1);
     for text in [
         "has a gap",
@@ -54,12 +61,12 @@ fn a_gap_is_named_with_the_last_point_before_it_and_the_first_backup_behind_it()
     ] {
         assert!(refused.err.contains(text), "{text}: {}", refused.err);
     }
-    assert!(!to.exists());
+    assert!(!destination.exists());
     // What is before the gap is recovered when that is wanted, whatever the target was.
     for target in [&[][..], &["--target-time", "2037-01-01 00:00:00+00"]] {
         let flags = ["--recovery", "point", "--set", "archive_mode=off"];
         let flags = [&flags[..], &["--latest-possible"], target].concat();
-        let restored = Cluster::restored_with(version, Path::new(&from), &flags);
+        let restored = Cluster::restored_with(version, Path::new(&selected), &flags);
         restored.start();
         wait_until_open(&restored);
         assert_eq!(restored.psql("SELECT count(*) FROM t"), "2");
@@ -95,8 +102,15 @@ fn two_timelines_that_may_be_the_latest_are_asked_for() {
     for line in ["\n  timeline 1 ", "\n    timeline 2 ", "\n    timeline 3 "] {
         assert!(listed.out.contains(line), "{}", listed.out);
     }
-    let to = cluster.path("refused");
-    let line = args!["restore", repository, "--to", to, "--recovery", "point"];
+    let destination = cluster.path("refused");
+    let line = args![
+        "restore",
+        repository,
+        "--to",
+        destination,
+        "--recovery",
+        "point"
+    ];
     let asked = fullbore(line).ends_with(2);
     assert!(
         asked

@@ -147,12 +147,12 @@ fn attack(objects: &Arc<dyn Objects>) {
         format!("tombstones/{OLD}/manifest"),
         "fullbore-repo.json".to_owned(),
     ];
-    let refused = |result: Result<(), Error>, what: &str| {
-        let error = result.expect_err(what);
+    let refused = |result: Result<(), Error>, word: &str| {
+        let error = result.expect_err(word);
         assert_eq!(
             error.kind,
             ErrorKind::Permission,
-            "{what}: {}",
+            "{word}: {}",
             error.line()
         );
     };

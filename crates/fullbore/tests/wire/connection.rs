@@ -167,15 +167,15 @@ fn a_side_that_says_nothing_any_more_is_taken_for_dead_and_its_leases_end() {
     let (mut a, mut b) = (near_end.try_clone().unwrap(), far_end.try_clone().unwrap());
     let (mut near_end, mut far_end) = (near_end, far_end);
     let is_frozen = Arc::new(AtomicUsize::new(0));
-    let copy = |from: &mut UnixStream, to: &mut UnixStream, is_frozen: &AtomicUsize| {
+    let copy = |source: &mut UnixStream, target: &mut UnixStream, is_frozen: &AtomicUsize| {
         let mut bytes = [0; 4096];
-        while let Ok(read) = from.read(&mut bytes)
+        while let Ok(read) = source.read(&mut bytes)
             && read > 0
         {
             while is_frozen.load(Relaxed) == 1 {
                 thread::sleep(Duration::from_millis(20));
             }
-            if to.write_all(&bytes[..read]).is_err() {
+            if target.write_all(&bytes[..read]).is_err() {
                 break;
             }
         }
@@ -262,8 +262,8 @@ fn a_direction_that_freezes_ends_the_session_on_both_sides() {
             (near_end.try_clone().unwrap(), far_end.try_clone().unwrap()),
             (far_end, near_end),
         ];
-        for ((from, to), is_frozen) in ways.into_iter().zip(is_frozen.clone()) {
-            thread::spawn(move || pass_until_frozen(from, to, is_frozen));
+        for ((source, target), is_frozen) in ways.into_iter().zip(is_frozen.clone()) {
+            thread::spawn(move || pass_until_frozen(source, target, is_frozen));
         }
         let objects = connect(near).unwrap();
         let lease = ours(objects.lease(INTENT, b"", Take::New).unwrap());
@@ -344,7 +344,7 @@ fn frame(header: &[u8], data_bytes: usize) -> Vec<u8> {
 #[test]
 fn a_side_that_breaks_the_rules_is_given_up() {
     // A message is [number, [fields]], a call in it [service, question]; an answer to nothing, data of no upload, credit for nothing.
-    for (what, bytes) in [
+    for (word, bytes) in [
         ("no message", frame(b"\xff", 0)),
         ("an unknown message", frame(&[0x82, 24, 99, 0x80], 0)),
         ("bytes behind a message", frame(&[0x82, 0, 0x80, 0], 0)),
@@ -376,7 +376,7 @@ fn a_side_that_breaks_the_rules_is_given_up() {
             calls.collect::<Vec<_>>().concat()
         }),
     ] {
-        let error = if what == "a frame that is cut" {
+        let error = if word == "a frame that is cut" {
             let (mut near, far) = socket();
             let server = serve(far, Arc::new(MemoryObjects::new()));
             near.write_all(b"fullbore wire 1 0.1.0\n").unwrap();
@@ -386,11 +386,11 @@ fn a_side_that_breaks_the_rules_is_given_up() {
         } else {
             after_saying(&bytes)
         };
-        let expected = match what {
+        let expected = match word {
             "a frame that is cut" => ErrorKind::Unreachable,
             _ => ErrorKind::Corrupt,
         };
-        assert_eq!(error.kind, expected, "{what}: {}", error.line());
+        assert_eq!(error.kind, expected, "{word}: {}", error.line());
     }
 }
 

@@ -46,10 +46,11 @@ impl CuttingProxy {
                 let far = TcpStream::connect(("127.0.0.1", to)).unwrap();
                 let left = if number == 0 { usize::MAX } else { cut_after };
                 let left = Arc::new(Mutex::new(left));
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                for (source, target) in [(&near, &far), (&far, &near)] {
+                    let (source, target) =
+                        (source.try_clone().unwrap(), target.try_clone().unwrap());
                     let (left, counted) = (left.clone(), counted.clone());
-                    thread::spawn(move || pass(from, to, &left, &counted));
+                    thread::spawn(move || pass(source, target, &left, &counted));
                 }
             }
         });
@@ -108,19 +109,19 @@ fn further_connections_that_are_cut_again_and_again_lose_nothing() {
         assert!(cuts >= 2, "{cuts}");
         let proxy = CuttingProxy::start(server.port, cut_after);
         let there = format!("fullbore://127.0.0.1:{}", proxy.port);
-        let to = dir.path().join(format!("restored-{cut_after}"));
+        let target = dir.path().join(format!("restored-{cut_after}"));
         run(&[
             "restore",
             &there,
             "--to",
-            to.to_str().unwrap(),
+            target.to_str().unwrap(),
             "--connections",
             "4",
         ]);
         let cuts = proxy.cuts.load(Relaxed);
         println!("a restore: {cuts} connections were cut after {cut_after} bytes");
         assert!(cuts >= 2, "{cuts}");
-        assert!(restored(&to, &source) == files(&source));
+        assert!(restored(&target, &source) == files(&source));
     }
     run(&["verify", repository.to_str().unwrap(), "--data"]);
     let near = dir.path().join("near");
@@ -143,8 +144,8 @@ fn a_near_server_has_one_connection_unless_more_are_asked_for() {
         let proxy = CuttingProxy::start(server.port, usize::MAX);
         let there = format!("fullbore://127.0.0.1:{}", proxy.port);
         let backup = ["backup", source.to_str().unwrap(), "--to", &there, "--full"];
-        let with = ["--connections", connections];
-        expect(0, certificates.fullbore(&backup).args(with));
+        let option = ["--connections", connections];
+        expect(0, certificates.fullbore(&backup).args(option));
         assert_eq!(proxy.accepted.load(Relaxed), expected);
     }
 }
@@ -234,10 +235,10 @@ fn a_backup_goes_on_without_its_first_connection() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let repository = repository.to_str().unwrap();
     expect(0, &mut sshd().fullbore(&["verify", repository, "--data"]));
-    let to = dir.path().join("to");
-    let restore = ["restore", repository, "--to", to.to_str().unwrap()];
+    let target = dir.path().join("to");
+    let restore = ["restore", repository, "--to", target.to_str().unwrap()];
     expect(0, &mut sshd().fullbore(&restore));
-    assert!(restored(&to, &source) == files(&source));
+    assert!(restored(&target, &source) == files(&source));
 }
 
 #[test]

@@ -75,14 +75,14 @@ fn any_host_that_does_the_work_makes_the_same_backup() {
     let far = format!("ssh://far{near}");
     let everywhere = |number: &str| -> Made {
         let mut made = BTreeMap::new();
-        for (from_name, from) in [("near", &near), ("far", &far)] {
+        for (from_name, origin) in [("near", &near), ("far", &far)] {
             for (place, scheme) in [("near", ""), ("far", "ssh://far")] {
                 for host in ["source", "dest"] {
                     let name = format!("{number}-{from_name}-{place}-{host}");
                     let path = dir.path().join(&name);
                     let repository = path.to_str().unwrap();
-                    let to = format!("{scheme}{repository}");
-                    let backup = ["backup", from, "--to", &to, "--run-on", host];
+                    let target = format!("{scheme}{repository}");
+                    let backup = ["backup", origin, "--to", &target, "--run-on", host];
                     // A host that is asked has the name that it was asked by.
                     let host = ["--host", "far"];
                     let host = if from_name == "near" { &host[..] } else { &[] };
@@ -113,10 +113,10 @@ fn any_host_that_does_the_work_makes_the_same_backup() {
     fs::rename(source.join("deep/19"), source.join("deep/new")).unwrap();
     // Each goes on from the same backup: its ID is in the pages.
     let base = dir.path().join("first-near-near-source");
-    for from in ["near", "far"] {
+    for origin in ["near", "far"] {
         for place in ["near", "far"] {
             for host in ["source", "dest"] {
-                let copy = dir.path().join(format!("second-{from}-{place}-{host}"));
+                let copy = dir.path().join(format!("second-{origin}-{place}-{host}"));
                 let copied = Command::new("cp").arg("-a").args([&base, &copy]).status();
                 assert!(copied.unwrap().success());
             }
@@ -131,11 +131,14 @@ fn any_host_that_does_the_work_makes_the_same_backup() {
         let repository = dir.path().join(name);
         let repository = repository.to_str().unwrap();
         run(0, &["verify", repository, "--data"]);
-        let to = dir.path().join(format!("restored-{name}"));
-        run(0, &["restore", repository, "--to", to.to_str().unwrap()]);
+        let target = dir.path().join(format!("restored-{name}"));
+        run(
+            0,
+            &["restore", repository, "--to", target.to_str().unwrap()],
+        );
         let mut expected = files(&source);
         expected.remove("sub/3");
-        assert!(restored(&to, &source) == expected, "{name}");
+        assert!(restored(&target, &source) == expected, "{name}");
     }
 }
 
@@ -145,15 +148,15 @@ fn the_host_of_the_destination_reports_what_could_not_be_read() {
     let source = dir.path().join("source");
     tree(&source);
     let far = format!("ssh://far{}", source.display());
-    let to = dir.path().join("r");
-    let to = to.to_str().unwrap();
+    let target = dir.path().join("r");
+    let target = target.to_str().unwrap();
     let said = run(
         0,
         &[
             "backup",
             &far,
             "--to",
-            to,
+            target,
             "--run-on",
             "dest",
             "--exclude",
@@ -166,16 +169,24 @@ fn the_host_of_the_destination_reports_what_could_not_be_read() {
     run(
         0,
         &[
-            "backup", &far, "--to", to, "--run-on", "dest", "--report", report,
+            "backup", &far, "--to", target, "--run-on", "dest", "--report", report,
         ],
     );
     assert!(fs::read_to_string(report).unwrap().contains("<svg"));
     run(
         0,
-        &["backup", &far, "--to", to, "--run-on", "dest", "--dry-run"],
+        &[
+            "backup",
+            &far,
+            "--to",
+            target,
+            "--run-on",
+            "dest",
+            "--dry-run",
+        ],
     );
     let none = format!("ssh://far{}/none", source.display());
-    let said = run(1, &["backup", &none, "--to", to, "--run-on", "dest"]);
+    let said = run(1, &["backup", &none, "--to", target, "--run-on", "dest"]);
     assert!(said.contains("none"), "{said}");
 }
 
@@ -238,15 +249,22 @@ fn the_report_of_a_command_on_another_host_is_written_here() {
 #[test]
 fn a_host_that_may_only_append_shows_none_of_its_files_and_clusters_are_read_where_they_are() {
     let dir = scratch();
-    let to = dir.path().join("r");
-    let to = to.to_str().unwrap();
+    let target = dir.path().join("r");
+    let target = target.to_str().unwrap();
     let limited = format!("ssh://limited{}", dir.path().display());
-    let said = run(1, &["backup", &limited, "--to", to, "--run-on", "dest"]);
+    let said = run(1, &["backup", &limited, "--to", target, "--run-on", "dest"]);
     assert!(said.contains("does not offer its files"), "{said}");
-    let cluster = ["backup", "--on", "ssh://far", "postgres:///", "--to", to];
+    let cluster = [
+        "backup",
+        "--on",
+        "ssh://far",
+        "postgres:///",
+        "--to",
+        target,
+    ];
     let said = run(2, &[&cluster[..], &["--run-on", "dest"]].concat());
     assert!(said.contains("--run-on"), "{said}");
     let mut alone = Command::new(super::sshd::FULLBORE);
-    alone.args(["backup", "x", "--on", "peer:", "--to", to]);
+    alone.args(["backup", "x", "--on", "peer:", "--to", target]);
     expect(1, alone.stdin(std::process::Stdio::null()));
 }

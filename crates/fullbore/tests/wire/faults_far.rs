@@ -163,9 +163,12 @@ impl FarWorld {
         assert_eq!(roots, listed + 1);
         let repository = self.repository.to_str().unwrap();
         fullbore(0, &["verify", repository, "--data"]);
-        let to = self.dir.path().join("restored");
-        fullbore(0, &["restore", &self.there(), "--to", to.to_str().unwrap()]);
-        assert!(restored(&to, &self.source) == files(&self.source));
+        let target = self.dir.path().join("restored");
+        fullbore(
+            0,
+            &["restore", &self.there(), "--to", target.to_str().unwrap()],
+        );
+        assert!(restored(&target, &self.source) == files(&self.source));
         fullbore(0, &["prune", repository]);
         let intents = fs::read_dir(self.repository.join("intents"));
         assert_eq!(intents.map_or(0, Iterator::count), 0);
@@ -384,20 +387,20 @@ fn a_far_host_that_lies_about_a_byte_restores_nothing_wrong() {
     let repository = repository.to_str().unwrap();
     fullbore(0, &["backup", source.to_str().unwrap(), "--to", repository]);
     let ssh = script(&dir.path().join("ssh"), LYING_SSH);
-    let restore = |seed: u64, at: i64| {
-        let to = dir.path().join(format!("to{seed}"));
+    let restore = |seed: u64, index: i64| {
+        let target = dir.path().join(format!("to{seed}"));
         let there = format!("ssh://any{repository}");
         let mut command = program();
         command
-            .args(["restore", &there, "--to", to.to_str().unwrap()])
+            .args(["restore", &there, "--to", target.to_str().unwrap()])
             .args(["--far-program", FULLBORE, "--ssh"])
             .arg(&ssh)
-            .env("AT", at.to_string())
+            .env("AT", index.to_string())
             .env("MASK", (1 + random(seed, 255)).to_string());
         let output = ended(started(&mut command));
-        let is_done = assert_sound(&output, &format!("{at}"));
+        let is_done = assert_sound(&output, &format!("{index}"));
         if is_done {
-            assert!(restored(&to, &source) == files(&source), "{at}");
+            assert!(restored(&target, &source) == files(&source), "{index}");
         }
         is_done
     };
@@ -405,8 +408,8 @@ fn a_far_host_that_lies_about_a_byte_restores_nothing_wrong() {
     let (mut done, mut failed) = (0, 0);
     for seed in 1..60 {
         // Most of the messages are within the first 6,000 bytes.
-        let at = random(seed + 500, if seed % 3 == 0 { 14_000 } else { 6_000 });
-        match restore(seed, at as i64) {
+        let cut = random(seed + 500, if seed % 3 == 0 { 14_000 } else { 6_000 });
+        match restore(seed, cut as i64) {
             true => done += 1,
             false => failed += 1,
         }
@@ -433,9 +436,9 @@ fn many_tiny_files_are_pushed_and_pulled_with_all_that_is_said() {
     let far_source = format!("ssh://far{src}");
     let there = format!("ssh://far{}", pushed.display());
     thread::scope(|scope| {
-        for (from, to) in [(src, &*there), (&far_source, pulled.to_str().unwrap())] {
+        for (origin, target) in [(src, &*there), (&far_source, pulled.to_str().unwrap())] {
             scope.spawn(move || {
-                let mut command = sshd().fullbore(&["backup", from, "--to", to]);
+                let mut command = sshd().fullbore(&["backup", origin, "--to", target]);
                 // Said to a pipe that is read to the end.
                 let output = command.env("FULLBORE_DEBUG", "1").output().unwrap();
                 assert_eq!(output.status.code(), Some(0), "{}", text(&output));

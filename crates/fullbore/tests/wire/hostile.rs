@@ -132,7 +132,8 @@ impl<S: Read + Write> HostilePeer<S> {
     pub(crate) fn receive(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let mut lengths = [0; 8];
         self.stream.read_exact(&mut lengths)?;
-        let length = |at: usize| u32::from_le_bytes(lengths[at..at + 4].try_into().unwrap());
+        let length =
+            |offset: usize| u32::from_le_bytes(lengths[offset..offset + 4].try_into().unwrap());
         let mut read = |bytes: u32| {
             let mut all = vec![0; bytes as usize];
             self.stream.read_exact(&mut all).map(|()| all)
@@ -623,7 +624,7 @@ fn a_listing_without_end_is_refused_by_its_number_of_objects() {
             // The shortest keys that are in order, 2000 in each page.
             for page in 0..1_000_000u64 {
                 let keys: Vec<String> = (0..2000)
-                    .map(|at| format!("{:08x}", page * 2000 + at))
+                    .map(|offset| format!("{:08x}", page * 2000 + offset))
                     .collect();
                 let mut bytes = Vec::new();
                 let mut encoder = Encoder::new(&mut bytes);

@@ -96,9 +96,9 @@ fn attack(objects: &WireObjects, id: &str) {
     );
     let listed = objects.list("backups").unwrap();
     assert!(listed.is_empty(), "{listed:?}");
-    let of = |name: &str| format!("backups/{id}/{name}");
+    let key_of = |name: &str| format!("backups/{id}/{name}");
     for name in ["root.json", "manifest", "s01-000001.tar.zst", "notes.json"] {
-        let key = of(name);
+        let key = key_of(name);
         assert!(matches!(objects.get(&key), Ok(None)), "{key}");
         assert!(matches!(objects.stat(&key), Ok(None)), "{key}");
         objects.read_at(&key, 0, 1, &mut Vec::new()).unwrap_err();

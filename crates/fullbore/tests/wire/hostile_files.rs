@@ -140,7 +140,9 @@ fn questions_of_many_values_share_one_room() {
     let dir = scratch();
     fs::write(dir.path().join("a"), "one").unwrap();
     let mut peer = files_of(dir.path());
-    let files: Vec<_> = (0..20_000).map(|at| (format!("a{at:05}"), 1)).collect();
+    let files: Vec<_> = (0..20_000)
+        .map(|index| (format!("a{index:05}"), 1))
+        .collect();
     peer.ask_often(ASK_FILES, &read_files(1 << 16, &files), 40);
 }
 
@@ -150,7 +152,7 @@ fn pages_that_become_large_share_one_room() {
     let mut peer = files_of(dir.path());
     let long = "x".repeat(248);
     let files = |count: usize| -> Vec<_> {
-        let name = |at| (format!("{long}{at:05}"), 1);
+        let name = |index| (format!("{long}{index:05}"), 1);
         (0..count).map(name).collect()
     };
     // 7 MiB, and some 40 MiB as entries.
@@ -259,14 +261,14 @@ fn many_paths_that_cannot_be_linked_are_counted_and_not_named() {
 #[test]
 fn blocks_of_a_large_file_are_compared_piece_by_piece() {
     let dir = scratch();
-    let to = dir.path().join("to");
-    fs::create_dir(&to).unwrap();
+    let target = dir.path().join("to");
+    fs::create_dir(&target).unwrap();
     let size = 60 << 20;
-    fs::File::create(to.join("large"))
+    fs::File::create(target.join("large"))
         .unwrap()
         .set_len(size)
         .unwrap();
-    let mut peer = target_at(&to);
+    let mut peer = target_at(&target);
     let header = tar_header("large", size);
     let said = peer.ask_copy((6u8, (None::<ByteVec>,)), &header);
     assert!(
@@ -282,8 +284,9 @@ fn blocks_of_a_large_file_are_compared_piece_by_piece() {
 /// A header of the kind that every tar has.
 fn tar_header(name: &str, size: u64) -> Vec<u8> {
     let mut header = vec![0; 512];
-    let mut put =
-        |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    let mut put = |position: usize, text: &str| {
+        header[position..position + text.len()].copy_from_slice(text.as_bytes())
+    };
     put(0, name);
     put(100, "0000644\0");
     put(108, "0000000\0");

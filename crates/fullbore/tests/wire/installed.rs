@@ -39,9 +39,9 @@ fn a_host_without_fullbore_gets_a_copy_that_is_used_again() {
     let far_source = format!("ssh://far{}", source.display());
     let near = dir.path().join("near");
     run(0, &["backup", &far_source, "--to", near.to_str().unwrap()]);
-    let to = dir.path().join("restored");
-    run(0, &["restore", &there, "--to", to.to_str().unwrap()]);
-    assert_eq!(restored(&to, &source), files(&source));
+    let target = dir.path().join("restored");
+    run(0, &["restore", &there, "--to", target.to_str().unwrap()]);
+    assert_eq!(restored(&target, &source), files(&source));
     assert_eq!(copies(), copy);
     assert_eq!(fs::metadata(&copy[0]).unwrap().modified().unwrap(), made);
     // One that was cut off says another version, or nothing: it is replaced.

@@ -216,9 +216,9 @@ fn a_server_that_listens_is_a_repository_for_whoever_has_a_certificate() {
     assert_eq!(listed.matches(src).count(), 2, "{listed}");
     run(0, &["verify", &there, "--data"]);
     run(0, &["show", &there]);
-    let to = dir.path().join("restored");
-    run(0, &["restore", &there, "--to", to.to_str().unwrap()]);
-    assert_eq!(restored(&to, &source), files(&source));
+    let target = dir.path().join("restored");
+    run(0, &["restore", &there, "--to", target.to_str().unwrap()]);
+    assert_eq!(restored(&target, &source), files(&source));
     run(0, &["forget", &there, "--keep-last", "1"]);
     run(0, &["prune", &there]);
     let elsewhere = format!("fullbore://127.0.0.1:{}{}", server.port, near.display());
@@ -234,17 +234,17 @@ fn a_host_without_a_certificate_of_the_authority_gets_nothing() {
     let certificates = Certificates::new();
     let server = Listening::start(&certificates, &format!("read:{}/r", dir.path().display()));
     let there = format!("fullbore://127.0.0.1:{}", server.port);
-    let with = |certificate: &str, authority: &str| {
+    let args_with = |certificate: &str, authority: &str| {
         let options = certificates.options(certificate, authority);
         expect(1, program().args(["list", &there]).args(options))
     };
-    let said = with("stranger", "ca");
+    let said = args_with("stranger", "ca");
     assert!(
         said.contains("the server refuses the certificate"),
         "{said}"
     );
     // And a client refuses a server of another authority.
-    let said = with("client", "other-ca");
+    let said = args_with("client", "other-ca");
     assert!(said.contains("invalid peer certificate"), "{said}");
     let said = expect(2, program().args(["list", &there]));
     assert!(said.contains("--tls-cert"), "{said}");

@@ -102,8 +102,8 @@ impl TwoHosts {
 
     /// Bytes and packets that the near host has sent so far.
     fn sent(&self) -> [u64; 2] {
-        ["bytes", "packets"].map(|what| {
-            let path = format!("/sys/class/net/near/statistics/tx_{what}");
+        ["bytes", "packets"].map(|word| {
+            let path = format!("/sys/class/net/near/statistics/tx_{word}");
             let read = Self::on(&self.near, "cat").arg(path).output().unwrap();
             String::from_utf8(read.stdout)
                 .unwrap()
@@ -152,10 +152,10 @@ fn a_backup_crosses_the_wire_between_two_hosts() {
         "{first:?} {again:?}"
     );
     assert!(again[1] <= 200, "{again:?}");
-    let to = dir.path().join("restored");
-    let (code, said) = hosts.fullbore(&["restore", &there, "--to", to.to_str().unwrap()]);
+    let target = dir.path().join("restored");
+    let (code, said) = hosts.fullbore(&["restore", &there, "--to", target.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(restored(&to, &source) == files(&source));
+    assert!(restored(&target, &source) == files(&source));
     // And pulled: the far host reads, and this one stores.
     let pulled = dir.path().join("pulled");
     let far_source = format!("ssh://far{src}");

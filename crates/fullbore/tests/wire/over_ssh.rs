@@ -44,8 +44,8 @@ pub(crate) fn tree(path: &Path) {
 pub(crate) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![dir.to_owned()];
-    while let Some(at) = waiting.pop() {
-        for entry in fs::read_dir(at).unwrap().map(|entry| entry.unwrap()) {
+    while let Some(place) = waiting.pop() {
+        for entry in fs::read_dir(place).unwrap().map(|entry| entry.unwrap()) {
             let path = entry.path();
             if path.is_dir() {
                 waiting.push(path);
@@ -85,9 +85,9 @@ fn only_backup(repository: &Path) -> String {
 /// A segment behind its label, the second frame, which names the backup.
 fn after_label(bytes: &[u8]) -> Vec<u8> {
     let is_skippable = |four: &[u8]| four[0] & 0xf0 == 0x50 && four[1..] == [0x2a, 0x4d, 0x18];
-    let at = bytes.windows(4).position(is_skippable).unwrap();
-    let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
-    bytes[at + 8 + len..].to_vec()
+    let offset = bytes.windows(4).position(is_skippable).unwrap();
+    let len = u32::from_le_bytes(bytes[offset + 4..offset + 8].try_into().unwrap()) as usize;
+    bytes[offset + 8 + len..].to_vec()
 }
 
 /// The segments of all backups, without the names of backups.
@@ -143,9 +143,9 @@ fn every_verb_works_with_a_repository_on_another_host() {
     fullbore(0, &["pin", &format!("{there}@{first}")]);
     fullbore(0, &["unpin", &format!("{there}@{first}")]);
     fullbore(0, &["repair", &there]);
-    let to = dir.path().join("restored");
-    fullbore(0, &["restore", &there, "--to", to.to_str().unwrap()]);
-    assert_eq!(restored(&to, &source), files(&source));
+    let target = dir.path().join("restored");
+    fullbore(0, &["restore", &there, "--to", target.to_str().unwrap()]);
+    assert_eq!(restored(&target, &source), files(&source));
     let copy = format!("ssh://far{}", dir.path().join("copy").display());
     fullbore(0, &["copy", &there, &copy]);
     fullbore(0, &["verify", &copy]);
@@ -164,18 +164,18 @@ fn an_encrypted_repository_on_another_host_is_opened_with_keys_of_this_one() {
     let source = dir.path().join("source");
     let there = format!("ssh://far{}/repository", dir.path().display());
     let (key, recipient) = sshd().user_key();
-    let with = ["--key", key.to_str().unwrap()];
+    let key_option = ["--key", key.to_str().unwrap()];
     let backup = ["backup", source.to_str().unwrap(), "--to", &there];
     fullbore(0, &[&backup[..], &["--encrypt-to", &recipient]].concat());
-    fullbore(0, &[&["verify", &there][..], &with].concat());
+    fullbore(0, &[&["verify", &there][..], &key_option].concat());
     // Without the key only lengths are checked.
     fullbore(0, &["verify", &there]);
-    let to = dir.path().join("restored");
-    let restore = ["restore", &there, "--to", to.to_str().unwrap()];
+    let target = dir.path().join("restored");
+    let restore = ["restore", &there, "--to", target.to_str().unwrap()];
     fullbore(1, &restore);
-    fullbore(0, &[&restore[..], &with].concat());
-    assert_eq!(restored(&to, &source), files(&source));
-    fullbore(0, &[&["key", "list", &there][..], &with].concat());
+    fullbore(0, &[&restore[..], &key_option].concat());
+    assert_eq!(restored(&target, &source), files(&source));
+    fullbore(0, &[&["key", "list", &there][..], &key_option].concat());
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn what_is_wrong_on_the_other_host_is_said_with_what_to_do() {
     // No such host, no ssh, no fullbore, another version, and a shell that prints.
     let said = fullbore(1, &["list", "ssh://no-such-host.invalid/x"]);
     assert!(said.contains("ssh failed"), "{said}");
-    let with = |ssh: &str, program: &str| {
+    let args_with = |ssh: &str, program: &str| {
         let output = sshd::program()
             .args(["list", &there, "--ssh", ssh, "--far-program", program])
             .output()
@@ -208,9 +208,9 @@ fn what_is_wrong_on_the_other_host_is_said_with_what_to_do() {
         text(&output)
     };
     let ssh = sshd().command();
-    let said = with("/none/ssh", "fullbore");
+    let said = args_with("/none/ssh", "fullbore");
     assert!(said.contains("could not start \"/none/ssh\""), "{said}");
-    let said = with(&ssh, "/none/fullbore");
+    let said = args_with(&ssh, "/none/fullbore");
     assert!(said.contains("--far-program"), "{said}");
     for (script, expected) in [
         (
@@ -223,7 +223,7 @@ fn what_is_wrong_on_the_other_host_is_said_with_what_to_do() {
         let other = dir.path().join("a program's other version");
         fs::write(&other, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
-        let said = with(&ssh, other.to_str().unwrap());
+        let said = args_with(&ssh, other.to_str().unwrap());
         assert!(said.contains(expected), "{script}: {said}");
     }
 }
@@ -355,7 +355,9 @@ fn calls(said: &[u8]) -> usize {
     let mut left = &said[greeting..];
     let mut calls = 0;
     while !left.is_empty() {
-        let length = |at: usize| u32::from_le_bytes(left[at..at + 4].try_into().unwrap()) as usize;
+        let length = |offset: usize| {
+            u32::from_le_bytes(left[offset..offset + 4].try_into().unwrap()) as usize
+        };
         let (header, data) = (length(0), length(4));
         // A message is [number, [fields]], and 2 is the number of calls.
         calls += usize::from(left[8..10] == [0x82, 2]);
@@ -460,9 +462,9 @@ fn a_source_on_another_host_is_backed_up_there_as_a_near_one_is_here() {
         .sum();
     assert!(added < 100_000, "{added}");
     fullbore(0, &["verify", pulled_at, "--data"]);
-    let to = dir.path().join("restored");
-    fullbore(0, &["restore", pulled_at, "--to", to.to_str().unwrap()]);
-    assert_eq!(restored(&to, &source), files(&source));
+    let target = dir.path().join("restored");
+    fullbore(0, &["restore", pulled_at, "--to", target.to_str().unwrap()]);
+    assert_eq!(restored(&target, &source), files(&source));
     // Both ends far, and a key that stays here.
     let (key, recipient) = sshd().user_key();
     let there = format!("ssh://far{encrypted_at}");
@@ -478,11 +480,11 @@ fn a_source_on_another_host_is_backed_up_there_as_a_near_one_is_here() {
     fullbore(0, &["verify", encrypted_at]);
     let key = key.to_str().unwrap();
     fullbore(0, &["verify", encrypted_at, "--data", "--key", key]);
-    let to = dir.path().join("sealed");
-    let restore = ["restore", encrypted_at, "--to", to.to_str().unwrap()];
+    let target = dir.path().join("sealed");
+    let restore = ["restore", encrypted_at, "--to", target.to_str().unwrap()];
     fullbore(1, &restore);
     fullbore(0, &[&restore[..], &["--key", key]].concat());
-    assert_eq!(restored(&to, &source), files(&source));
+    assert_eq!(restored(&target, &source), files(&source));
 }
 
 #[test]
@@ -493,18 +495,18 @@ fn a_target_on_another_host_is_restored_there() {
     let near = dir.path().join("near");
     let near = near.to_str().unwrap();
     fullbore(0, &["backup", source.to_str().unwrap(), "--to", near]);
-    for (from, to) in [
+    for (origin, target) in [
         (near.to_owned(), "one"),
         (format!("{near}@latest"), "two"),
         (format!("ssh://far{near}@latest"), "three"),
     ] {
-        let to = dir.path().join(to);
-        let far_target = format!("ssh://far{}", to.display());
-        fullbore(0, &["restore", &from, "--to", &far_target]);
-        assert_eq!(restored(&to, &source), files(&source), "{from}");
+        let target = dir.path().join(target);
+        let far_target = format!("ssh://far{}", target.display());
+        fullbore(0, &["restore", &origin, "--to", &far_target]);
+        assert_eq!(restored(&target, &source), files(&source), "{origin}");
         // The exit code and the words of the other host come back.
-        let said = fullbore(1, &["restore", &from, "--to", &far_target]);
-        assert!(said.contains(to.to_str().unwrap()), "{said}");
+        let said = fullbore(1, &["restore", &origin, "--to", &far_target]);
+        assert!(said.contains(target.to_str().unwrap()), "{said}");
     }
 }
 

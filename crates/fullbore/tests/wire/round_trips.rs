@@ -64,7 +64,8 @@ fn read_piece(input: &mut impl Read, is_greeting: bool) -> io::Result<(Vec<u8>, 
     }
     piece.resize(8, 0);
     input.read_exact(&mut piece)?;
-    let length = |at: usize| u32::from_le_bytes(piece[at..at + 4].try_into().unwrap()) as usize;
+    let length =
+        |offset: usize| u32::from_le_bytes(piece[offset..offset + 4].try_into().unwrap()) as usize;
     let (header, data) = (length(0), length(4));
     piece.resize(8 + header + data, 0);
     input.read_exact(&mut piece[8..])?;
@@ -81,8 +82,8 @@ fn relay(
     let (sender, late) = mpsc::channel::<(Instant, Vec<u8>, Option<u64>)>();
     let at_end = order.clone();
     thread::spawn(move || {
-        for (at, piece, answered) in late {
-            thread::sleep(at.saturating_duration_since(Instant::now()));
+        for (time, piece, answered) in late {
+            thread::sleep(time.saturating_duration_since(Instant::now()));
             let mut order = at_end.lock().unwrap();
             let depth = answered.and_then(|number| order.depths.remove(&number));
             order.answered = order.answered.max(depth.unwrap_or(0));

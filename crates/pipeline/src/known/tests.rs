@@ -3,7 +3,7 @@ use fullbore_format::page::{FrameAt, ManifestPage};
 use proptest::{collection::vec, prelude::*};
 
 fn known(lens: &[Vec<u32>]) -> BaseEntry {
-    let mut from = 0;
+    let mut start = 0;
     let mut offset = 0;
     let part = |lens: &Vec<u32>| {
         let extents = lens.iter().map(|len| {
@@ -21,10 +21,10 @@ fn known(lens: &[Vec<u32>]) -> BaseEntry {
         });
         let record = Record {
             extents: extents.collect(),
-            from,
+            from: start,
             ..Record::default()
         };
-        from += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
+        start += lens.iter().map(|len| u64::from(*len)).sum::<u64>();
         PageItem::new(
             Arc::new(ManifestPage {
                 records: vec![record],
@@ -59,7 +59,7 @@ fn only_what_changed_is_here() {
     let mut known = known(&[vec![100]]);
     assert_eq!(known.split_by_changes(0, 50), None);
     known.changed = Some([run(10, 10), run(40, 30)].into());
-    let kept = |at, len| StoredRun::Kept { at, len };
+    let kept = |position, len| StoredRun::Kept { at: position, len };
     let here = |inner, len| StoredRun::Here { inner, len };
     assert_eq!(
         known.split_by_changes(0, 50),
@@ -78,9 +78,9 @@ proptest! {
     fn runs_are_found_wherever_they_begin(lens in vec(vec(1u32..50, 1..5), 1..4), cuts in vec((0u64..200, 1u64..60), 1..8)) {
         let known = known(&lens);
         let total: u64 = lens.iter().flatten().map(|len| u64::from(*len)).sum();
-        let bytes = |at: u64, len: u64, finder: &mut Finder| {
+        let bytes = |offset: u64, len: u64, finder: &mut Finder| {
             let mut found = Vec::new();
-            finder.find(&known, at, len, |_, extent| {
+            finder.find(&known, offset, len, |_, extent| {
                 found.extend((0..extent.len).map(|i| (extent.frame.offset, extent.inner + i)));
             });
             found
@@ -88,9 +88,9 @@ proptest! {
         let all = bytes(0, total, &mut Finder::default());
         prop_assert_eq!(all.len() as u64, total);
         let mut finder = Finder::default();
-        for (at, len) in cuts {
-            let (at, end) = (at.min(total), (at + len).min(total));
-            prop_assert_eq!(&bytes(at, end - at, &mut finder)[..], &all[at as usize..end as usize]);
+        for (offset, len) in cuts {
+            let (offset, end) = (offset.min(total), (offset + len).min(total));
+            prop_assert_eq!(&bytes(offset, end - offset, &mut finder)[..], &all[offset as usize..end as usize]);
         }
     }
 }

@@ -318,14 +318,14 @@ fn touched_blocks(
     let digests = block_digests(piece, block);
     let mut read = digests.into_iter().zip(crcs.iter().copied());
     let mut touched = HashMap::new();
-    let mut at = offset;
+    let mut position = offset;
     for run in runs {
         let len = run_len(run);
         if matches!(run, StoredRun::Here { .. }) && len > 0 {
-            let numbers = at / block..=(at + len - 1) / block;
+            let numbers = position / block..=(position + len - 1) / block;
             touched.extend(numbers.map(|number| (number, read.next())));
         }
-        at += len;
+        position += len;
     }
     touched
 }

@@ -12,6 +12,8 @@ mod references;
 mod sorted;
 mod sorter;
 
+pub use sorter::RecordSettler;
+
 use super::liveness::References;
 use crate::frame::{FrameContent, FrameEntry, LOST_LINK};
 use fullbore_format::{
@@ -37,9 +39,6 @@ use std::{
 /// Receives each entry when all its content has a place, with the CRC-32C of the content if
 /// requested.
 pub type EntryListener = Arc<dyn Fn(&Record, Option<u32>) + Send + Sync>;
-
-/// Corrects a record before its page is written.
-pub type RecordSettler = Arc<dyn Fn(&mut Record) + Send + Sync>;
 
 /// The order in which entries are added.
 pub enum RecordOrder {

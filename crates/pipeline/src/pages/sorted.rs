@@ -1,8 +1,8 @@
 //! Writes the pages of a source that was not in archive order, when all of it was read.
 
 use super::{
-    PageWriter, RecordSettler,
-    sorter::{MergedRecords, SegmentNumbers, SortableRecord, twice},
+    PageWriter,
+    sorter::{MergedRecords, RecordSettler, SegmentNumbers, SortableRecord, twice},
 };
 use fullbore_format::{
     entry::EntryPath,

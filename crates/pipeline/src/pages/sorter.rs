@@ -4,7 +4,6 @@
 //! without a name, in blocks that are pages themselves. At the end the runs are merged, with one
 //! block of each in memory.
 
-use super::RecordSettler;
 use fullbore_format::{
     entry::order,
     error::{Error, ErrorKind, Result, quoted},
@@ -17,7 +16,11 @@ use std::{
     fs::File,
     io,
     os::unix::fs::FileExt,
+    sync::Arc,
 };
+
+/// Corrects a record before its page is written.
+pub type RecordSettler = Arc<dyn Fn(&mut Record) + Send + Sync>;
 
 /// Bytes of records in memory, about, before they are written as a run.
 const HELD_BYTES: usize = 16 << 20;
@@ -275,9 +278,9 @@ impl MergedRecords {
     fn advance(&mut self, source: usize) -> Result<()> {
         let run = &mut self.sources[source];
         if run.block.is_empty()
-            && let Some(at) = run.run.blocks.pop_front()
+            && let Some(place) = run.run.blocks.pop_front()
         {
-            run.block = read_block(self.file.as_ref(), at)?;
+            run.block = read_block(self.file.as_ref(), place)?;
         }
         let next = run.block.pop_front();
         self.heads
@@ -385,8 +388,8 @@ mod tests {
             number,
         };
         let count = 4000_u32;
-        for at in 0..count {
-            let number = at * 1237 % count; // every number once, as 1237 is a prime
+        for index in 0..count {
+            let number = index * 1237 % count; // every number once, as 1237 is a prime
             sorter.note_crc(Some(number));
             sorter.add(record(format!("{number:05}"), 1), vec![id(0), id(number)]);
         }

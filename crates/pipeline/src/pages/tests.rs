@@ -23,8 +23,8 @@ fn a_page_is_closed_before_its_digests_are_too_many_to_be_read_again() {
         stored_len: 1,
         plain_len: 64 << 20,
     };
-    let part = |what, len, piece| FrameEntry {
-        what,
+    let part = |content, len, piece| FrameEntry {
+        what: content,
         inner: 0,
         len,
         known: None,
@@ -45,14 +45,14 @@ fn a_page_is_closed_before_its_digests_are_too_many_to_be_read_again() {
     );
     let mut count = 0;
     while !pages.is_full() {
-        let what = FrameContent::Piece {
+        let content = FrameContent::Piece {
             file: file.clone(),
             offset: count << 26,
             last: false,
         };
         pages.add(
             frame(count + 1),
-            part(what, 64 << 20, Piece::Blocks(vec![[7; 32]; 16_384])),
+            part(content, 64 << 20, Piece::Blocks(vec![[7; 32]; 16_384])),
         );
         count += 1;
         assert!(count < 1000, "{count}");
@@ -75,7 +75,7 @@ fn other_names_of_a_file_that_was_replaced_are_not_captured() {
             kind,
             ..Entry::default()
         };
-        let what = FrameContent::Whole(entry, EntryState::Whole);
+        let content = FrameContent::Whole(entry, EntryState::Whole);
         let (runs, crcs, chunks) = (None, Vec::new(), Vec::new());
         let frame = FrameAt {
             segment: 0,
@@ -84,7 +84,7 @@ fn other_names_of_a_file_that_was_replaced_are_not_captured() {
             plain_len: 1,
         };
         let part = FrameEntry {
-            what,
+            what: content,
             inner: 0,
             len: 0,
             known: None,

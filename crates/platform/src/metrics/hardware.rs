@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn busy_processors_are_the_limit_whichever_part_keeps_them_busy() {
-        for (why, to) in [
+        for (why, later) in [
             (
                 "compression",
                 sample([5.0, 13.4, 1.0], [5.0, 13.4, 1.0], 19.4, 0.4),
@@ -315,7 +315,7 @@ mod tests {
                 sample([1.0, 4.0, 9.9], [1.0, 4.0, 9.0], 14.0, 6.0),
             ),
         ] {
-            assert_eq!(limit(&to, &RUN), Limit::Processor, "{why}");
+            assert_eq!(limit(&later, &RUN), Limit::Processor, "{why}");
         }
     }
 
@@ -323,23 +323,23 @@ mod tests {
     fn a_part_that_waits_is_named_by_its_device() {
         let reads = sample([18.0, 4.0, 1.0], [1.0, 4.0, 1.0], 6.5, 13.0);
         let writes = sample([2.0, 4.0, 9.8], [1.0, 4.0, 1.0], 6.5, 13.0);
-        let at = |source, sink| RunSetting {
+        let setting = |source, sink| RunSetting {
             source,
             sink,
             ..RUN
         };
         use EndKind::{Disk, FarHost, Program, Store};
-        for (to, run, expected) in [
-            (reads, at(Disk, Store), Limit::DiskRead),
-            (reads, at(Program, Disk), Limit::Input),
-            (reads, at(Store, Disk), Limit::StoreOrNetwork),
-            (reads, at(FarHost, Disk), Limit::FarHost),
-            (writes, at(Disk, Disk), Limit::DiskWrite),
-            (writes, at(Disk, Program), Limit::Output),
-            (writes, at(Disk, Store), Limit::StoreOrNetwork),
-            (writes, at(Disk, FarHost), Limit::FarHost),
+        for (later, run, expected) in [
+            (reads, setting(Disk, Store), Limit::DiskRead),
+            (reads, setting(Program, Disk), Limit::Input),
+            (reads, setting(Store, Disk), Limit::StoreOrNetwork),
+            (reads, setting(FarHost, Disk), Limit::FarHost),
+            (writes, setting(Disk, Disk), Limit::DiskWrite),
+            (writes, setting(Disk, Program), Limit::Output),
+            (writes, setting(Disk, Store), Limit::StoreOrNetwork),
+            (writes, setting(Disk, FarHost), Limit::FarHost),
         ] {
-            assert_eq!(limit(&to, &run), expected, "{run:?}");
+            assert_eq!(limit(&later, &run), expected, "{run:?}");
         }
         let cached = MeterSample {
             device_bytes: 0,
@@ -350,17 +350,20 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_set_is_named_before_the_hardware() {
-        let to = sample([18.0, 4.0, 1.0], [1.0, 4.0, 1.0], 6.5, 13.0);
+        let later = sample([18.0, 4.0, 1.0], [1.0, 4.0, 1.0], 6.5, 13.0);
         let paced = MeterSample {
             paced_bytes: 95_000,
-            ..to
+            ..later
         };
         let max_rate = Some(10_000);
         assert_eq!(
             limit(&paced, &RunSetting { max_rate, ..RUN }),
             Limit::MaxRate
         );
-        assert_eq!(limit(&to, &RunSetting { max_rate, ..RUN }), Limit::DiskRead);
+        assert_eq!(
+            limit(&later, &RunSetting { max_rate, ..RUN }),
+            Limit::DiskRead
+        );
         let store = RunSetting {
             source: EndKind::Store,
             ..RUN
@@ -369,17 +372,17 @@ mod tests {
             limited_seconds: 4.0,
             ..store
         };
-        assert_eq!(limit(&to, &limited), Limit::TransferLimit);
+        assert_eq!(limit(&later, &limited), Limit::TransferLimit);
         let refused = RunSetting {
             is_throttled: true,
             ..store
         };
-        assert_eq!(limit(&to, &refused), Limit::Store);
+        assert_eq!(limit(&later, &refused), Limit::Store);
         let server = RunSetting {
             server_seconds: 6.0,
             ..RUN
         };
-        assert_eq!(limit(&to, &server), Limit::Server);
+        assert_eq!(limit(&later, &server), Limit::Server);
         let one = sample([0.5, 9.0, 0.3], [0.5, 9.0, 0.3], 9.9, 9.0);
         assert_eq!(
             limit(&one, &RunSetting { workers: 1, ..RUN }),
@@ -390,13 +393,13 @@ mod tests {
 
     #[test]
     fn the_time_of_the_processors_is_divided_by_work() {
-        let from = MeterSample::ZERO;
-        let to = MeterSample {
+        let earlier = MeterSample::ZERO;
+        let later = MeterSample {
             compressing: 8.0,
             sealing: 1.5,
             ..sample([4.0, 12.0, 2.0], [4.0, 12.0, 2.0], 20.0, 0.0)
         };
-        let work = |kind| work_shares(&from, &to, kind);
+        let work = |kind| work_shares(&earlier, &later, kind);
         assert_eq!(
             work(RunKind::Backup),
             [
@@ -422,12 +425,12 @@ mod tests {
 
     #[test]
     fn other_programs_are_counted_apart() {
-        let from = MeterSample {
+        let earlier = MeterSample {
             machine: Some(MachineTime::default()),
             ..MeterSample::ZERO
         };
-        let to = sample([2.0, 10.0, 1.0], [1.0, 10.0, 1.0], 12.0, 0.0);
-        let found = hardware(&from, &to, &verdict(&from, &to), &RUN);
+        let later = sample([2.0, 10.0, 1.0], [1.0, 10.0, 1.0], 12.0, 0.0);
+        let found = hardware(&earlier, &later, &verdict(&earlier, &later), &RUN);
         assert_eq!((found.own, found.others), (0.6, 0.4));
     }
 }

@@ -3,10 +3,10 @@ use super::*;
 /// Returns a map of runs of 10 bytes, each after a hole of the given length.
 fn map(holes: impl Iterator<Item = u64>) -> MappedFile {
     let mut map = MappedFile::default();
-    let mut at = 0;
+    let mut offset = 0;
     for hole in holes {
-        map.push(at + hole, at + hole + 10);
-        at += hole + 10;
+        map.push(offset + hole, offset + hole + 10);
+        offset += hole + 10;
     }
     map
 }

@@ -107,11 +107,11 @@ impl SentCluster {
             }
             return Ok(());
         };
-        let what = format!(
+        let message = format!(
             "cannot complete the backup: database {} was copied or moved meanwhile",
             copy.database
         );
-        Err(Error::new(ErrorKind::System, what)
+        Err(Error::new(ErrorKind::System, message)
             .because("recovery would copy its files again, which may have changed since")
             .hint("run the same command again"))
     }

@@ -80,8 +80,8 @@ pub(super) fn piece(
     if last && !is_alone {
         pad(&mut content, file.data_len);
     }
-    let what = FrameContent::Piece { file, offset, last };
-    let piece = part(what, 0, len as usize);
+    let frame_content = FrameContent::Piece { file, offset, last };
+    let piece = part(frame_content, 0, len as usize);
     Ok(Frame::new(content.into(), vec![piece], last || is_alone))
 }
 

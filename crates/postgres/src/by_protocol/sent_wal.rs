@@ -121,11 +121,13 @@ impl SentWal {
 
     /// Drops the segments all of whose records were read.
     fn drop_read(&mut self) {
-        let at = self
+        let offset = self
             .copies
             .as_ref()
             .map_or(u64::MAX, |copies| copies.at().0 / self.bytes);
-        let done = at.saturating_sub(self.first).min(self.names.len() as u64);
+        let done = offset
+            .saturating_sub(self.first)
+            .min(self.names.len() as u64);
         for name in self.names[..done as usize].iter().flatten() {
             self.kept.free.extend(self.kept.slots.remove(name));
         }

@@ -263,15 +263,17 @@ fn a_message_that_is_missing_or_sent_twice_is_noticed_or_does_no_harm() {
     for major in [14, 18] {
         let script = script_of(major, &members());
         let whole = script.receive().unwrap().files;
-        for at in 0..script.messages.len() {
+        for offset in 0..script.messages.len() {
             let (mut without, mut twice) = (script.clone(), script.clone());
-            without.messages.remove(at);
-            twice.messages.insert(at, script.messages[at].clone());
+            without.messages.remove(offset);
+            twice
+                .messages
+                .insert(offset, script.messages[offset].clone());
             for changed in [without, twice] {
                 let got = changed.receive();
                 assert!(
                     got.is_err() || got.is_ok_and(|got| got.files == whole),
-                    "{at}"
+                    "{offset}"
                 );
             }
         }

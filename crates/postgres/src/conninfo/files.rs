@@ -1,7 +1,7 @@
 //! Reads libpq's two files: services and passwords.
 
 use super::{
-    ConnectionSecret,
+    connection_secret::ConnectionSecret,
     parse::{self, Given},
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -170,11 +170,11 @@ mod tests {
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         let lines = read_passwords(&file).unwrap();
-        let of = |wanted| find_password(&lines, wanted, &file).map(|secret| secret.text);
-        assert_eq!(of(["h", "5432", "db", "me"]).unwrap(), "on:e\\");
-        assert_eq!(of(["h", "5433", "db", "me"]).unwrap(), "two:2");
-        assert_eq!(of(["h", "5433", "db", "you"]), None);
-        assert_eq!(of(["h", "5433", "db", "*"]).unwrap(), "star");
+        let password_of = |wanted| find_password(&lines, wanted, &file).map(|secret| secret.text);
+        assert_eq!(password_of(["h", "5432", "db", "me"]).unwrap(), "on:e\\");
+        assert_eq!(password_of(["h", "5433", "db", "me"]).unwrap(), "two:2");
+        assert_eq!(password_of(["h", "5433", "db", "you"]), None);
+        assert_eq!(password_of(["h", "5433", "db", "*"]).unwrap(), "star");
     }
 
     #[test]

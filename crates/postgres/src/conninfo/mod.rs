@@ -4,11 +4,13 @@
 //! parameter that asks for a check fullbore does not make is refused, not ignored. No error and no
 //! `Debug` output shows a password.
 
+mod connection_secret;
 mod files;
 mod parse;
 mod precedence;
 mod transport;
 
+pub use connection_secret::ConnectionSecret;
 pub use precedence::Environment;
 pub use transport::{Binding, CertificateRoots, Keepalive, SslMode, Tls};
 
@@ -60,13 +62,6 @@ pub enum SettingPlace {
     Socket(PathBuf),
     /// On a network: a name or an address, and an address to use without resolving the name.
     Network(String, Option<IpAddr>),
-}
-
-/// A password and its origin. `Debug` shows only the origin.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ConnectionSecret {
-    pub(super) text: String,
-    pub(super) from: String,
 }
 
 /// Kind of server wanted (`target_session_attrs`).
@@ -260,12 +255,6 @@ impl fmt::Display for Host {
             }
             SettingPlace::Network(name, _) => write!(f, "{name:?}, port {}", self.port),
         }
-    }
-}
-
-impl fmt::Debug for ConnectionSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "from {}", self.from)
     }
 }
 

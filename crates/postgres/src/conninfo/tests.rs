@@ -134,7 +134,7 @@ fn hosts_addresses_and_ports_go_together() {
 
 #[test]
 fn a_value_without_meaning_is_named() {
-    for (text, what) in [
+    for (text, word) in [
         (
             "sslmode=x",
             "the connection parameter \"sslmode\" cannot be \"x\"",
@@ -153,7 +153,7 @@ fn a_value_without_meaning_is_named() {
         ),
     ] {
         let error = Params::new(text, &environment(&[])).unwrap_err();
-        assert_eq!((error.kind, &*error.what), (ErrorKind::Usage, what));
+        assert_eq!((error.kind, &*error.what), (ErrorKind::Usage, word));
     }
     assert_eq!(
         params("sslrootcert=system", &[]).tls.mode,

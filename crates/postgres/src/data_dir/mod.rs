@@ -155,8 +155,8 @@ impl dyn DataDir + '_ {
             ));
         }
         if bytes.len() as u64 > most {
-            let what = format!("cannot read {}", quoted(path));
-            return Err(Error::new(ErrorKind::Corrupt, what).because("it is too large"));
+            let message = format!("cannot read {}", quoted(path));
+            return Err(Error::new(ErrorKind::Corrupt, message).because("it is too large"));
         }
         Ok(bytes)
     }
@@ -181,11 +181,11 @@ impl dyn DataDir + '_ {
 pub(crate) fn rows(path: &[u8], offset: u64, len: u64) -> impl Iterator<Item = FileRange<'_>> {
     let count = len.div_ceil(u64::from(ROW_BYTES));
     (0..count).map(move |number| {
-        let at = number * u64::from(ROW_BYTES);
+        let position = number * u64::from(ROW_BYTES);
         FileRange {
             path,
-            offset: offset + at,
-            len: (len - at).min(ROW_BYTES.into()) as u32,
+            offset: offset + position,
+            len: (len - position).min(ROW_BYTES.into()) as u32,
         }
     })
 }
@@ -198,13 +198,13 @@ mod tests {
     fn rows_cover_a_range_without_gaps() {
         let row = u64::from(ROW_BYTES);
         for len in [0, 1, row, row + 1, 3 * row] {
-            let mut at = 7;
+            let mut offset = 7;
             for range in rows(b"x", 7, len) {
-                assert_eq!(range.offset, at);
+                assert_eq!(range.offset, offset);
                 assert!(range.len > 0 && range.len <= ROW_BYTES);
-                at += u64::from(range.len);
+                offset += u64::from(range.len);
             }
-            assert_eq!(at, 7 + len);
+            assert_eq!(offset, 7 + len);
         }
     }
 }

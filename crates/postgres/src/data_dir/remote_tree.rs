@@ -150,22 +150,22 @@ impl RemoteWalk {
     /// Adds the files in a directory.
     fn enter(&mut self, dir: &FoundAt) -> Result<()> {
         if dir.depth >= MAX_DEPTH {
-            let what = format!(
+            let message = format!(
                 "cannot back up the cluster: {} is too deep",
                 quoted(&dir.path)
             );
-            return Err(Error::new(ErrorKind::Unsupported, what)
+            return Err(Error::new(ErrorKind::Unsupported, message)
                 .because("does a link in the data directory lead back to it?"));
         }
         let depth = dir.depth + 1;
         let found = self.files.backed_up(&dir.path)?;
-        let from = self.waiting.len();
+        let start = self.waiting.len();
         self.waiting.extend(found.into_iter().map(|file| FoundAt {
             path: child_path(&dir.path, &file.name),
             depth,
             file,
         }));
-        self.waiting[from..].sort_by(|a, b| order(&b.path, &a.path));
+        self.waiting[start..].sort_by(|a, b| order(&b.path, &a.path));
         Ok(())
     }
 }
@@ -272,7 +272,7 @@ mod tests {
             b"base-x",
         ];
         assert_eq!(paths, wanted);
-        let modes = [0, 1].map(|at: usize| found[at].entry.mode);
+        let modes = [0, 1].map(|index: usize| found[index].entry.mode);
         assert_eq!(modes, [0o750, 0o640]);
     }
 
@@ -288,8 +288,8 @@ mod tests {
             .read(Slice::Members(found, None), Buf::default())
             .unwrap();
         let content = |path: &[u8]| {
-            let of = |what: &FrameContent| matches!(what, FrameContent::Whole(entry, _) if entry.path == path);
-            let part = frame.parts.iter().find(|part| of(&part.what))?;
+            let is_of_path = |frame_content: &FrameContent| matches!(frame_content, FrameContent::Whole(entry, _) if entry.path == path);
+            let part = frame.parts.iter().find(|part| is_of_path(&part.what))?;
             Some(frame.data[part.inner as usize..][..part.len as usize].to_vec())
         };
         assert_eq!(content(b"PG_VERSION").unwrap(), b"longer");

@@ -133,8 +133,8 @@ fn append_file(
         mut entry, known, ..
     } = scanned;
     let Some(mut content) = content else {
-        let what = FrameContent::Whole(entry, EntryState::Vanished);
-        return Ok(part(what, buf.len(), 0));
+        let frame_content = FrameContent::Whole(entry, EntryState::Vanished);
+        return Ok(part(frame_content, buf.len(), 0));
     };
     if files.late.repairs(&entry.path) {
         content.resize(entry.size() as usize, 0);
@@ -162,8 +162,8 @@ fn append_head(
     let entry = large.entry.clone();
     if !files.exists(&entry.path)? {
         large.failed.get_or_init(|| "it vanished".to_owned());
-        let what = FrameContent::Whole(entry, EntryState::Vanished);
-        return Ok(part(what, buf.len(), 0));
+        let content = FrameContent::Whole(entry, EntryState::Vanished);
+        return Ok(part(content, buf.len(), 0));
     }
     if large.known.is_none() {
         append_header(&entry, buf)?;
@@ -195,10 +195,10 @@ pub(super) fn read_piece(
     if last && !is_alone {
         pad(&mut buf, file.data_len);
     }
-    let what = FrameContent::Piece { file, offset, last };
+    let content = FrameContent::Piece { file, offset, last };
     let piece = FrameEntry {
         runs,
-        ..part(what, 0, len as usize)
+        ..part(content, 0, len as usize)
     };
     Ok(Frame::new(buf, vec![piece], last || is_alone))
 }
@@ -264,9 +264,9 @@ impl RemoteFiles {
             if torn.is_empty() {
                 break;
             }
-            let again: Vec<&Scanned> = torn.iter().map(|at| wanted[*at]).collect();
-            for (at, content) in torn.into_iter().zip(self.read_whole(&again)?) {
-                contents[at] = content;
+            let again: Vec<&Scanned> = torn.iter().map(|index| wanted[*index]).collect();
+            for (index, content) in torn.into_iter().zip(self.read_whole(&again)?) {
+                contents[index] = content;
             }
         }
         Ok(contents)
@@ -274,9 +274,9 @@ impl RemoteFiles {
 
     /// Returns the files that WAL does not repair and that changed while they were read.
     fn torn(&self, wanted: &[&Scanned], contents: &[Content]) -> Result<Vec<usize>> {
-        let is_watched = |at: &usize| {
-            let path = &wanted[*at].entry.path;
-            !self.late.repairs(path) && contents[*at].is_some()
+        let is_watched = |index: &usize| {
+            let path = &wanted[*index].entry.path;
+            !self.late.repairs(path) && contents[*index].is_some()
         };
         let watched: Vec<usize> = (0..wanted.len()).filter(is_watched).collect();
         if watched.is_empty() {
@@ -284,18 +284,18 @@ impl RemoteFiles {
         }
         let paths: Vec<&[u8]> = watched
             .iter()
-            .map(|at| &wanted[*at].entry.path[..])
+            .map(|index| &wanted[*index].entry.path[..])
             .collect();
         let now = self.data.stat(&paths)?;
-        let is_torn = |(at, now): &(&usize, Option<super::FoundFile>)| {
-            let bytes = contents[**at].as_ref().map_or(0, Vec::len) as u64;
+        let is_torn = |(index, now): &(&usize, Option<super::FoundFile>)| {
+            let bytes = contents[**index].as_ref().map_or(0, Vec::len) as u64;
             now.as_ref().is_none_or(|now| {
-                let is_same_time = now.mtime == wanted[**at].entry.mtime;
+                let is_same_time = now.mtime == wanted[**index].entry.mtime;
                 now.size != bytes || !is_same_time
             })
         };
         let torn = watched.iter().zip(now).filter(is_torn);
-        Ok(torn.map(|(at, _)| *at).collect())
+        Ok(torn.map(|(index, _)| *index).collect())
     }
 
     /// Reads files from the beginning to the end: up to the size of the scan if WAL repairs the file,
@@ -304,7 +304,7 @@ impl RemoteFiles {
         let mut contents: Vec<Content> = Vec::with_capacity(wanted.len());
         let mut ranges: Vec<FileRange<'_>> = Vec::new();
         let mut owners: Vec<usize> = Vec::new();
-        for (at, scanned) in wanted.iter().enumerate() {
+        for (index, scanned) in wanted.iter().enumerate() {
             let path = &scanned.entry.path;
             let late = self.late.open(path).is_some();
             let mut content = Vec::new();
@@ -321,14 +321,14 @@ impl RemoteFiles {
                 // An empty file is asked for as well: it may be gone.
                 let asked = rows(path, 0, len.max(1));
                 ranges.extend(asked);
-                owners.resize(ranges.len(), at);
+                owners.resize(ranges.len(), index);
             }
             contents.push(Some(content));
         }
         let mut owners = owners.into_iter();
         self.data.read(&ranges, &mut |row| {
-            let Some(at) = owners.next() else { return };
-            match (row, &mut contents[at]) {
+            let Some(index) = owners.next() else { return };
+            match (row, &mut contents[index]) {
                 (Some(row), Some(content)) => content.extend_from_slice(row),
                 (None, content) => *content = None,
                 (Some(_), None) => {}

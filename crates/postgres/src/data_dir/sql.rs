@@ -126,9 +126,9 @@ impl DataDir for SqlDir {
         }
         match found.iter().find(|file| file.name.contains(&b'/')) {
             Some(file) => {
-                let what = format!("cannot list {}", quoted(dir));
+                let message = format!("cannot list {}", quoted(dir));
                 let why = format!("a name is {}", quoted(&file.name));
-                Err(Error::new(ErrorKind::Unsupported, what).because(why))
+                Err(Error::new(ErrorKind::Unsupported, message).because(why))
             }
             None => Ok(found),
         }

@@ -16,20 +16,23 @@ const IN_USE: &str = "55006";
 /// Returns the server's error, with its detail and hint.
 pub(super) fn refusal(message: &str, body: &[u8]) -> Error {
     let fields = fields_of(body);
-    let field = |kind: u8| {
-        let found = fields.iter().find(|(code, _)| *code == kind);
-        found.map(|(_, text)| one_line(text))
-    };
-    let state = field(b'C').unwrap_or_default();
-    let reason = field(b'M').unwrap_or_default();
+    let state = refusal_field(b'C', &fields).unwrap_or_default();
+    let reason = refusal_field(b'M', &fields).unwrap_or_default();
     let advice = advice(&state, &reason);
     let error = Error::new(kind_of_refusal(&state), message).because(reason);
-    let error = field(b'D').into_iter().fold(error, Error::detail);
-    match (advice, field(b'H')) {
+    let error = refusal_field(b'D', &fields)
+        .into_iter()
+        .fold(error, Error::detail);
+    match (advice, refusal_field(b'H', &fields)) {
         (Some(hint), _) => error.hint(hint),
         (None, Some(hint)) => error.hint(hint.trim_end_matches('.').to_owned()),
         (None, None) => error,
     }
+}
+
+fn refusal_field(kind: u8, fields: &[(u8, String)]) -> Option<String> {
+    let found = fields.iter().find(|(code, _)| *code == kind);
+    found.map(|(_, text)| one_line(text))
 }
 
 /// WAL that was removed and a slot that has lost its WAL are gone; a slot in use is free again soon.

@@ -67,21 +67,22 @@ pub(super) fn start(params: &Params, host: &Host) -> Result<StartedSession> {
 /// The first message of a session, behind its length.
 fn parameters(params: &Params) -> Vec<u8> {
     let mut bytes = PROTOCOL.to_be_bytes().to_vec();
-    let mut add = |name: &str, value: &str| {
-        for text in [name, value] {
-            bytes.extend(text.bytes().filter(|byte| *byte != 0));
-            bytes.push(0);
-        }
-    };
-    add("user", &params.user);
-    add("replication", "true");
-    add("application_name", &params.application_name);
-    add("client_encoding", "UTF8");
+    add_parameter("user", &params.user, &mut bytes);
+    add_parameter("replication", "true", &mut bytes);
+    add_parameter("application_name", &params.application_name, &mut bytes);
+    add_parameter("client_encoding", "UTF8", &mut bytes);
     if let Some(options) = &params.options {
-        add("options", options);
+        add_parameter("options", options, &mut bytes);
     }
     bytes.push(0);
     bytes
+}
+
+fn add_parameter(name: &str, value: &str, bytes: &mut Vec<u8>) {
+    for text in [name, value] {
+        bytes.extend(text.bytes().filter(|byte| *byte != 0));
+        bytes.push(0);
+    }
 }
 
 /// The steps until the server is ready.

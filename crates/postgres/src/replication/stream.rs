@@ -294,8 +294,14 @@ mod tests {
                 bytes: b"a".to_vec()
             }
         );
-        let at = Lsn(0x65);
-        assert_eq!(found[1], WalEvent::End(TimelineEnd { next: 2, at }));
+        let position = Lsn(0x65);
+        assert_eq!(
+            found[1],
+            WalEvent::End(TimelineEnd {
+                next: 2,
+                at: position
+            })
+        );
         assert_eq!(events(&end()).unwrap(), found[1..]);
     }
 
@@ -324,10 +330,10 @@ mod tests {
             (b'd', [b"k".as_slice(), &[1; 17]].concat()),
         ];
         for (kind, body) in good {
-            for at in 0..body.len() {
+            for offset in 0..body.len() {
                 for bit in 0..8 {
                     let mut changed = body.clone();
-                    changed[at] ^= 1 << bit;
+                    changed[offset] ^= 1 << bit;
                     let mut messages = vec![begin(), (kind, changed), (b'c', vec![])];
                     messages.extend(end());
                     let found = events(&messages);
@@ -335,7 +341,7 @@ mod tests {
                         WalEvent::Data { start, bytes } => Some((start.0, bytes.len())),
                         _ => None,
                     });
-                    assert!(handed.into_iter().all(|of| of == (100, 3)));
+                    assert!(handed.into_iter().all(|sizes| sizes == (100, 3)));
                 }
             }
         }

@@ -116,14 +116,15 @@ mod tests {
 
     #[test]
     fn the_note_warns_of_a_time_later_than_now() {
-        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let said = |now| time_note("2026-11-21T05:45:02Z", now).unwrap();
         assert!(
-            said(Some(at("2026-11-21T05:45:01Z")))
+            said(Some(time("2026-11-21T05:45:01Z")))
                 .contains("05:45:02.000000+00; that is later than now")
         );
         assert!(
-            said(Some(at("2026-11-21T05:45:02Z"))).ends_with("+00") && said(None).ends_with("+00")
+            said(Some(time("2026-11-21T05:45:02Z"))).ends_with("+00")
+                && said(None).ends_with("+00")
         );
     }
 }

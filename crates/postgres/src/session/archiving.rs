@@ -65,8 +65,8 @@ impl Session {
     /// # Errors
     /// The server's; if the session is lost.
     pub fn archiving_facts(&mut self) -> Result<ArchivingFacts> {
-        let what = "could not ask the server how it archives";
-        let row = self.row(what, ARCHIVING, &[(&RECEIVERS, Type::TEXT)])?;
+        let message = "could not ask the server how it archives";
+        let row = self.row(message, ARCHIVING, &[(&RECEIVERS, Type::TEXT)])?;
         Ok(ArchivingFacts {
             version: row.get(0)?,
             system_identifier: row.get::<i64>(1)?.cast_unsigned(),
@@ -96,8 +96,8 @@ impl Session {
         };
         let sql = format!("SELECT coalesce({function}, '0/0')::text");
         let row = self.row("could not ask for the end of the WAL", &sql, &[])?;
-        let at: Lsn = row.get::<&str>(0)?.parse()?;
-        Ok((self.timeline()?, at))
+        let position: Lsn = row.get::<&str>(0)?.parse()?;
+        Ok((self.timeline()?, position))
     }
 
     /// Returns the seconds since a finished segment was written; without the right to list WAL, the seconds since the archiver last
@@ -106,18 +106,18 @@ impl Session {
     /// # Errors
     /// The server's; if the session is lost.
     pub fn segment_age(&mut self, segment: &str) -> Result<Option<f64>> {
-        let what = "could not ask for the age of a segment";
+        let message = "could not ask for the age of a segment";
         let may = "SELECT has_function_privilege('pg_ls_waldir()', 'execute')";
-        if self.row(what, may, &[])?.get::<bool>(0)? {
+        if self.row(message, may, &[])?.get::<bool>(0)? {
             let sql = "SELECT extract(epoch FROM clock_timestamp() - modification)::float8 \
                 FROM pg_ls_waldir() WHERE name = $1";
-            let rows = self.rows(what, sql, &[(&segment, Type::TEXT)])?;
+            let rows = self.rows(message, sql, &[(&segment, Type::TEXT)])?;
             if let Some(row) = rows.first() {
                 return row.get(0);
             }
         }
         let sql = "SELECT extract(epoch FROM clock_timestamp() - last_archived_time)::float8 \
             FROM pg_stat_archiver";
-        self.row(what, sql, &[])?.get(0)
+        self.row(message, sql, &[])?.get(0)
     }
 }

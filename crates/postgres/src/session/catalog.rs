@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn only_a_database_in_another_tablespace_has_moved() {
-        let of = |databases: &[(u32, u32)]| Catalog {
+        let catalog_of = |databases: &[(u32, u32)]| Catalog {
             databases: databases
                 .iter()
                 .map(|&(oid, space)| {
@@ -127,19 +127,25 @@ mod tests {
                 .collect(),
             tablespaces: vec![(1663, "pg_default".into())],
         };
-        let before = of(&[(1, 1663), (5, 1663), (6, 1663)]);
+        let before = catalog_of(&[(1, 1663), (5, 1663), (6, 1663)]);
         assert_eq!(
-            before.moved_database(&of(&[(1, 1663), (6, 1663), (7, 9)])),
+            before.moved_database(&catalog_of(&[(1, 1663), (6, 1663), (7, 9)])),
             None
         );
         assert_eq!(
-            before.moved_database(&of(&[(1, 1663), (5, 9)])),
+            before.moved_database(&catalog_of(&[(1, 1663), (5, 9)])),
             Some(&"5".into())
         );
         assert!(before.is_new(9) && !before.is_new(1663));
-        let (now, copy) = (of(&[(1, 1663), (5, 1663), (7, 1663)]), |database, from| {
-            [FileCopies { database, from }]
-        });
+        let (now, copy) = (
+            catalog_of(&[(1, 1663), (5, 1663), (7, 1663)]),
+            |database, start| {
+                [FileCopies {
+                    database,
+                    from: start,
+                }]
+            },
+        );
         assert_eq!(
             before.spoiled_copy(&now, &copy(7, 1)),
             None,
@@ -150,11 +156,11 @@ mod tests {
             None,
             "and dropped again"
         );
-        for (database, from, name) in [(7, 5, "7"), (7, 6, "7"), (5, 5, "5")] {
+        for (database, start, name) in [(7, 5, "7"), (7, 6, "7"), (5, 5, "5")] {
             assert_eq!(
-                before.spoiled_copy(&now, &copy(database, from)),
+                before.spoiled_copy(&now, &copy(database, start)),
                 Some(&name.into()),
-                "{database} from {from}"
+                "{database} from {start}"
             );
         }
     }

@@ -98,8 +98,8 @@ impl Session {
 
     /// Returns the error for a role that lacks these rights.
     pub(crate) fn file_rights_error(&mut self, missing: Vec<String>) -> Error {
-        let what = "the role may not read the files of the cluster by SQL";
-        let error = Error::new(ErrorKind::Permission, what);
+        let message = "the role may not read the files of the cluster by SQL";
+        let error = Error::new(ErrorKind::Permission, message);
         let error = missing.into_iter().fold(error, Error::detail);
         match self.database() {
             Ok(database) => error.hint(format!(
@@ -118,15 +118,17 @@ impl FileSession {
     pub(crate) fn open(params: &Params, server: &ServerMark) -> Result<Self> {
         let mut session = Session::connect(params)?;
         if session.mark()? != *server {
-            let what = "could not open a further session with the server";
-            return Err(Error::new(ErrorKind::Unreachable, what).because("another server answered"));
+            let message = "could not open a further session with the server";
+            return Err(
+                Error::new(ErrorKind::Unreachable, message).because("another server answered")
+            );
         }
-        let what = "could not prepare a session that reads files";
+        let message = "could not prepare a session that reads files";
         let raw = "SELECT set_config('client_encoding', 'SQL_ASCII', false)";
-        session.rows(what, raw, &[])?;
+        session.rows(message, raw, &[])?;
         let mut prepare = |sql: &str, types: &[Type]| {
             let prepared = session.client()?.prepare_typed(sql, types);
-            prepared.map_err(|error| connect::server_error(what, &error))
+            prepared.map_err(|error| connect::server_error(message, &error))
         };
         let read = prepare(
             READ,
@@ -222,8 +224,8 @@ impl FileSession {
     /// # Errors
     /// The server's.
     pub(crate) fn tablespaces(&mut self) -> Result<Vec<Tablespace>> {
-        let what = "could not ask the server for its tablespaces";
-        let rows = self.session.rows(what, TABLESPACES, &[])?;
+        let message = "could not ask the server for its tablespaces";
+        let rows = self.session.rows(message, TABLESPACES, &[])?;
         let mut found = Vec::new();
         for row in &rows {
             found.push(Tablespace {
@@ -242,8 +244,8 @@ fn part_of(row: &Row, most: u32) -> Result<Option<&[u8]>> {
     let bytes: Option<&[u8]> = row.try_get(0).map_err(|error| not_read(&error))?;
     match bytes {
         Some(bytes) if bytes.len() > most as usize => {
-            let what = "cannot understand the server's answer";
-            Err(Error::new(ErrorKind::Unsupported, what).because("a row is too long"))
+            let message = "cannot understand the server's answer";
+            Err(Error::new(ErrorKind::Unsupported, message).because("a row is too long"))
         }
         bytes => Ok(bytes),
     }
@@ -256,8 +258,8 @@ impl FoundFile {
         let is_bad = name.is_empty() || name.contains(&0) || name == b"..";
         let size = u64::try_from(row.get::<i64>(1)?);
         let (Ok(size), false) = (size, is_bad) else {
-            let what = "cannot understand the server's answer";
-            return Err(Error::new(ErrorKind::Unsupported, what).because("a file has no facts"));
+            let message = "cannot understand the server's answer";
+            return Err(Error::new(ErrorKind::Unsupported, message).because("a file has no facts"));
         };
         let kind = if row.get::<bool>(2)? {
             FileKind::Directory
@@ -281,6 +283,7 @@ fn not_read(error: &postgres::Error) -> Error {
 }
 
 fn too_few_rows() -> Error {
-    let what = "cannot understand the server's answer";
-    Error::new(ErrorKind::Unsupported, what).because("it has another number of rows than asked for")
+    let message = "cannot understand the server's answer";
+    Error::new(ErrorKind::Unsupported, message)
+        .because("it has another number of rows than asked for")
 }

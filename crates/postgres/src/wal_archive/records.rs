@@ -148,25 +148,25 @@ impl<'a> SegmentRecords<'a> {
         if !self.skip_header() {
             return Err(RecordsEnd::Empty(self.lsn()));
         }
-        let (from, at) = (self.at, self.lsn());
+        let (start, position) = (self.at, self.lsn());
         let mut bytes = self.take(RECORD_HEADER);
         let len = bytes.get(..4).and_then(|len| len.try_into().ok());
         let len = len.map_or(0, u32::from_le_bytes) as usize;
         if len == 0 {
-            self.at = from;
-            return Err(RecordsEnd::Empty(at));
+            self.at = start;
+            return Err(RecordsEnd::Empty(position));
         }
         if len >= RECORD_HEADER {
             let rest = self.take(len - bytes.len().min(len));
             bytes.extend(rest);
         }
         if self.at >= self.content.len() && bytes.len() < len {
-            self.at = from;
-            return Err(RecordsEnd::Open(at, bytes));
+            self.at = start;
+            return Err(RecordsEnd::Open(position, bytes));
         }
         if bytes.len() != len || !has_right_sum(&bytes) {
-            self.at = from;
-            return Err(RecordsEnd::Damaged(at));
+            self.at = start;
+            return Err(RecordsEnd::Damaged(position));
         }
         let kind = RecordKind {
             manager: bytes[17],
@@ -176,7 +176,11 @@ impl<'a> SegmentRecords<'a> {
             true => self.at = self.content.len(),
             false => self.align(),
         }
-        Ok(WalRecord { at, kind, bytes })
+        Ok(WalRecord {
+            at: position,
+            kind,
+            bytes,
+        })
     }
 
     /// Returns whether the records go on to the end of the segment, or the server ended it.
@@ -235,14 +239,14 @@ pub fn first_difference(one: &[u8], other: &[u8]) -> Option<Lsn> {
         return Some(start);
     }
     loop {
-        let at = one.lsn();
+        let position = one.lsn();
         match (one.next_record(), other.next_record()) {
             (Ok(first), Ok(second)) if first == second => {}
             (Err(RecordsEnd::Damaged(at)), _) | (_, Err(RecordsEnd::Damaged(at))) => {
                 return Some(at);
             }
             (Err(first), Err(second)) if first == second => return None,
-            _ => return Some(at),
+            _ => return Some(position),
         }
     }
 }
@@ -278,12 +282,12 @@ mod tests {
     fn put(wal: &mut Vec<u8>, byte: u8, start: u64) {
         if wal.len().is_multiple_of(PAGE as usize) {
             let is_first = wal.is_empty();
-            let at = start + wal.len() as u64;
+            let offset = start + wal.len() as u64;
             let mut header = vec![0; if is_first { 40 } else { 24 }];
             header[..2].copy_from_slice(&0xD118_u16.to_le_bytes());
             header[2] = if is_first { 2 } else { 0 };
             header[4..8].copy_from_slice(&1_u32.to_le_bytes());
-            header[8..16].copy_from_slice(&at.to_le_bytes());
+            header[8..16].copy_from_slice(&offset.to_le_bytes());
             if is_first {
                 header[32..36].copy_from_slice(&(BYTES as u32).to_le_bytes());
             }
@@ -377,7 +381,7 @@ mod tests {
     fn bytes_that_are_no_records_end_the_reading() {
         for seed in 0..64_u8 {
             let mut content = segment(&[heap(b"abc")]);
-            let noise = (0..BYTES - 40).map(|at| (at as u8).wrapping_mul(seed | 1) ^ seed);
+            let noise = (0..BYTES - 40).map(|index| (index as u8).wrapping_mul(seed | 1) ^ seed);
             content[40..]
                 .iter_mut()
                 .zip(noise)

@@ -58,22 +58,22 @@ const PAGES: RangeInclusive<u32> = 1 << 10..=1 << 16;
 pub fn check_pages(content: &[u8], from: usize, facts: &SegmentFacts) -> Result<()> {
     let is_possible = facts.page_bytes.is_power_of_two() && PAGES.contains(&facts.page_bytes);
     if !is_possible {
-        let what = format!("the WAL at {} is not of a server", Lsn(facts.start));
-        return Err(Error::new(ErrorKind::Corrupt, what)
+        let message = format!("the WAL at {} is not of a server", Lsn(facts.start));
+        return Err(Error::new(ErrorKind::Corrupt, message)
             .because(format!("it has pages of {} bytes", facts.page_bytes)));
     }
     let page_bytes = facts.page_bytes as usize;
     let first = from.next_multiple_of(page_bytes);
-    for at in (first..content.len()).step_by(page_bytes) {
-        let Some(header) = content.get(at..at + SHORT_HEADER_BYTES) else {
+    for offset in (first..content.len()).step_by(page_bytes) {
+        let Some(header) = content.get(offset..offset + SHORT_HEADER_BYTES) else {
             return Ok(());
         };
-        let is_own =
-            header[..2] == content[..2] && header[8..16] == (facts.start + at as u64).to_ne_bytes();
+        let is_own = header[..2] == content[..2]
+            && header[8..16] == (facts.start + offset as u64).to_ne_bytes();
         if !is_own && header.iter().any(|byte| *byte != 0) {
-            let place = Lsn(facts.start + at as u64);
-            let what = format!("the WAL at {place} is not of that place");
-            return Err(Error::new(ErrorKind::Corrupt, what)
+            let place = Lsn(facts.start + offset as u64);
+            let message = format!("the WAL at {place} is not of that place");
+            return Err(Error::new(ErrorKind::Corrupt, message)
                 .because("the header of the page has another one"));
         }
     }

@@ -335,14 +335,14 @@ mod tests {
     }
 
     fn tree(segments: &[(u32, &[u64])], histories: &[(u32, &str)]) -> TimelineTree {
-        let of = |(timeline, all): &(u32, &[u64])| {
+        let branch_of = |(timeline, all): &(u32, &[u64])| {
             let timeline = *timeline;
             all.iter()
                 .map(move |index| segment(timeline, *index))
                 .collect::<Vec<_>>()
         };
         let held = HeldWal {
-            segments: segments.iter().flat_map(of).collect(),
+            segments: segments.iter().flat_map(branch_of).collect(),
             segment_bytes: 16 * MIB,
             ..HeldWal::default()
         };
@@ -393,15 +393,15 @@ mod tests {
     fn the_beginning_of_a_segment_counts_only_where_a_timeline_ends() {
         let history = [(2, "1\t0/5000098\tno recovery target specified\n".to_owned())];
         let tree = |whole: &[(u32, u64)], open: &[(u32, u64)]| {
-            let of = |all: &[(u32, u64)]| {
+            let tree_of = |all: &[(u32, u64)]| {
                 let names = all
                     .iter()
                     .map(|(timeline, index)| segment(*timeline, *index));
                 names.collect::<BTreeSet<_>>()
             };
             let held = HeldWal {
-                segments: of(whole),
-                open: of(open),
+                segments: tree_of(whole),
+                open: tree_of(open),
                 segment_bytes: 16 * MIB,
                 ..HeldWal::default()
             };

@@ -504,7 +504,7 @@ impl Archive {
         let mut sequences: Vec<_> = pages.iter().map(sequence).collect();
         sequences.sort_unstable();
         sequences.dedup();
-        let of = |wanted: &(u32, bool)| {
+        let run_of = |wanted: &(u32, bool)| {
             let own: Vec<usize> = (0..pages.len())
                 .filter(|i| sequence(&pages[*i]) == *wanted)
                 .collect();
@@ -520,7 +520,7 @@ impl Archive {
                 .filter(|(i, next)| wants(&pages[**i].first.0, *next));
             reached.map(|(i, _)| *i).collect()
         };
-        sequences.iter().map(of).collect()
+        sequences.iter().map(run_of).collect()
     }
 
     /// Returns all records of `selection` in archive order, or in reverse order; streams are

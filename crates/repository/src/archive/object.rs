@@ -234,16 +234,16 @@ impl BackupObjects {
     }
 
     fn key(&self, object: &ObjectName) -> String {
-        let of = |id: &str, name: &str| {
+        let part_of = |id: &str, name: &str| {
             let id = if id.is_empty() { &self.backup } else { id };
             format!("{}/{id}/{name}", layout::BACKUPS)
         };
         match object {
-            ObjectName::Root => of("", self.root),
-            ObjectName::Manifest(backup) => of(backup, layout::MANIFEST),
+            ObjectName::Root => part_of("", self.root),
+            ObjectName::Manifest(backup) => part_of(backup, layout::MANIFEST),
             ObjectName::Segment(id) => {
                 let suffix = self.suffix.get().unwrap_or(&"tar.zst");
-                of(&id.backup, &layout::segment(id.stream, id.number, suffix))
+                part_of(&id.backup, &layout::segment(id.stream, id.number, suffix))
             }
         }
     }

@@ -512,7 +512,7 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
 
     /// Returns the stretch that contains all pieces of a job.
     fn stretch<'a>(&self, job: &'a FrameJob<H>) -> Option<(&'a Arc<ScheduleShared<H>>, u64)> {
-        let of = |wanted: &'a WantedRun<H>| match &wanted.of {
+        let run_of = |wanted: &'a WantedRun<H>| match &wanted.of {
             RunOwner::Part(shared, offset) => {
                 let [first, last] = [*offset, offset + u64::from(wanted.len).max(1) - 1]
                     .map(|position| position / self.bytes);
@@ -520,11 +520,12 @@ impl<H, S: FnMut(Vec<FrameJob<H>>) -> Result<()>> StretchBuffer<H, S> {
             }
             RunOwner::Whole(_) => None,
         };
-        let first = of(job.pieces.first()?)?;
+        let first = run_of(job.pieces.first()?)?;
         job.pieces
             .iter()
             .all(|wanted| {
-                of(wanted).is_some_and(|other| Arc::ptr_eq(first.0, other.0) && first.1 == other.1)
+                run_of(wanted)
+                    .is_some_and(|other| Arc::ptr_eq(first.0, other.0) && first.1 == other.1)
             })
             .then_some(first)
     }

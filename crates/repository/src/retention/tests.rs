@@ -31,7 +31,7 @@ fn kept(rules: &RetentionRules, group: &[RetentionCandidate]) -> Vec<usize> {
         .iter()
         .enumerate()
         .filter(|(_, why)| !why.is_empty())
-        .map(|(at, _)| at)
+        .map(|(index, _)| index)
         .collect()
 }
 
@@ -49,7 +49,7 @@ fn what_lacks_something_takes_no_place_of_what_lacks_nothing() {
         (1, vec![0, 4, 5]),
     ] {
         group[lacking].complete = false;
-        (lacking + 1..6).for_each(|at| group[at].complete = false);
+        (lacking + 1..6).for_each(|index| group[index].complete = false);
         assert_eq!(kept(&rules, &group), wanted, "{lacking}");
     }
     group
@@ -66,11 +66,11 @@ fn backups_without_content_do_not_end_the_last_one_with_content() {
         ..RetentionRules::default()
     };
     let mut group = days(6);
-    (3..6).for_each(|at| group[at].empty = true);
+    (3..6).for_each(|index| group[index].empty = true);
     assert_eq!(kept(&rules, &group), [2, 4, 5]);
     group[2].complete = false;
     assert_eq!(kept(&rules, &group), [1, 4, 5]);
-    (0..3).for_each(|at| group[at].complete = false);
+    (0..3).for_each(|index| group[index].complete = false);
     assert_eq!(kept(&rules, &group), [2, 4, 5]);
     group
         .iter_mut()
@@ -117,14 +117,14 @@ fn forgetting_every_day_ends_with_the_same_as_forgetting_once() {
         rolling.push(day.clone());
         rolling = kept(&rules, &rolling)
             .into_iter()
-            .map(|at| rolling[at].clone())
+            .map(|index| rolling[index].clone())
             .collect();
     }
     let ids =
         |group: &[RetentionCandidate]| group.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
     let once: Vec<RetentionCandidate> = kept(&rules, &year)
         .into_iter()
-        .map(|at| year[at].clone())
+        .map(|index| year[index].clone())
         .collect();
     assert_eq!(ids(&rolling), ids(&once));
 }

@@ -15,9 +15,9 @@ fn source(host: &str, paths: &[&str]) -> SourceInfo {
 
 fn ways(sources: &[SourceInfo], filter: &BackupFilter) -> Vec<String> {
     let mut all = SourceList::default();
-    for (at, source) in sources.iter().enumerate() {
+    for (index, source) in sources.iter().enumerate() {
         all.add(&Root {
-            id: format!("id{at}"),
+            id: format!("id{index}"),
             source: source.clone(),
             ..Root::default()
         });

@@ -64,13 +64,13 @@ mod tests {
 
     #[test]
     fn pieces_go_when_a_run_or_a_longer_piece_has_them() {
-        let piece = |name: &str, from: u32, to: u32| StoredPiece {
+        let piece = |name: &str, start: u32, end: u32| StoredPiece {
             piece: WalPiece {
                 system: "7".to_owned(),
                 segment: segment(name),
-                from,
-                to,
-                digest: WalDigest([to as u8; 16]),
+                from: start,
+                to: end,
+                digest: WalDigest([end as u8; 16]),
             },
             bytes: 1,
         };
@@ -97,7 +97,7 @@ mod tests {
         });
         let covered = covered_pieces(&listing);
         let expected = [(stored, 0, 9), (open, 0, 5), (open, 3, 9)];
-        let expected = expected.map(|(name, from, to)| format!("{name}-{from:08x}-{to:08x}"));
+        let expected = expected.map(|(name, start, end)| format!("{name}-{start:08x}-{end:08x}"));
         assert_eq!(covered.len(), 3, "{covered:?}");
         for (found, name) in covered.iter().zip(expected) {
             assert!(found.key.contains(&name), "{found:?} {name}");

@@ -295,12 +295,12 @@ fn nested_pairs(listing: &WalListing) -> Vec<(&StoredRun, &StoredRun)> {
         .filter(|stored| !stored.run.is_partial)
         .collect();
     let mut pairs = Vec::new();
-    for (at, long) in whole.iter().enumerate() {
+    for (index, long) in whole.iter().enumerate() {
         // Runs are in the order of their first segments.
-        let behind = whole[at + 1..]
+        let behind = whole[index + 1..]
             .iter()
             .take_while(|short| short.run.first <= long.run.last());
-        let beside = whole[..at].iter().rev();
+        let beside = whole[..index].iter().rev();
         let near = behind.chain(beside.take_while(|short| short.run.first == long.run.first));
         let inside = near.filter(|short| {
             short.run.count < long.run.count

@@ -243,11 +243,9 @@ fn unneeded_wal(
             Some(seconds) => need.ended <= now.saturating_sub(seconds),
         })
         .max_by_key(|need| need.ended);
-    // Older backups than the one with which recovery to any time begins need their own WAL only.
-    let is_continuous = |need: &WalNeeds| begins.is_none_or(|begins| need.ended >= begins.ended);
     let is_needed = |first: SegmentName, last: SegmentName| {
         let mut needs = needs.iter();
-        needs.any(|need| need.keeps((first, last), is_continuous(need), are_sizes_equal))
+        needs.any(|need| need.keeps((first, last), is_continuous(need, begins), are_sizes_equal))
     };
     let runs = listing.runs.iter();
     let runs = runs.filter(|stored| !is_needed(stored.run.first, stored.run.last()));
@@ -258,6 +256,11 @@ fn unneeded_wal(
     runs.chain(pieces)
         .map(|(key, bytes)| UnneededWal { key, bytes })
         .collect()
+}
+
+/// Older backups than the one with which recovery to any time begins need their own WAL only.
+fn is_continuous(need: &WalNeeds, begins: Option<&WalNeeds>) -> bool {
+    begins.is_none_or(|begins| need.ended >= begins.ended)
 }
 
 /// Tombstones of WAL: the key of the object, and when the tombstone was stored, in seconds since 1970.

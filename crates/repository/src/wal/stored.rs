@@ -174,8 +174,8 @@ impl WalArchive {
         let key = stored.run.to_string();
         let end = member.offset.saturating_add(member.stored_bytes);
         if end > stored.bytes {
-            let what = format!("{} is damaged", self.describe(&key));
-            return Err(Error::corrupt(what).because("it ends too early"));
+            let message = format!("{} is damaged", self.describe(&key));
+            return Err(Error::corrupt(message).because("it ends too early"));
         }
         let mut frame = Vec::new();
         let len = member.stored_bytes as usize;

@@ -69,11 +69,11 @@ impl WalArchive {
     pub fn put_piece(&self, segment: SegmentName, from: u32, content: &[u8]) -> Result<WalPiece> {
         let piece = WalPiece::new(&self.system, segment, from, content, &self.digester);
         let piece = piece.ok_or_else(|| {
-            let what = format!(
+            let message = format!(
                 "cannot store {} bytes of {segment} from {from} on",
                 content.len()
             );
-            Error::new(ErrorKind::Usage, what)
+            Error::new(ErrorKind::Usage, message)
         })?;
         self.put_object(
             &piece.to_string(),
@@ -160,8 +160,8 @@ impl WalArchive {
 const PIECE_LEVEL: i32 = 1;
 
 fn two_tails(system: &str, segment: SegmentName) -> Error {
-    let what = format!("cannot choose the content of {segment} of system {system}");
-    Error::new(ErrorKind::Exists, what)
+    let message = format!("cannot choose the content of {segment} of system {system}");
+    Error::new(ErrorKind::Exists, message)
         .because("pieces of it that were received differ: two servers wrote one timeline")
         .hint("move the pieces of the server that should not have written away")
 }

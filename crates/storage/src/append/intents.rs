@@ -42,18 +42,15 @@ impl AppendSession {
         backup: &mut AnnouncedBackup,
     ) -> Result<()> {
         let name = format!("the intent of backup {id:?}");
-        let refused = |why: String| {
-            let what = format!("cannot store {name}");
-            Err(Error::new(ErrorKind::Permission, what).because(why))
-        };
         if body.len() as u64 > max_document_bytes(&format!("{INTENTS}/{id}.json")) / 2 {
-            return refused("it is too long".to_owned());
+            return refused_intent("it is too long".to_owned(), &name);
         }
         let intent: Intent = open_sealed(body, &name)?;
         if intent.id != id || intent.bases.len() > MAX_BASES {
-            return refused(format!(
-                "it is not of this backup, or names more than {MAX_BASES} bases"
-            ));
+            return refused_intent(
+                format!("it is not of this backup, or names more than {MAX_BASES} bases"),
+                &name,
+            );
         }
         self.check_source(&intent.source, backup.is_sealed)?;
         for base in &intent.bases {
@@ -68,8 +65,8 @@ impl AppendSession {
     fn check_source(&self, source: &str, is_sealed: bool) -> Result<()> {
         match self.owner(is_sealed)? {
             RootOwner::Host(host) if !source.is_empty() && source != host => {
-                let what = format!("cannot add a backup of host {source:?}");
-                Err(Error::new(ErrorKind::Permission, what)
+                let message = format!("cannot add a backup of host {source:?}");
+                Err(Error::new(ErrorKind::Permission, message)
                     .because(format!("this host may add backups of {host:?}"))
                     .hint(format!("run the backup with --host {host}")))
             }
@@ -91,10 +88,11 @@ impl AppendSession {
         if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
             && root.source.host != host
         {
-            let what = format!("cannot take backup {base:?} as the base");
-            let of = &root.source.host;
-            let why = format!("it is of host {of:?}, and this host may add backups of {host:?}");
-            return Err(Error::new(ErrorKind::Permission, what)
+            let message = format!("cannot take backup {base:?} as the base");
+            let source_host = &root.source.host;
+            let why =
+                format!("it is of host {source_host:?}, and this host may add backups of {host:?}");
+            return Err(Error::new(ErrorKind::Permission, message)
                 .because(why)
                 .hint(format!("run the backup with --host {host}")));
         }
@@ -104,4 +102,9 @@ impl AppendSession {
         backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
         Ok(())
     }
+}
+
+fn refused_intent(why: String, name: &str) -> Result<()> {
+    let message = format!("cannot store {name}");
+    Err(Error::new(ErrorKind::Permission, message).because(why))
 }

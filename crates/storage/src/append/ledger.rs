@@ -72,12 +72,15 @@ impl HostLedger {
     }
 
     fn used(&self, stored: &BTreeMap<String, u64>) -> u64 {
-        let bytes = self.backups.iter().filter_map(|of| stored.get(&of.id));
+        let bytes = self
+            .backups
+            .iter()
+            .filter_map(|begun| stored.get(&begun.id));
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     fn of_last_day(&self, now: i64) -> usize {
-        let is_recent = |of: &&BegunBackup| of.begun > now - DAY;
+        let is_recent = |begun: &&BegunBackup| begun.begun > now - DAY;
         self.backups.iter().filter(is_recent).count()
     }
 }
@@ -108,7 +111,7 @@ pub(super) fn note_begun(
         // Backups that are gone count for a day, so that beginning and giving up is limited as well.
         ledger
             .backups
-            .retain(|of| of.begun > now - DAY || stored.contains_key(&of.id));
+            .retain(|noted| noted.begun > now - DAY || stored.contains_key(&noted.id));
         let used = ledger.used(&stored);
         rules.check_used(used)?;
         check_count(&ledger, now, rules)?;
@@ -126,18 +129,18 @@ pub(super) fn note_begun(
             return Ok(used);
         }
     }
-    let what =
+    let message =
         format!("could not begin a backup of host {host:?}: it begins many at the same time");
-    Err(Error::new(ErrorKind::System, what).hint("run the same command again"))
+    Err(Error::new(ErrorKind::System, message).hint("run the same command again"))
 }
 
 fn check_count(ledger: &HostLedger, now: i64, rules: &AppendRules) -> Result<()> {
     let begun = ledger.of_last_day(now);
     match rules.max_per_day {
         Some(limit) if begun >= limit as usize => {
-            let what = "cannot begin a backup: this host has reached its limit of backups a day";
+            let message = "cannot begin a backup: this host has reached its limit of backups a day";
             let why = format!("it has begun {begun} within 24 hours, and may begin {limit}");
-            Err(Error::new(ErrorKind::Full, what)
+            Err(Error::new(ErrorKind::Full, message)
                 .because(why)
                 .hint("the limit is --max-per-day of the server"))
         }

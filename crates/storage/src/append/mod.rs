@@ -106,8 +106,8 @@ impl AppendSession {
     }
 
     fn refused(&self, verb: &str, key: &str) -> Error {
-        let what = format!("cannot {verb} {}", self.inner.describe(key));
-        Error::new(ErrorKind::Permission, what).because("this host may only add backups there")
+        let message = format!("cannot {verb} {}", self.inner.describe(key));
+        Error::new(ErrorKind::Permission, message).because("this host may only add backups there")
     }
 
     /// Refuses an object of a backup that this session does not make.
@@ -118,8 +118,8 @@ impl AppendSession {
         match self.added.locked().backups.get(id) {
             Some(backup) if !backup.is_committed => Ok(()),
             Some(_) => {
-                let what = format!("cannot {verb} {}", self.inner.describe(key));
-                Err(Error::new(ErrorKind::Permission, what)
+                let message = format!("cannot {verb} {}", self.inner.describe(key));
+                Err(Error::new(ErrorKind::Permission, message)
                     .because("the backup is complete, and this host may only add backups there"))
             }
             None => Err(self.refused(verb, key)),
@@ -193,9 +193,9 @@ impl AppendSession {
         match root.referenced_backups().into_iter().find(is_foreign) {
             None => Ok(()),
             Some(other) => {
-                let what = format!("cannot store the root of backup {id:?}");
+                let message = format!("cannot store the root of backup {id:?}");
                 let why = format!("it refers to backup {other:?}, which its intent did not name");
-                Err(Error::new(ErrorKind::Permission, what).because(why))
+                Err(Error::new(ErrorKind::Permission, message).because(why))
             }
         }
     }
@@ -219,8 +219,8 @@ impl AppendSession {
             _ if is_sealed => Ok(RootOwner::Sealed),
             Some(host) => Ok(RootOwner::Host(host)),
             None => {
-                let what = format!("cannot add a backup to {}", self.inner.describe(""));
-                Err(Error::new(ErrorKind::Permission, what)
+                let message = format!("cannot add a backup to {}", self.inner.describe(""));
+                Err(Error::new(ErrorKind::Permission, message)
                     .because("the server does not know which host this is")
                     .hint("on the server: `serve --stdio --allow append:LOCATION --host NAME`; a server that listens takes the name of the certificate"))
             }
@@ -338,8 +338,9 @@ impl AppendSession {
     /// Takes the lease on the intent of a new backup, of which nothing may be there.
     fn announce(self: &Arc<Self>, id: &str, key: &str, body: &[u8]) -> Result<Leased> {
         if is_of_future(id, Timestamp::now()) {
-            let what = format!("cannot begin backup {id:?}: it is more than a day in the future");
-            return Err(Error::new(ErrorKind::Permission, what)
+            let message =
+                format!("cannot begin backup {id:?}: it is more than a day in the future");
+            return Err(Error::new(ErrorKind::Permission, message)
                 .because("its id is a time, and the clock of the server is another one")
                 .hint("check the clock of this host"));
         }

@@ -41,10 +41,10 @@ impl AppendRules {
     pub(super) fn check_used(&self, used: u64) -> Result<()> {
         match self.quota {
             Some(quota) if used > quota => {
-                let what = "cannot store more: this host has used up its quota";
+                let message = "cannot store more: this host has used up its quota";
                 let (used, quota) = (binary_bytes(used), binary_bytes(quota));
                 let why = format!("its backups would take {used}, and may take {quota}");
-                Err(Error::new(ErrorKind::Full, what)
+                Err(Error::new(ErrorKind::Full, message)
                     .because(why)
                     .hint("forget and prune backups on the server, or raise --quota of the server"))
             }
@@ -62,8 +62,8 @@ pub fn check_host_name(name: &str) -> Result<()> {
     if (1..=64).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with('.') {
         return Ok(());
     }
-    let what = format!("cannot use {name:?} as the name of a host");
-    Err(Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot use {name:?} as the name of a host");
+    Err(Error::new(ErrorKind::Usage, message)
         .because("it is not 1 to 64 letters, digits, dots, hyphens and underscores"))
 }
 

@@ -85,9 +85,9 @@ impl AppendSession {
         if stored.host == host && stored.system == system {
             return Ok(());
         }
-        let what = format!("cannot add WAL of system {system}");
+        let message = format!("cannot add WAL of system {system}");
         let why = format!("host {:?} archives it, and this is {host:?}", stored.host);
-        Err(Error::new(ErrorKind::Permission, what)
+        Err(Error::new(ErrorKind::Permission, message)
             .because(why)
             .hint("the hosts of one cluster need one name on the server: --host NAME, or certificates of the same name"))
     }

@@ -55,8 +55,8 @@ impl CloudAddress {
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         let prefix = prefix.trim_end_matches('/');
         let refused = |why: &str| {
-            let what = format!("cannot use {} as a storage", quoted(text.as_bytes()));
-            Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot use {} as a storage", quoted(text.as_bytes()));
+            Error::new(ErrorKind::Usage, message)
                 .because(why)
                 .hint(format!(
                     "write {scheme}://BUCKET or {scheme}://BUCKET/PREFIX"

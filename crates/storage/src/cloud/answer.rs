@@ -58,16 +58,10 @@ impl Answer {
     /// Takes the store's words for an error from the body of an answer.
     pub(super) fn read_body(&mut self, body: &[u8]) {
         let text = String::from_utf8_lossy(&body[..body.len().min(64 << 10)]);
-        let of = |name: &str| {
-            let after = text.split_once(&format!("<{name}>"))?.1;
-            let word = after.split_once("</")?.0;
-            let is_plain = |c: &char| !c.is_control();
-            Some(word.chars().filter(is_plain).take(200).collect::<String>())
-        };
-        if let Some(code) = of("Code") {
+        if let Some(code) = xml_element("Code", &text) {
             self.code = code;
         }
-        self.message = of("Message").unwrap_or_default();
+        self.message = xml_element("Message", &text).unwrap_or_default();
     }
 
     fn is_success(&self) -> bool {
@@ -242,6 +236,13 @@ impl Answer {
         }
         words
     }
+}
+
+fn xml_element(name: &str, text: &str) -> Option<String> {
+    let after = text.split_once(&format!("<{name}>"))?.1;
+    let word = after.split_once("</")?.0;
+    let is_plain = |c: &char| !c.is_control();
+    Some(word.chars().filter(is_plain).take(200).collect::<String>())
 }
 
 impl RetryPolicy {

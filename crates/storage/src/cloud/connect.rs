@@ -77,9 +77,9 @@ fn client_options(settings: &CloudSettings, endpoint: Option<&str>) -> Result<Cl
         .with_connect_timeout(Duration::from_secs(10))
         .with_pool_idle_timeout(Duration::from_secs(20));
     if let Some(path) = &settings.ca_file {
-        let what = || format!("could not read the certificates of {path:?}");
-        let text = fs::read(path).map_err(|error| Error::io(what(), error))?;
-        let bad = |why: &'static str| Error::new(ErrorKind::Usage, what()).because(why);
+        let message = || format!("could not read the certificates of {path:?}");
+        let text = fs::read(path).map_err(|error| Error::io(message(), error))?;
+        let bad = |why: &'static str| Error::new(ErrorKind::Usage, message()).because(why);
         let certificates = Certificate::from_pem_bundle(&text)
             .map_err(|_| bad("it is no file of certificates in PEM format"))?;
         if certificates.is_empty() {
@@ -103,7 +103,7 @@ fn no_retries() -> RetryConfig {
 
 /// Errors of a builder name settings and files, never values of secrets.
 fn refused(address: &CloudAddress, error: &object_store::Error) -> Error {
-    let what = format!("cannot use {:?} as a storage", address.to_string());
+    let message = format!("cannot use {:?} as a storage", address.to_string());
     let outer: &(dyn std::error::Error + 'static) = error;
     let chain = iter::successors(Some(outer), |error| error.source());
     let why = chain.last().unwrap_or(outer).to_string();
@@ -113,7 +113,9 @@ fn refused(address: &CloudAddress, error: &object_store::Error) -> Error {
     } else {
         "check the settings and credentials of the store; az:// needs AZURE_STORAGE_ACCOUNT"
     };
-    Error::new(ErrorKind::Usage, what).because(why).hint(hint)
+    Error::new(ErrorKind::Usage, message)
+        .because(why)
+        .hint(hint)
 }
 
 fn s3_builder(
@@ -145,8 +147,8 @@ fn s3_builder(
     let of_profile = |key: &'static str| {
         move |why: &'static str| {
             let name = quoted(profile_name.as_bytes());
-            let what = format!("cannot use {key} of the AWS profile {name}");
-            Error::new(ErrorKind::Usage, what).because(why)
+            let message = format!("cannot use {key} of the AWS profile {name}");
+            Error::new(ErrorKind::Usage, message).because(why)
         }
     };
     check_region(region).map_err(of_profile("region"))?;
@@ -192,8 +194,9 @@ fn s3_builder(
 }
 
 fn no_name() -> Error {
-    let what = "cannot use path-style=no with an endpoint that is an IP address";
-    Error::new(ErrorKind::Usage, what).hint("name the host of the store, or leave path-style out")
+    let message = "cannot use path-style=no with an endpoint that is an IP address";
+    Error::new(ErrorKind::Usage, message)
+        .hint("name the host of the store, or leave path-style out")
 }
 
 fn s3_key(name: &str) -> AmazonS3ConfigKey {
@@ -277,8 +280,8 @@ fn only_s3(address: &CloudAddress, settings: &CloudSettings) -> Result<()> {
     ];
     match foreign.into_iter().find(|(_, is_set)| *is_set) {
         Some((key, _)) => {
-            let what = format!("cannot use {key} with {:?}", address.to_string());
-            Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot use {key} with {:?}", address.to_string());
+            Err(Error::new(ErrorKind::Usage, message)
                 .hint("set it for the bucket with the tools of the provider"))
         }
         None => Ok(()),

@@ -75,8 +75,8 @@ pub(super) fn with_profile(
 }
 
 fn unsupported(profile: &str, key: &str) -> Error {
-    let what = format!("cannot use the AWS profile {}", quoted(profile.as_bytes()));
-    Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot use the AWS profile {}", quoted(profile.as_bytes()));
+    Error::new(ErrorKind::Usage, message)
         .because(format!("it takes its credentials from {key}"))
         .hint(
             "have AWS's own tool print them: credential_process = aws configure export-credentials --profile NAME --format process, in \
@@ -101,17 +101,18 @@ impl CredentialProvider for ProfileCredentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let profile = AwsProfile::of(&self.0).map_err(|error| failed(error.line()))?;
-        let needed = |key: &str| {
-            let value = profile.get(key).map(str::to_owned);
-            value.ok_or_else(|| failed(format!("the AWS profile has no {key}")))
-        };
         let token = profile.get("aws_session_token").map(str::to_owned);
         checked(AwsCredential {
-            key_id: needed("aws_access_key_id")?,
-            secret_key: needed("aws_secret_access_key")?,
+            key_id: needed_value("aws_access_key_id", &profile)?,
+            secret_key: needed_value("aws_secret_access_key", &profile)?,
             token,
         })
     }
+}
+
+fn needed_value(key: &str, profile: &AwsProfile) -> object_store::Result<String> {
+    let value = profile.get(key).map(str::to_owned);
+    value.ok_or_else(|| failed(format!("the AWS profile has no {key}")))
 }
 
 /// Credentials that can stand in a header.

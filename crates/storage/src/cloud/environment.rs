@@ -113,8 +113,8 @@ fn is_of_store(name: &str) -> bool {
 fn check_variable(name: &str, value: &str) -> Result<()> {
     let ends_with = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
     let refused = |why: &str| {
-        let what = format!("cannot use the variable {name} of the environment");
-        Error::new(ErrorKind::Usage, what).because(why)
+        let message = format!("cannot use the variable {name} of the environment");
+        Error::new(ErrorKind::Usage, message).because(why)
     };
     if ends_with(&URLS) {
         return match checked_endpoint(value) {
@@ -197,17 +197,17 @@ mod tests {
 
     #[test]
     fn blanks_at_the_ends_are_dropped_and_what_cannot_be_sent_is_refused_by_its_name() {
-        let of = |name: &str, value: &str| {
+        let settings_of = |name: &str, value: &str| {
             let environment = CloudEnvironment::of([(name.to_owned(), value.to_owned())]);
             (
                 environment.check(),
                 environment.get(name).map(str::to_owned),
             )
         };
-        let (checked, value) = of("AWS_ACCESS_KEY_ID", " k\r\n");
+        let (checked, value) = settings_of("AWS_ACCESS_KEY_ID", " k\r\n");
         checked.unwrap();
         assert_eq!(value.as_deref(), Some("k"));
-        assert_eq!(of("HOME", "/a ").1.as_deref(), Some("/a "));
+        assert_eq!(settings_of("HOME", "/a ").1.as_deref(), Some("/a "));
         for (name, good) in [
             ("AWS_ENDPOINT_URL", "http://127.0.0.1:1 "),
             ("AWS_WEB_IDENTITY_TOKEN_FILE", "/\u{e4}"),
@@ -215,7 +215,7 @@ mod tests {
             ("STORAGE_EMULATOR_HOST", "localhost:1"),
             ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/x"),
         ] {
-            of(name, good).0.unwrap();
+            settings_of(name, good).0.unwrap();
         }
         for (name, bad) in [
             ("AWS_ENDPOINT_URL", "127.0.0.1:9000"),
@@ -227,7 +227,7 @@ mod tests {
             ("AZURE_STORAGE_ACCOUNT", "a\tb"),
             ("STORAGE_EMULATOR_HOST", "a b"),
         ] {
-            let error = of(name, bad).0.unwrap_err();
+            let error = settings_of(name, bad).0.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Usage, "{name}");
             assert!(error.line().contains(name), "{}", error.line());
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");

@@ -123,9 +123,9 @@ impl CloudObjects {
         } else {
             format!("{}/{key}", self.address.prefix)
         };
-        let what = || format!("cannot use {key:?} as the key of an object");
+        let message = || format!("cannot use {key:?} as the key of an object");
         let path = Path::parse(self.store_key(&full));
-        path.map_err(|error| Error::new(ErrorKind::Usage, what()).because(error.to_string()))
+        path.map_err(|error| Error::new(ErrorKind::Usage, message()).because(error.to_string()))
     }
 
     /// Returns the key of the store for a prefix; `None` for the whole bucket.
@@ -199,8 +199,8 @@ impl CloudObjects {
             })
         };
         let listed = requests.list(path.as_ref(), of_ours).await;
-        let what = || format!("could not list the objects of {}", self.describe(prefix));
-        let listed = listed.map_err(|failed| failed.error(what()))?;
+        let message = || format!("could not list the objects of {}", self.describe(prefix));
+        let listed = listed.map_err(|failed| failed.error(message()))?;
         Ok(listed.into_values().collect())
     }
 
@@ -247,24 +247,24 @@ impl Objects for CloudObjects {
 
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let path = self.path(key)?;
-        let what = || {
+        let message = || {
             format!(
                 "could not read {len} bytes at byte {offset} of {}",
                 self.describe(key)
             )
         };
-        let absent = || Error::new(ErrorKind::NotFound, what()).because("it is not there");
+        let absent = || Error::new(ErrorKind::NotFound, message()).because("it is not there");
         let end = offset
             .checked_add(len as u64)
             .filter(|end| *end <= i64::MAX as u64);
         let (Some(end), true) = (end, len > 0) else {
             // There is no range of no bytes, nor one so far behind.
-            let size = self.size(&path).map_err(|failed| failed.error(what()))?;
+            let size = self.size(&path).map_err(|failed| failed.error(message()))?;
             let size = size.ok_or_else(absent)?;
             out.clear();
             return match end {
                 Some(end) if end <= size => Ok(()),
-                _ => Err(Error::corrupt(what()).because("it ends too early")),
+                _ => Err(Error::corrupt(message()).because("it ends too early")),
             };
         };
         let ranges = cut(&(offset..end), self.range_bytes);
@@ -277,9 +277,9 @@ impl Objects for CloudObjects {
                 Err(failed) if failed.is_absent() => return Err(absent()),
                 Err(failed) if failed.is_replaced() && tries < PIN_TRIES => {}
                 Err(failed) if failed.is_replaced() => {
-                    return Err(Error::corrupt(what()).because("it is being replaced"));
+                    return Err(Error::corrupt(message()).because("it is being replaced"));
                 }
-                Err(failed) => return Err(failed.error(what())),
+                Err(failed) => return Err(failed.error(message())),
             }
         }
         unreachable!("the last try returns")
@@ -296,8 +296,8 @@ impl Objects for CloudObjects {
 
     fn stat(&self, key: &str) -> Result<Option<u64>> {
         let path = self.path(key)?;
-        let what = || format!("could not look at {}", self.describe(key));
-        self.size(&path).map_err(|failed| failed.error(what()))
+        let message = || format!("could not look at {}", self.describe(key));
+        self.size(&path).map_err(|failed| failed.error(message()))
     }
 
     fn put(&self, key: &str, bytes: &[u8], condition: &PutIf) -> Result<Put> {
@@ -392,8 +392,8 @@ impl Objects for CloudObjects {
             let aborted = self
                 .client
                 .wait(self.client.requests.abort(&path, &upload.upload_id));
-            let what = || format!("could not abort an upload of {:?}", upload.key);
-            first_error = first_error.and(aborted.map_err(|failed| failed.error(what())));
+            let message = || format!("could not abort an upload of {:?}", upload.key);
+            first_error = first_error.and(aborted.map_err(|failed| failed.error(message())));
         }
         first_error
     }

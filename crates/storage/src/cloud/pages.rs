@@ -30,12 +30,12 @@ pub(super) fn without_foreign_keys(page: Vec<u8>) -> Vec<u8> {
         return page;
     }
     let mut kept = Vec::with_capacity(page.len());
-    let mut at = 0;
+    let mut index = 0;
     for (start, end) in foreign {
-        kept.extend_from_slice(&page[at..start]);
-        at = end;
+        kept.extend_from_slice(&page[index..start]);
+        index = end;
     }
-    kept.extend_from_slice(&page[at..]);
+    kept.extend_from_slice(&page[index..]);
     kept
 }
 
@@ -229,8 +229,8 @@ mod tests {
             let page = "<ListBucketResult><Contents><Key>r//x</Key></Contents><Contents><Key>a</Key></Contents></ListBucketResult>";
             let denied = "<DeleteResult><Error><Key>r/a</Key><Code>c</Code><Message>m</Message></Error></DeleteResult>";
             for whole in [page, denied] {
-                let at = cut.min(whole.len());
-                let changed = [&whole.as_bytes()[..at], &bytes, &whole.as_bytes()[at..]].concat();
+                let offset = cut.min(whole.len());
+                let changed = [&whole.as_bytes()[..offset], &bytes, &whole.as_bytes()[offset..]].concat();
                 let cleaned = without_foreign_keys(changed.clone());
                 prop_assert!(cleaned.len() <= changed.len());
                 let _ = deletion_of(ASKED, changed); // an error, or an answer

@@ -43,8 +43,8 @@ impl AwsProfile {
             }
         }
         if named.is_some() && !is_there {
-            let what = format!("cannot find the AWS profile {}", quoted(name.as_bytes()));
-            return Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot find the AWS profile {}", quoted(name.as_bytes()));
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("correct AWS_PROFILE, or add the profile to ~/.aws/config"));
         }
         Ok(Self {

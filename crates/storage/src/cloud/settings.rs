@@ -310,16 +310,16 @@ fn rate(value: &str) -> Result<NonZeroU64, &'static str> {
 
 fn unknown_key(key: &str) -> Error {
     let known = SETTING_KEYS.map(|(key, _)| key).join(", ");
-    let what = format!("the storage has no setting {}", quoted(key.as_bytes()));
+    let message = format!("the storage has no setting {}", quoted(key.as_bytes()));
     let is_secret = ["secret", "password", "token", "access-key", "credential"]
         .iter()
         .any(|word| key.replace('_', "-").contains(word));
     if is_secret {
-        return usage(what).hint(
+        return usage(message).hint(
             "give credentials in the environment or in the files of the provider's own tools, as the guide shows",
         );
     }
-    usage(what).hint(format!("settings are {known}"))
+    usage(message).hint(format!("settings are {known}"))
 }
 
 #[cfg(test)]

@@ -105,13 +105,16 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> object_store
 
 /// Returns a value of a query: all but the plainest signs as `%XX`.
 fn encoded(value: &str) -> String {
-    let one = |byte: u8| match byte {
+    value.bytes().map(encoded_byte).collect()
+}
+
+fn encoded_byte(byte: u8) -> String {
+    match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
             char::from(byte).to_string()
         }
         _ => format!("%{byte:02X}"),
-    };
-    value.bytes().map(one).collect()
+    }
 }
 
 impl Requests {
@@ -125,17 +128,17 @@ impl Requests {
         let mut found = Vec::new();
         let mut after = Marker::default();
         loop {
-            let what = || format!("could not list the unfinished uploads of {describe}");
+            let message = || format!("could not list the unfinished uploads of {describe}");
             let body = match self.unfinished(prefix, &after).await {
                 Ok(body) => body,
                 Err(failed) if failed.is_refused_kind() => return Ok(None),
-                Err(failed) => return Err(failed.error(what())),
+                Err(failed) => return Err(failed.error(message())),
             };
             let Some(body) = body else {
                 return Ok(Some(found));
             };
             let page: Page = quick_xml::de::from_reader(body.as_slice())
-                .map_err(|error| Error::corrupt(what()).because(error))?;
+                .map_err(|error| Error::corrupt(message()).because(error))?;
             found.extend(page.upload);
             let next = Marker {
                 key: page.next_key_marker,
@@ -145,7 +148,7 @@ impl Requests {
             let goes_on = (&next.key, &next.upload) != (&after.key, &after.upload);
             // And one with new markers may send uploads without end.
             if found.len() > MAX_UNFINISHED {
-                return Err(Error::corrupt(what()).because("the list has no end"));
+                return Err(Error::corrupt(message()).because("the list has no end"));
             }
             if !page.is_truncated || !goes_on {
                 return Ok(Some(found));

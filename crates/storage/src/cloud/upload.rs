@@ -221,8 +221,8 @@ impl CloudUpload {
             .client
             .wait(self.client.requests.abort(&self.path, &id))
         {
-            let what = format!("could not abort the upload of {}", self.describe);
-            debug(|| failed.error(what).line());
+            let message = format!("could not abort the upload of {}", self.describe);
+            debug(|| failed.error(message).line());
         }
     }
 }

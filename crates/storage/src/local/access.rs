@@ -69,10 +69,11 @@ pub(super) fn check_link_owner(backups: &Path) -> Result<()> {
     if !link.is_symlink() || [0, platform::user().0, target.uid()].contains(&link.uid()) {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "cannot use {backups:?}: it is a link of user {} into a directory of user {}",
         link.uid(),
         target.uid()
     );
-    Err(Error::new(ErrorKind::Permission, what).hint("chown -h the link, if it is to be followed"))
+    Err(Error::new(ErrorKind::Permission, message)
+        .hint("chown -h the link, if it is to be followed"))
 }

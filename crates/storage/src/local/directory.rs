@@ -110,7 +110,10 @@ impl LocalObjects {
             safe_file::create_dirs(&self.root, 0o700)?;
         }
         self.was_root_there.store(true, Relaxed);
-        let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
+        let ends = dir
+            .match_indices('/')
+            .map(|(offset, _)| offset)
+            .chain([dir.len()]);
         for end in ends.filter(|end| *end > 0) {
             let (above, name) = split_key(&dir[..end]);
             let above = match self.open_dir(above) {

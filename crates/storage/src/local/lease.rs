@@ -126,11 +126,11 @@ impl LocalLease {
 impl Lease for LocalLease {
     fn update(&mut self, body: &[u8]) -> Result<()> {
         if !self.is_ours() {
-            let what = format!(
+            let message = format!(
                 "cannot write {}: it was removed by another process",
                 self.objects.describe(&self.key)
             );
-            return Err(Error::new(ErrorKind::Gone, what).hint("run the same command again"));
+            return Err(Error::new(ErrorKind::Gone, message).hint("run the same command again"));
         }
         self.replace(body)
             .map_err(|error| self.objects.failed("write", &self.key, error))

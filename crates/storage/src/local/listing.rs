@@ -64,10 +64,10 @@ impl LocalObjects {
         }
         let mut synced = prefix.to_owned();
         self.visit_files(prefix, &mut |dir, key, _| {
-            let of = split_key(&key).0;
-            if of != synced {
+            let parent = split_key(&key).0;
+            if parent != synced {
                 durable::sync_dir(dir.as_fd())?;
-                synced = of.to_owned();
+                synced = parent.to_owned();
             }
             Ok(())
         })

@@ -65,13 +65,13 @@ impl Objects for LocalObjects {
     fn read_at(&self, key: &str, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         check_key(key)?;
         let file = self.opened(key)?;
-        let what = || {
+        let message = || {
             format!(
                 "could not read {len} bytes at byte {offset} of {}",
                 self.describe(key)
             )
         };
-        let too_early = || Error::corrupt(what()).because("it ends too early");
+        let too_early = || Error::corrupt(message()).because("it ends too early");
         let end = offset
             .checked_add(len as u64)
             .filter(|end| *end <= i64::MAX as u64)
@@ -80,7 +80,7 @@ impl Objects for LocalObjects {
         if len == 0 || len > TRUSTED_BYTES {
             let there = file
                 .metadata()
-                .map_err(|error| Error::io(what(), error))?
+                .map_err(|error| Error::io(message(), error))?
                 .len();
             if end > there {
                 return Err(too_early());
@@ -88,7 +88,7 @@ impl Objects for LocalObjects {
         }
         asked_twice(|| read_exactly(&file, offset, len, out)).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => too_early(),
-            _ => failed_to_read(what(), error),
+            _ => failed_to_read(message(), error),
         })
     }
 

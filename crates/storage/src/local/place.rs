@@ -17,28 +17,29 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// # Errors
 /// [`ErrorKind::Usage`] with the name of the first other content.
 pub fn refuse_other_contents(root: &Path) -> Result<()> {
-    let known = |name: &OsStr| {
-        name == REPOSITORY || ROOMS.iter().any(|room| name == *room) || is_partial(name)
-    };
     let others = fs::read_dir(root)
         .into_iter()
         .flatten()
         .flatten()
-        .filter(|entry| !known(&entry.file_name()));
+        .filter(|entry| !is_known_name(&entry.file_name()));
     // Any other name makes a better message than lost+found.
     let other = others.max_by_key(|entry| entry.file_name() != LOST_AND_FOUND);
     match other {
         None => Ok(()),
         Some(other) if other.file_name() == LOST_AND_FOUND => {
-            let what = format!("cannot make a repository in {}: it is the root of a file system", quoted_path(root));
+            let text = format!("cannot make a repository in {}: it is the root of a file system", quoted_path(root));
             let own = root.join("fullbore");
-            Err(Error::new(ErrorKind::Usage, what)
+            Err(Error::new(ErrorKind::Usage, text)
                 .because(format!("it holds {LOST_AND_FOUND:?}"))
                 .hint(format!("give the repository a directory of its own, such as {}", quoted_path(&own))))
         }
         Some(_) => Err(Error::new(ErrorKind::Usage, format!("cannot make a repository in {}: it is not empty", quoted_path(root)))
             .hint("choose a directory that is empty, absent or a repository, or a file name such as x.tar.zst")),
     }
+}
+
+fn is_known_name(name: &OsStr) -> bool {
+    name == REPOSITORY || ROOMS.iter().any(|room| name == *room) || is_partial(name)
 }
 
 /// Returns whether a killed attempt to make a repository leaves this name.

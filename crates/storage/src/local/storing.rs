@@ -75,9 +75,9 @@ impl PieceBuffer {
 
     /// Takes as much as there is room for; how many bytes that were.
     pub(super) fn fill(&mut self, data: &[u8]) -> usize {
-        let from = self.start + self.filled;
+        let start = self.start + self.filled;
         let taken = data.len().min(self.room());
-        self.bytes[from..from + taken].copy_from_slice(&data[..taken]);
+        self.bytes[start..start + taken].copy_from_slice(&data[..taken]);
         self.filled += taken;
         taken
     }

@@ -163,9 +163,9 @@ impl LocalUpload {
                 }
                 // The rest is in the piece that is being filled.
                 if let Some(buffer) = &mut pieces.buffer {
-                    let from = (offset + in_file as u64).saturating_sub(stored_end) as usize;
+                    let start = (offset + in_file as u64).saturating_sub(stored_end) as usize;
                     let rest = &bytes[in_file..];
-                    buffer.filled_mut()[from..][..rest.len()].copy_from_slice(rest);
+                    buffer.filled_mut()[start..][..rest.len()].copy_from_slice(rest);
                 }
                 Ok(())
             }
@@ -208,8 +208,8 @@ impl LocalUpload {
         if !self.has_failed {
             return Ok(());
         }
-        let what = format!("could not write {}", self.objects.describe(&self.key));
-        Err(Error::io(what, after_failure()))
+        let message = format!("could not write {}", self.objects.describe(&self.key));
+        Err(Error::io(message, after_failure()))
     }
 }
 

@@ -237,12 +237,12 @@ impl SealedObjects {
         }
         let ring = self.ring_to("write", key)?;
         if stored_object_bytes(bytes.len() as u64) > MAX_BYTES {
-            let what = format!(
+            let message = format!(
                 "cannot write {}: it has {} bytes",
                 self.describe(key),
                 bytes.len()
             );
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         seal_object(key, bytes, ring, self.observer.clone())
     }
@@ -277,7 +277,10 @@ pub fn as_stored(objects: &dyn Objects) -> &dyn Objects {
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the list of members is missing or damaged; the storage's.
 pub fn changed_key_files(objects: &dyn Objects) -> Result<Vec<(String, &'static str)>> {
-    let Some((sealed, ring)) = objects.as_sealed().and_then(|of| Some((of, of.ring()?))) else {
+    let Some((sealed, ring)) = objects
+        .as_sealed()
+        .and_then(|wrapper| Some((wrapper, wrapper.ring()?)))
+    else {
         return Ok(Vec::new());
     };
     // During a rotation the key files are of both generations.
@@ -361,8 +364,8 @@ impl Objects for SealedObjects {
     fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
         check_key(key)?;
         if is_clear(key) || RootDocument::of_key(key).is_some() {
-            let what = format!("cannot upload {}: it is put whole", self.describe(key));
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = format!("cannot upload {}: it is put whole", self.describe(key));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         let ring = self.ring_to("write", key)?;
         let sealer = fullbore_crypt::ObjectSealer::new(key, ring, self.observer.clone())?;
@@ -395,8 +398,8 @@ impl Objects for SealedObjects {
     fn lease(&self, key: &str, body: &[u8], take: Take) -> Result<Leased> {
         check_key(key)?;
         if !is_clear(key) {
-            let what = format!("cannot lease {}: it is no intent", self.describe(key));
-            return Err(Error::new(ErrorKind::Bug, what));
+            let message = format!("cannot lease {}: it is no intent", self.describe(key));
+            return Err(Error::new(ErrorKind::Bug, message));
         }
         self.inner.lease(key, body, take)
     }

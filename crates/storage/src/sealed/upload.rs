@@ -35,8 +35,8 @@ impl SealedUpload {
     }
 
     fn after_failure(&self) -> Error {
-        let what = format!("cannot write {}: an earlier write of it failed", self.name);
-        Error::new(ErrorKind::System, what)
+        let message = format!("cannot write {}: an earlier write of it failed", self.name);
+        Error::new(ErrorKind::System, message)
     }
 }
 
@@ -53,8 +53,8 @@ impl Upload for SealedUpload {
     }
 
     fn amend(&mut self, _: u64, _: &[u8]) -> Result<()> {
-        let what = format!("cannot amend {}: it is encrypted", self.name);
-        Err(Error::new(ErrorKind::Unsupported, what))
+        let message = format!("cannot amend {}: it is encrypted", self.name);
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     fn finish(mut self: Box<Self>) -> Result<StoredObject> {

@@ -95,8 +95,8 @@ impl Storages {
     pub fn opened_key(&self, location: &Location) -> Result<(Arc<dyn Objects>, KeyRing)> {
         let (stored, ring) = self.stored_and_key(location)?;
         let ring = ring.ok_or_else(|| {
-            let what = format!("cannot change the keys of {location}");
-            Error::new(ErrorKind::Permission, what)
+            let message = format!("cannot change the keys of {location}");
+            Error::new(ErrorKind::Permission, message)
                 .because("no key was given that reads it")
                 .hint("give a key of the repository: --key FILE, or a passphrase with --passphrase-file FILE")
         })?;
@@ -112,8 +112,8 @@ impl Storages {
         let access = self.access();
         let mut rings = access.keys.saved_rings()?;
         let (Some(ring), true) = (rings.pop(), rings.is_empty()) else {
-            let what = format!("cannot write the keys of {location} anew");
-            return Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot write the keys of {location} anew");
+            return Err(Error::new(ErrorKind::Usage, message)
                 .because("one copy of the repository's key is needed")
                 .hint("give the file that `age -d` made of a key file: --key SAVED"));
         };

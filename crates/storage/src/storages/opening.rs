@@ -214,6 +214,6 @@ fn refuse_core_dumps() -> Result<()> {
 }
 
 fn unchecked(name: &str, why: &str) -> Error {
-    let what = format!("cannot compare the keys of {name} with --expect-keys");
-    Error::new(ErrorKind::Usage, what).because(why.to_owned())
+    let message = format!("cannot compare the keys of {name} with --expect-keys");
+    Error::new(ErrorKind::Usage, message).because(why.to_owned())
 }

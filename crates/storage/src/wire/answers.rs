@@ -110,6 +110,6 @@ fn check_range(objects: &dyn Objects, key: &str, offset: u64, len: u64) -> Resul
         return Ok(());
     }
     let name = objects.describe(key);
-    let what = format!("could not read {len} bytes at byte {offset} of {name}");
-    Err(Error::corrupt(what).because("it ends too early"))
+    let message = format!("could not read {len} bytes at byte {offset} of {name}");
+    Err(Error::corrupt(message).because("it ends too early"))
 }

@@ -69,14 +69,14 @@ impl StrangerTable {
         }
         let is_greedy = counts.get(&group).is_some_and(|n| *n >= MAX_OF_ADDRESS);
         let largest = || counts.iter().max_by_key(|(_, count)| **count);
-        let from = match () {
+        let origin = match () {
             () if is_greedy => group,
             () if self.by_number.len() >= MAX_STRANGERS => *largest()?.0,
             () => return None,
         };
         // At random, so that an attacker cannot choose which connection is closed.
-        let count = counts.get(&from).copied().unwrap_or(1) as u64;
-        let of_group = self.by_number.iter().filter(|(_, s)| s.group == from);
+        let count = counts.get(&origin).copied().unwrap_or(1) as u64;
+        let of_group = self.by_number.iter().filter(|(_, s)| s.group == origin);
         let mut numbers = of_group.map(|(number, _)| *number);
         numbers.nth((random % count) as usize)
     }

@@ -48,8 +48,8 @@ impl AskedCall {
 }
 
 fn not_understood() -> Error {
-    let what = "cannot do this: this host does not understand the call";
-    Error::new(ErrorKind::Unsupported, what)
+    let message = "cannot do this: this host does not understand the call";
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// How much data a call may have.
@@ -101,8 +101,8 @@ impl BodyLimit {
         if bytes <= most {
             return Ok(());
         }
-        let what = format!("cannot take {bytes} bytes at once from this host");
-        Err(Error::new(ErrorKind::Permission, what).because(format!("it may send {most}")))
+        let message = format!("cannot take {bytes} bytes at once from this host");
+        Err(Error::new(ErrorKind::Permission, message).because(format!("it may send {most}")))
     }
 }
 

@@ -101,9 +101,9 @@ impl Calls {
         is_streamed: bool,
     ) -> Result<u64> {
         if body_bytes > MAX_BODIES {
-            let what = format!("cannot send {body_bytes} bytes to another host at once");
+            let message = format!("cannot send {body_bytes} bytes to another host at once");
             return Err(
-                Error::new(ErrorKind::Usage, what).because(format!("the limit is {MAX_BODIES}"))
+                Error::new(ErrorKind::Usage, message).because(format!("the limit is {MAX_BODIES}"))
             );
         }
         let mut table = self.wait_until(|table| {

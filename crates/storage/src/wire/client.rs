@@ -48,8 +48,8 @@ struct Opening {
 
 /// Returns the error of an answer to another question.
 pub(super) fn wrong_answer(line: &Line) -> Error {
-    let what = format!("cannot go on with {}", line.peer);
-    let error = Error::corrupt(what).because("it answers something else than was asked");
+    let message = format!("cannot go on with {}", line.peer);
+    let error = Error::corrupt(message).because("it answers something else than was asked");
     line.end(&error);
     error
 }
@@ -335,8 +335,8 @@ impl Upload for WireUpload {
 
     fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         if !self.objects.abilities().amends {
-            let what = format!("cannot amend {}", self.objects.describe(&self.key));
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            let message = format!("cannot amend {}", self.objects.describe(&self.key));
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         amended_range(offset, bytes.len(), self.bytes)?;
         let call = ObjectCall::Amend {

@@ -45,8 +45,8 @@ pub(super) fn decode_keys(bytes: &[u8]) -> Result<Vec<String>> {
     let mut decoder = Decoder::new(bytes);
     let count = decoder.array().map_err(refused)?.unwrap_or(u64::MAX);
     if count > MAX_KEYS as u64 {
-        let what = format!("cannot delete {count} objects with one call");
-        return Err(Error::new(ErrorKind::Corrupt, what));
+        let message = format!("cannot delete {count} objects with one call");
+        return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let mut keys = Vec::new();
     for _ in 0..count {

@@ -183,6 +183,6 @@ pub(crate) fn greet_to_join(ends: &mut WireEnds, offer: &JoinOffer, peer: &str) 
     if read_line(&mut ends.input, peer)? == JOINED.as_bytes() {
         return Ok(());
     }
-    let what = format!("could not open a further connection to {peer}");
-    Err(Error::new(ErrorKind::Unreachable, what).because("it was refused"))
+    let message = format!("could not open a further connection to {peer}");
+    Err(Error::new(ErrorKind::Unreachable, message).because("it was refused"))
 }

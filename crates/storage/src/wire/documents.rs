@@ -48,9 +48,9 @@ impl WholeObjects {
             let stored = listed.iter().map(|object| object.bytes).sum();
             let most = root_limit(stored, FREE_BYTES);
             if bytes > most {
-                let what = format!("cannot read {} at once", objects.describe(key));
+                let message = format!("cannot read {} at once", objects.describe(key));
                 let why = format!("it has {bytes} bytes, and may have {most}");
-                return Err(Error::corrupt(what).because(why));
+                return Err(Error::corrupt(message).because(why));
             }
         }
         self.largest.fetch_max(bytes, AcqRel);

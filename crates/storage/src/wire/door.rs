@@ -175,8 +175,8 @@ pub fn relay_to_session(arrived: ArrivedEnds) -> Result<()> {
     let failed = |error| silent_peer("the process of the session", error);
     let address = session_address(&arrived.line).map_err(failed)?;
     let socket = UnixStream::connect_addr(&address).map_err(failed)?;
-    let mut to = socket.try_clone().map_err(failed)?;
-    to.write_all(&arrived.line).map_err(failed)?;
+    let mut target = socket.try_clone().map_err(failed)?;
+    target.write_all(&arrived.line).map_err(failed)?;
     let WireEnds {
         mut input,
         mut output,
@@ -185,12 +185,12 @@ pub fn relay_to_session(arrived: ArrivedEnds) -> Result<()> {
     input.silence = WireTimes::default().silence;
     input.deadline = None;
     output.deadline = None;
-    let mut from = socket.try_clone().map_err(failed)?;
+    let mut source = socket.try_clone().map_err(failed)?;
     start(move || {
-        let _ = pass(&mut input, &mut to); // the other direction ends with it
-        let _ = to.shutdown(std::net::Shutdown::Both);
+        let _ = pass(&mut input, &mut target); // the other direction ends with it
+        let _ = target.shutdown(std::net::Shutdown::Both);
     })?;
-    let passed = pass(&mut from, &mut output);
+    let passed = pass(&mut source, &mut output);
     let _ = socket.shutdown(std::net::Shutdown::Both);
     passed.map_err(failed)
 }
@@ -220,15 +220,15 @@ impl HeldDoor {
     /// [`ErrorKind::Usage`] if it was offered before; the system's; a thread could not be started.
     pub fn offer(&self, peer: PeerSide, address: Option<IpAddr>) -> Result<JoinOffer> {
         if self.was_offered.swap(true, Relaxed) {
-            let what = "cannot offer further connections twice";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot offer further connections twice";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let mut offer = self.door.offer(peer.clone())?;
         let failed = |error| Error::io("could not listen", error);
         let unix = session_address(join_line(&offer.secret).as_bytes()).map_err(failed)?;
         let unix = UnixListener::bind_addr(&unix).map_err(failed)?;
-        let (door, of) = (self.door.clone(), peer.clone());
-        start(move || door.wait_for_processes(&unix, &of))?;
+        let (door, peer_name) = (self.door.clone(), peer.clone());
+        start(move || door.wait_for_processes(&unix, &peer_name))?;
         let (config, pin) = one_time_server()?;
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         match TcpListener::bind(SocketAddr::new(address, 0)) {

@@ -46,10 +46,10 @@ impl EndReason {
     }
 
     pub(super) fn error(&self) -> Error {
-        let what = match self.kind {
+        let message = match self.kind {
             ErrorKind::Unreachable => format!("could not go on with {}", self.peer),
             _ => format!("cannot go on with {}", self.peer),
         };
-        Error::new(self.kind, what).because(self.why.clone())
+        Error::new(self.kind, message).because(self.why.clone())
     }
 }

@@ -46,8 +46,8 @@ impl ServedLeases {
         };
         let mut leases = self.0.locked();
         if leases.len() >= MAX_LEASES {
-            let what = format!("could not take a lease: {MAX_LEASES} are held");
-            return Err(Error::new(ErrorKind::System, what));
+            let message = format!("could not take a lease: {MAX_LEASES} are held");
+            return Err(Error::new(ErrorKind::System, message));
         }
         let held = ServedLease {
             key,

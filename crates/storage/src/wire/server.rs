@@ -345,8 +345,8 @@ impl Server {
             Some(Ok(objects)) => Ok(objects.clone()),
             Some(Err(error)) => Err(error.clone().into_error()),
             None => {
-                let what = "cannot do this: no location was opened";
-                Err(Error::new(ErrorKind::Usage, what))
+                let message = "cannot do this: no location was opened";
+                Err(Error::new(ErrorKind::Usage, message))
             }
         }
     }
@@ -406,8 +406,8 @@ impl Server {
             }
             // The reader hands them to the thread of the upload, which keeps their order.
             ObjectCall::Amend { .. } | ObjectCall::Finish { .. } | ObjectCall::Abort { .. } => {
-                let what = "cannot do this: it is of an upload";
-                return Err(Error::new(ErrorKind::Bug, what));
+                let message = "cannot do this: it is of an upload";
+                return Err(Error::new(ErrorKind::Bug, message));
             }
         };
         Ok(ServedAnswer::of_objects(&answer))
@@ -428,8 +428,8 @@ impl Server {
             is_second
         });
         if is_second {
-            let what = "cannot open a second location over one connection";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot open a second location over one connection";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let abilities = told.map_err(WireError::into_error)?;
         Ok(ObjectAnswer::Opened {

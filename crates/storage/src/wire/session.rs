@@ -223,8 +223,8 @@ impl JoinedSession for Session {
         output.silence = times.silence;
         let line = &self.line;
         if line.needs.lock().0.connections >= MAX_CONNECTIONS {
-            let what = "cannot add a connection: there are too many";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot add a connection: there are too many";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let Some(connection) = line.outlet.add(output, is_ended, first_rests) else {
             return Err(line.ended().unwrap_or_else(closed));

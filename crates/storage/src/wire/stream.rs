@@ -206,17 +206,13 @@ impl WireStream {
 
     fn read_socket(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let silent = Instant::now() + self.silence;
-        let deadline = self.deadline.map_or(silent, |by| by.min(silent));
-        let late = || {
-            let why = "a message did not come as a whole in time";
-            io::Error::new(io::ErrorKind::TimedOut, why)
-        };
+        let deadline = self.deadline.map_or(silent, |limit| limit.min(silent));
         if Instant::now() >= deadline {
-            return Err(late());
+            return Err(late_error());
         }
         let read = self.retried(PollFlags::IN, Some(deadline), |mut file| file.read(bytes));
         read.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut if Instant::now() < silent => late(),
+            io::ErrorKind::TimedOut if Instant::now() < silent => late_error(),
             _ => error,
         })
     }
@@ -285,6 +281,11 @@ impl WireStream {
     pub(super) fn shut_down(self) {
         let _ = UnixStream::from(OwnedFd::from(self.file)).shutdown(std::net::Shutdown::Both);
     }
+}
+
+fn late_error() -> io::Error {
+    let why = "a message did not come as a whole in time";
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
 impl Read for WireStream {

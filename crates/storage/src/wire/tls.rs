@@ -66,8 +66,8 @@ impl TlsFiles {
             .with_client_auth_cert(parts.chain, parts.key)
             .map_err(|error| self.unfit(error))?;
         let server = ServerName::try_from(name.to_owned()).map_err(|error| {
-            let what = format!("cannot use {name:?} as the name of a server");
-            Error::new(ErrorKind::Usage, what).because(error)
+            let message = format!("cannot use {name:?} as the name of a server");
+            Error::new(ErrorKind::Usage, message).because(error)
         })?;
         ClientConnection::new(Arc::new(config), server).map_err(no_tls)
     }
@@ -77,20 +77,15 @@ impl TlsFiles {
     /// # Errors
     /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
     pub(super) fn read(&self) -> Result<TlsParts> {
-        let named = |file: &Option<PathBuf>, option: &str| {
-            file.clone().ok_or_else(|| {
-                let what = "cannot use TLS without a certificate, its key and an authority";
-                Error::new(ErrorKind::Usage, what).hint(format!("name the file with {option}"))
-            })
-        };
-        let chain = named(&self.certificate, "--tls-cert")?;
-        let key = named(&self.key, "--tls-key")?;
-        let authorities = named(&self.authorities, "--tls-ca")?;
+        let chain = named_file(self.certificate.as_ref(), "--tls-cert")?;
+        let key = named_file(self.key.as_ref(), "--tls-key")?;
+        let authorities = named_file(self.authorities.as_ref(), "--tls-ca")?;
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(&authorities)?);
         if roots.is_empty() {
-            let what = format!("cannot use {authorities:?}: it has no certificate of an authority");
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message =
+                format!("cannot use {authorities:?}: it has no certificate of an authority");
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(TlsParts {
             chain: certificates(&chain)?,
@@ -102,9 +97,16 @@ impl TlsFiles {
     pub(super) fn unfit(&self, error: rustls::Error) -> Error {
         let name = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
         let (certificate, key) = (name(&self.certificate), name(&self.key));
-        let what = format!("cannot use the certificate {certificate:?} with the key {key:?}");
-        Error::new(ErrorKind::Usage, what).because(error)
+        let message = format!("cannot use the certificate {certificate:?} with the key {key:?}");
+        Error::new(ErrorKind::Usage, message).because(error)
     }
+}
+
+fn named_file(file: Option<&PathBuf>, option: &str) -> Result<PathBuf> {
+    file.cloned().ok_or_else(|| {
+        let message = "cannot use TLS without a certificate, its key and an authority";
+        Error::new(ErrorKind::Usage, message).hint(format!("name the file with {option}"))
+    })
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -112,8 +114,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .map_err(|error| Error::io(format!("could not read the certificate {file:?}"), error))?;
     let all = CertificateDer::pem_slice_iter(&text).collect::<std::result::Result<Vec<_>, _>>();
     all.map_err(|error| {
-        let what = format!("cannot use the certificate {file:?}");
-        Error::new(ErrorKind::Usage, what).because(error)
+        let message = format!("cannot use the certificate {file:?}");
+        Error::new(ErrorKind::Usage, message).because(error)
     })
 }
 
@@ -121,12 +123,12 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
     let failed = |error| Error::io(format!("could not read the private key {file:?}"), error);
     let Some(text) = read_private(file).map_err(failed)? else {
-        let what = format!("cannot use the private key {file:?}: others can read it");
-        return Err(Error::new(ErrorKind::Permission, what).hint("make it 0600"));
+        let message = format!("cannot use the private key {file:?}: others can read it");
+        return Err(Error::new(ErrorKind::Permission, message).hint("make it 0600"));
     };
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
-        let what = format!("cannot use the private key {file:?}");
-        Error::new(ErrorKind::Usage, what)
+        let message = format!("cannot use the private key {file:?}");
+        Error::new(ErrorKind::Usage, message)
             .because(error)
             .hint("a key with a password cannot be used; `openssl pkey` removes the password")
     })

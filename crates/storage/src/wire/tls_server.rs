@@ -90,11 +90,12 @@ fn stamps(files: &TlsFiles, clients: &TlsClients) -> Vec<FileStamp> {
         &files.authorities,
         &clients.revoked,
     ];
-    let stamp = |file: &PathBuf| {
-        let facts = fs::metadata(file).ok()?;
-        Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
-    };
-    all.into_iter().flatten().map(stamp).collect()
+    all.into_iter().flatten().map(file_stamp).collect()
+}
+
+fn file_stamp(file: &PathBuf) -> Option<(u64, u64, i64, i64)> {
+    let facts = fs::metadata(file).ok()?;
+    Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
 fn server_config(files: &TlsFiles, clients: &TlsClients) -> Result<Arc<ServerConfig>> {
@@ -104,11 +105,11 @@ fn server_config(files: &TlsFiles, clients: &TlsClients) -> Result<Arc<ServerCon
         verifier = verifier.with_crls(revocation_lists(file)?);
     }
     let inner = verifier.build().map_err(|error| {
-        let what = format!(
+        let message = format!(
             "cannot use the list of revoked certificates {:?}",
             clients.revoked
         );
-        Error::new(ErrorKind::Usage, what).because(error)
+        Error::new(ErrorKind::Usage, message).because(error)
     })?;
     let verifier = Arc::new(NamedClients {
         inner,
@@ -127,16 +128,16 @@ fn server_config(files: &TlsFiles, clients: &TlsClients) -> Result<Arc<ServerCon
 }
 
 fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>> {
-    let what = || format!("the list of revoked certificates {file:?}");
-    let text = fs::read(file).map_err(|e| Error::io(format!("could not read {}", what()), e))?;
+    let message = || format!("the list of revoked certificates {file:?}");
+    let text = fs::read(file).map_err(|e| Error::io(format!("could not read {}", message()), e))?;
     let lists = CertificateRevocationListDer::pem_slice_iter(&text);
     let lists = lists.collect::<std::result::Result<Vec<_>, _>>();
     let lists = lists.map_err(|error| {
-        Error::new(ErrorKind::Usage, format!("cannot use {}", what())).because(error)
+        Error::new(ErrorKind::Usage, format!("cannot use {}", message())).because(error)
     })?;
     // An empty file would let every revoked certificate in.
     if lists.is_empty() {
-        let error = Error::new(ErrorKind::Usage, format!("cannot use {}", what()));
+        let error = Error::new(ErrorKind::Usage, format!("cannot use {}", message()));
         return Err(error.because("it has no list in PEM"));
     }
     Ok(lists)

@@ -38,8 +38,8 @@ impl<E: Fn()> ServingThread<E> {
 impl<E: Fn()> Drop for ServingThread<E> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let what = "a thread of the storage has failed";
-            self.line.end(&Error::new(ErrorKind::Bug, what));
+            let message = "a thread of the storage has failed";
+            self.line.end(&Error::new(ErrorKind::Bug, message));
         }
         (self.ended)();
     }

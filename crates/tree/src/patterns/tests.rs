@@ -79,9 +79,9 @@ fn a_pattern_that_takes_nothing_back_is_known() {
 
 #[test]
 fn an_absolute_pattern_below_a_place_is_relative_to_it() {
-    let place = |names: &[&str], at: &str| PatternPlace {
+    let place = |names: &[&str], anchor: &str| PatternPlace {
         names: names.iter().map(|name| (*name).into()).collect(),
-        at: at.into(),
+        at: anchor.into(),
     };
     let places = [
         place(&["srv/data", "mnt/7"], "data"),
@@ -159,10 +159,10 @@ fn git_ignores(dir: &Path, lines: &[String], paths: &[String]) -> Vec<(bool, Str
     let said = String::from_utf8(asked.wait_with_output().unwrap().stdout).unwrap();
     let fields: Vec<&str> = said.split_terminator('\0').collect();
     assert_eq!(fields.len(), 4 * paths.len(), "{said:?}");
-    let answer = |of: &[&str]| {
+    let answer = |given: &[&str]| {
         (
-            !of[2].is_empty() && !of[2].starts_with('!'),
-            of[2].to_owned(),
+            !given[2].is_empty() && !given[2].starts_with('!'),
+            given[2].to_owned(),
         )
     };
     fields.chunks_exact(4).map(answer).collect()
@@ -206,7 +206,7 @@ fn patterns_match_the_same_paths_as_in_git() {
         // like those in `**/b`.
         let has_overlay = |line: &String| {
             line.match_indices("**")
-                .all(|(at, _)| at == 0 || line[..at].ends_with('/'))
+                .all(|(index, _)| index == 0 || line[..index].ends_with('/'))
         };
         let mut lines: Vec<_> = (0..4)
             .map(|_| draw(&mut seed, &OF_PATTERNS, 5, ""))
@@ -216,13 +216,15 @@ fn patterns_match_the_same_paths_as_in_git() {
             .map(|_| draw(&mut seed, &OF_NAMES, 3, "/"))
             .collect();
         let patterns = of(&lines);
-        for (path, (wanted, by)) in paths.iter().zip(git_ignores(dir.path(), &lines, &paths)) {
+        for (path, (wanted, source_line)) in
+            paths.iter().zip(git_ignores(dir.path(), &lines, &paths))
+        {
             // A walk never reaches the contents of an excluded directory.
             let above = path
                 .match_indices('/')
-                .any(|(at, _)| patterns.matches(&path.as_bytes()[..at], true));
+                .any(|(offset, _)| patterns.matches(&path.as_bytes()[..offset], true));
             let found = above || patterns.matches(path.as_bytes(), false);
-            assert_eq!(found, wanted, "{path:?} by {lines:?}; git: {by:?}");
+            assert_eq!(found, wanted, "{path:?} by {lines:?}; git: {source_line:?}");
             taken += usize::from(found);
         }
     }

@@ -79,7 +79,9 @@ fn top(dir: &std::path::Path, at: &str) -> Top {
 #[test]
 fn a_walk_without_threads_does_not_wait_for_a_listing() {
     let dir = tempfile::tempdir().unwrap();
-    let tops = ["a", "b", "c", "d"].map(|at| top(dir.path(), at)).into();
+    let tops = ["a", "b", "c", "d"]
+        .map(|path| top(dir.path(), path))
+        .into();
     let tree = SourceTree::new(
         tops,
         Default::default(),
@@ -252,9 +254,9 @@ fn a_named_top_is_delivered_although_its_parent_vanishes_before_it_is_listed() {
         .iter()
         .for_each(|name| fs::write(tree.join(name), "x").unwrap());
     let open = || {
-        let above = |at: &str| Top {
+        let above = |path: &str| Top {
             role: TopRole::Above,
-            ..top(&tree.join(at), at)
+            ..top(&tree.join(path), path)
         };
         let tops = vec![
             top(&tree, ""),

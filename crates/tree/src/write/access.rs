@@ -339,12 +339,12 @@ mod tests {
             return eprintln!("skipped: only root sees owners");
         }
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
+        let path = |name: &str| dir.path().join(name);
         let mut writer = writer(dir.path());
         let made = entry("d", EntryKind::Directory, 0o777);
         assert!(writer.directory(&made, true).unwrap());
-        fs::rename(at("d"), at("aside")).unwrap();
-        make(&at("d"), OTHER, 0o700);
+        fs::rename(path("d"), path("aside")).unwrap();
+        make(&path("d"), OTHER, 0o700);
         let error = writer.finish_directory(&made).unwrap_err();
         assert!(
             error
@@ -353,17 +353,17 @@ mod tests {
             "{}",
             error.line()
         );
-        assert_eq!(who(&at("d")), (OTHER, OTHER, 0o700));
+        assert_eq!(who(&path("d")), (OTHER, OTHER, 0o700));
         // The pipe belongs to another user, then a file of this user takes its place.
         let pipe = entry("p", EntryKind::Fifo, 0o666);
         writer.special_file(&pipe).unwrap();
-        chown(at("p"), Some(OTHER), Some(OTHER)).unwrap();
+        chown(path("p"), Some(OTHER), Some(OTHER)).unwrap();
         assert!(writer.apply_metadata_at(&pipe).is_err());
-        assert_eq!(who(&at("p")), (OTHER, OTHER, 0o666));
-        fs::remove_file(at("p")).unwrap();
-        fs::write(at("p"), "").unwrap();
-        fs::set_permissions(at("p"), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(who(&path("p")), (OTHER, OTHER, 0o666));
+        fs::remove_file(path("p")).unwrap();
+        fs::write(path("p"), "").unwrap();
+        fs::set_permissions(path("p"), fs::Permissions::from_mode(0o600)).unwrap();
         assert!(writer.apply_metadata_at(&pipe).is_err());
-        assert_eq!(who(&at("p")).2, 0o600);
+        assert_eq!(who(&path("p")).2, 0o600);
     }
 }

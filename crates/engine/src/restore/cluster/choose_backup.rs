@@ -144,12 +144,9 @@ impl ClusterBackups {
             return None;
         }
         let way = self.wanted_history(recovery);
-        // If it is unknown whether a backup reaches the timeline, it does not count.
-        let leads = |cluster: &ClusterInfo| {
-            way.as_ref()
-                .is_none_or(|(_, way)| continues_from_backup(way, cluster).unwrap_or(false))
-        };
-        let mut on_way = self.members().filter(|(_, cluster)| leads(cluster));
+        let mut on_way = self
+            .members()
+            .filter(|(_, cluster)| leads_to_target(cluster, way.as_ref()));
         let can = |(root, cluster): &(&Root, &ClusterInfo)| {
             recovery.can_begin_with(cluster, root.captured_at())
         };
@@ -173,7 +170,7 @@ impl ClusterBackups {
         let all: Vec<_> = self.of_primaries(timeline).collect();
         let Some((one, other, why)) = (0..all.len())
             .rev()
-            .find_map(|at| diverged_histories(all[at], &all[..at]))
+            .find_map(|index| diverged_histories(all[index], &all[..index]))
         else {
             return Ok(chosen.id.clone());
         };
@@ -288,6 +285,11 @@ impl ClusterBackups {
                 one of them"
         ))
     }
+}
+
+/// If it is unknown whether a backup reaches the timeline, it does not count.
+fn leads_to_target(cluster: &ClusterInfo, way: Option<&(u32, Timelines)>) -> bool {
+    way.is_none_or(|(_, way)| continues_from_backup(way, cluster).unwrap_or(false))
 }
 
 /// Returns whether fullbore chose the backup, because FROM names no backup and recovery has a

@@ -56,13 +56,13 @@ impl Configuration {
     /// # Errors
     /// Damage to a page, and those of [`small_file`].
     pub(crate) fn read(archive: &Archive, to: &Path) -> Result<Self> {
-        let to = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
+        let destination = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
         let mut links = Vec::new();
         for name in conf::FILES.map(str::as_bytes) {
             let Some(target) = link_target(archive, name)? else {
                 continue;
             };
-            let is_stored = match resolve_in_backup(&to, b"", &target) {
+            let is_stored = match resolve_in_backup(&destination, b"", &target) {
                 Some(path) => config_text(archive, &path)?.is_some(),
                 None => false,
             };
@@ -72,7 +72,7 @@ impl Configuration {
         }
         let mut reader = ConfigReader {
             archive,
-            to: &to,
+            to: &destination,
             found: Vec::new(),
             missing_includes: Vec::new(),
             is_too_deep: false,
@@ -92,7 +92,7 @@ impl Configuration {
             links,
             missing_includes,
             is_too_deep,
-            to,
+            to: destination,
         })
     }
 
@@ -217,8 +217,8 @@ fn link_note(name: &[u8], target: &[u8]) -> String {
 /// elsewhere, still exists.
 pub(crate) fn has_original_config(cluster: &ClusterInfo, to: &Path) -> bool {
     let there = |name: &EntryName| real_path(Path::new(OsStr::from_bytes(&name.0))).ok();
-    let is_in_place =
-        there(&cluster.data_directory).is_some_and(|data| real_path(to).is_ok_and(|to| to == data));
+    let is_in_place = there(&cluster.data_directory)
+        .is_some_and(|data| real_path(to).is_ok_and(|target| target == data));
     is_in_place
         && !cluster.configuration.is_empty()
         && cluster

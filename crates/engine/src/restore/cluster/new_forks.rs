@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn forks_whose_init_fork_comes_by_wal_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let to = dir.path();
-        fs::create_dir_all(to.join("base/5")).unwrap();
-        fs::create_dir_all(to.join("pg_wal")).unwrap();
+        let target = dir.path();
+        fs::create_dir_all(target.join("base/5")).unwrap();
+        fs::create_dir_all(target.join("pg_wal")).unwrap();
         let created = |number: u32, fork: u32| {
             let data = [1663, 5, number, fork].map(u32::to_le_bytes);
             (CREATE, [&[255, 16][..], data.as_flattened()].concat())
@@ -177,9 +177,9 @@ mod tests {
             created(16386, 3),
             created(9, 3),
         ];
-        let end = write_wal(&to.join("pg_wal"), &records);
+        let end = write_wal(&target.join("pg_wal"), &records);
         let name = segment_name(1, Lsn(TEST_SEGMENT), TEST_SEGMENT);
-        fs::rename(to.join("pg_wal/0"), to.join("pg_wal").join(&name)).unwrap();
+        fs::rename(target.join("pg_wal/0"), target.join("pg_wal").join(&name)).unwrap();
         let cluster = ClusterInfo {
             major: 15,
             online: true,
@@ -195,14 +195,14 @@ mod tests {
             only_with: None,
         });
         let forks = ["16384", "16384.1", "16384_fsm"];
-        assert_eq!(removed(to, &cluster, &whole), forks);
-        assert!(removed(to, &cluster, &ClusterPlan::default()).is_empty());
+        assert_eq!(removed(target, &cluster, &whole), forks);
+        assert!(removed(target, &cluster, &ClusterPlan::default()).is_empty());
         let stopped = ClusterInfo {
             online: false,
             ..cluster.clone()
         };
-        assert!(removed(to, &stopped, &whole).is_empty());
-        fs::remove_file(to.join("pg_wal").join(&name)).unwrap();
-        assert!(removed(to, &cluster, &whole).is_empty());
+        assert!(removed(target, &stopped, &whole).is_empty());
+        fs::remove_file(target.join("pg_wal").join(&name)).unwrap();
+        assert!(removed(target, &cluster, &whole).is_empty());
     }
 }

@@ -119,7 +119,7 @@ impl WayToTarget<'_> {
         let line = |timeline: u32| {
             let left = tree
                 .parent(timeline)
-                .map(|(parent, at)| format!(", left timeline {parent} at {at}"));
+                .map(|(parent, position)| format!(", left timeline {parent} at {position}"));
             let last = match tree.last_of(timeline) {
                 Some(last) => format!("its newest segment is {last}"),
                 None => "it has no segment".to_owned(),

@@ -41,8 +41,8 @@ impl ServerLine {
         let index_of = |segment: SegmentName| segment.index(self.segment_bytes);
         loop {
             let mut accepted = wal.listing.accepted.iter();
-            let gap =
-                accepted.find(|(from, to)| (index_of(*from)..=index_of(*to)).contains(&index));
+            let gap = accepted
+                .find(|(source, target)| (index_of(*source)..=index_of(*target)).contains(&index));
             match gap {
                 Some((_, to)) => index = index_of(*to).saturating_add(1),
                 None if wal.tree.has(self.segment(index)) => index += 1,

@@ -202,7 +202,11 @@ impl OpenSegment {
 fn kept_before(ranks: &[u32]) -> (usize, u32) {
     let mut kept = ranks.len();
     let mut rank = 0;
-    while kept >= OF_A_RANK && ranks[kept - OF_A_RANK..kept].iter().all(|of| *of == rank) {
+    while kept >= OF_A_RANK
+        && ranks[kept - OF_A_RANK..kept]
+            .iter()
+            .all(|other| *other == rank)
+    {
         kept -= OF_A_RANK;
         rank += 1;
     }
@@ -223,10 +227,10 @@ mod tests {
         for flush in 0..flushes {
             let ranks: Vec<u32> = pieces.iter().map(|(_, rank)| *rank).collect();
             let (kept, rank) = kept_before(&ranks);
-            let from = pieces.get(kept).map_or(flush, |(from, _)| *from);
+            let start = pieces.get(kept).map_or(flush, |(start, _)| *start);
             pieces.truncate(kept);
-            pieces.push((from, rank));
-            stored += flush + 1 - from;
+            pieces.push((start, rank));
+            stored += flush + 1 - start;
             assert!(pieces.len() <= MAX_PIECES, "{pieces:?}");
         }
         (pieces.len(), stored)

@@ -210,7 +210,7 @@ impl<'a> Receiving<'a> {
     /// Reports what is durable, if that is new, the server asks, or it was long ago.
     fn report(&mut self, stream: &mut WalStream<'_>, is_asked: bool) -> Result<()> {
         let durable = self.durable();
-        let is_old = |(place, at): (Lsn, Instant)| place != durable || at.elapsed() >= REPORT;
+        let is_old = |(place, time): (Lsn, Instant)| place != durable || time.elapsed() >= REPORT;
         if is_asked || self.reported.is_none_or(is_old) {
             stream.report(WalPositions {
                 written: durable,
@@ -228,7 +228,7 @@ impl<'a> Receiving<'a> {
             0 => self.behind = None,
             _ => drop(self.behind.get_or_insert_with(Instant::now)),
         }
-        if self.told.is_some_and(|at| at.elapsed() < REPORT) {
+        if self.told.is_some_and(|time| time.elapsed() < REPORT) {
             return;
         }
         self.told = Some(Instant::now());

@@ -90,6 +90,7 @@ impl Profile {
             ("sources", value) => self.sources = texts_of(key, value)?,
             ("steps", value) => self.steps = Some(steps_of(value)?),
             ("hooks", Value::Table(table)) => self.hooks = HookCommands::parse(table)?,
+            // Any other table is named after a command.
             (_, Value::Table(table)) => {
                 let command = command_named(program, key)?;
                 let option = |(name, value): (&String, &Value)| {
@@ -102,8 +103,8 @@ impl Profile {
                 self.of_command.insert(key.to_owned(), options);
             }
             ("to", _) => {
-                let what = "cannot use \"to\" for every command";
-                let error = Error::new(ErrorKind::Usage, what)
+                let message = "cannot use \"to\" for every command";
+                let error = Error::new(ErrorKind::Usage, message)
                     .hint("name the repository with `repository = \"…\"`");
                 return Err(error.into());
             }
@@ -145,19 +146,19 @@ fn place_of_key(text: &str, key: &str, within: Option<&str>) -> Option<(usize, u
     let table = DeTable::parse(text).ok()?;
     let value = table.get_ref().get(key)?;
     let inner = within.and_then(|name| value.get_ref().as_table()?.get(name));
-    let at = inner.unwrap_or(value).span().start;
-    let before = &text[..at];
+    let position = inner.unwrap_or(value).span().start;
+    let before = &text[..position];
     let line_start = before.rfind('\n').map_or(0, |end| end + 1);
     let line = before.matches('\n').count() + 1;
     Some((line, before[line_start..].chars().count() + 1))
 }
 
 fn syntax_error(text: &str, file: &Path, error: &toml::de::Error) -> Error {
-    let at = error.span().map_or(0, |span| span.start);
-    let line = text[..at.min(text.len())].matches('\n').count() + 1;
+    let position = error.span().map_or(0, |span| span.start);
+    let line = text[..position.min(text.len())].matches('\n').count() + 1;
     let file = quoted(file.as_os_str().as_bytes());
-    let what = format!("{file}: line {line} is not TOML");
-    Error::new(ErrorKind::Usage, what).because(error.message())
+    let message = format!("{file}: line {line} is not TOML");
+    Error::new(ErrorKind::Usage, message).because(error.message())
 }
 
 fn command_named<'a>(program: &'a Command, name: &str) -> Result<&'a Command> {
@@ -166,8 +167,8 @@ fn command_named<'a>(program: &'a Command, name: &str) -> Result<&'a Command> {
         .find(|command| command.get_name() == name)
         .ok_or_else(|| {
             let names = program.get_subcommands().map(Command::get_name);
-            let what = format!("there is no command {name:?}, which [{name}] is for");
-            unknown(what, name, names.chain(["hooks"]))
+            let message = format!("there is no command {name:?}, which [{name}] is for");
+            unknown(message, name, names.chain(["hooks"]))
         })
 }
 
@@ -185,11 +186,11 @@ fn option_of(
             .filter_map(Arg::get_long)
             .filter(|name| !REFUSED.contains(name));
         let own = OWN_KEYS.into_iter().filter(|_| table.is_empty());
-        let what = match table {
+        let message = match table {
             "" => format!("there is no option {name:?}"),
             command => format!("`fullbore {command}` has no option {name:?}"),
         };
-        return Err(unknown(what, name, names.chain(own)));
+        return Err(unknown(message, name, names.chain(own)));
     };
     let value = option_value(arg, name, value)?;
     let name = name.to_owned();
@@ -198,8 +199,8 @@ fn option_of(
 
 fn option_value(arg: &Arg, name: &str, value: &Value) -> Result<OptionValue> {
     let refused = |why: &str| {
-        let what = format!("cannot use {value} for {name:?}");
-        Err(Error::new(ErrorKind::Usage, what).because(why))
+        let message = format!("cannot use {value} for {name:?}");
+        Err(Error::new(ErrorKind::Usage, message).because(why))
     };
     match (arg.get_action(), value) {
         (action, Value::Boolean(on)) if !action.takes_values() => Ok(OptionValue::Switch(*on)),
@@ -216,22 +217,22 @@ fn option_value(arg: &Arg, name: &str, value: &Value) -> Result<OptionValue> {
 
 /// Is the value of the option a text, such as a name or a path? A number in its place is a mistake.
 fn is_text(arg: &Arg) -> bool {
-    let of = arg.get_value_parser().type_id();
+    let value_type = arg.get_value_parser().type_id();
     [
         TypeId::of::<String>(),
         TypeId::of::<OsString>(),
         TypeId::of::<PathBuf>(),
     ]
     .into_iter()
-    .any(|text| of == text)
+    .any(|text| value_type == text)
 }
 
 fn text_of(key: &str, value: &Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         _ => {
-            let what = format!("cannot use {value} for {key:?}");
-            Err(Error::new(ErrorKind::Usage, what).because("it is a text in quotes"))
+            let message = format!("cannot use {value} for {key:?}");
+            Err(Error::new(ErrorKind::Usage, message).because("it is a text in quotes"))
         }
     }
 }
@@ -305,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_no_option_is_an_error_with_the_nearest_name() {
-        for (text, what, hint) in [
+        for (text, word, hint) in [
             (
                 "repositry = 'x'",
                 "no option \"repositry\"",
@@ -335,7 +336,7 @@ mod tests {
             ("a = 'b'\nfull = tru", "line 2 is not TOML", ""),
         ] {
             let error = parse(text).unwrap_err();
-            assert!(error.what.contains(what), "{text}: {}", error.what);
+            assert!(error.what.contains(word), "{text}: {}", error.what);
             assert!(
                 error.what.starts_with("\"/etc/fullbore/web.toml\""),
                 "{text}"
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_value_of_a_wrong_type_is_an_error_with_its_line_and_column() {
-        for (text, place, what) in [
+        for (text, place, word) in [
             (
                 "repository = 3",
                 "line 1, column 14",
@@ -377,7 +378,7 @@ mod tests {
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.what.contains(place), "{text}: {}", error.what);
-            assert!(error.what.contains(what), "{text}: {}", error.what);
+            assert!(error.what.contains(word), "{text}: {}", error.what);
         }
         parse("[backup]\nworkers = 2\n[forget]\nkeep-last = 3").unwrap();
     }

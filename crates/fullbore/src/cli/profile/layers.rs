@@ -100,11 +100,13 @@ fn is_open(command: &Command, arg: &Arg, set: &BTreeSet<String>) -> bool {
 }
 
 fn do_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
-    let lists = |one: &Arg, other: &Arg| {
-        let conflicts = command.get_arg_conflicts_with(one);
-        conflicts.iter().any(|arg| arg.get_id() == other.get_id())
-    };
-    lists(one, other) || lists(other, one)
+    // clap knows a conflict on the side that declares it.
+    lists_conflict(command, one, other) || lists_conflict(command, other, one)
+}
+
+fn lists_conflict(command: &Command, one: &Arg, other: &Arg) -> bool {
+    let conflicts = command.get_arg_conflicts_with(one);
+    conflicts.iter().any(|arg| arg.get_id() == other.get_id())
 }
 
 /// The ids of the words that are not options.
@@ -284,14 +286,17 @@ for = '30m'
     #[test]
     fn the_command_line_wins_over_the_environment_and_that_over_the_profile() {
         let workers = ("FULLBORE_WORKERS", "5");
-        let of = |line: &str| {
+        let name_of = |line: &str| {
             let words = expanded(line, &[workers]);
             let words = words.split(' ').filter(|word| word.contains("workers"));
             words.map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(of("fullbore backup -P web"), ["--workers=5"]);
-        assert_eq!(of("fullbore backup -P web --workers=6"), ["--workers=6"]);
-        assert_eq!(of("fullbore prune -P web"), [""; 0]);
+        assert_eq!(name_of("fullbore backup -P web"), ["--workers=5"]);
+        assert_eq!(
+            name_of("fullbore backup -P web --workers=6"),
+            ["--workers=6"]
+        );
+        assert_eq!(name_of("fullbore prune -P web"), [""; 0]);
     }
 
     #[test]

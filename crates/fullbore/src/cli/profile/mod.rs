@@ -102,7 +102,7 @@ fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
     let names: Vec<_> = line.command.iter().map(String::as_str).collect();
     let is_naming = NAMING.contains(&&names[..]);
     let first = line.positionals.first().filter(|_| is_naming);
-    let first = first.map(|at| line.words[*at].clone());
+    let first = first.map(|index| line.words[*index].clone());
     let is_explicit = line.profile.is_some() || line.config.is_some() || first.is_some();
     let variable = |name| env::var_os(name).filter(|value| !is_explicit && !value.is_empty());
     let config = line.config.clone().or_else(|| variable(CONFIG_VARIABLE));

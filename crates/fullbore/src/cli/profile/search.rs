@@ -18,14 +18,15 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// The directories that have profiles; the first with a name wins.
 pub(super) fn directories() -> Vec<PathBuf> {
-    let absolute = |name: &str| {
-        let dir = env::var_os(name).map(PathBuf::from);
-        dir.filter(|dir| dir.is_absolute())
-    };
-    let home = || Some(absolute("HOME")?.join(".config"));
-    let user = absolute("XDG_CONFIG_HOME").or_else(home);
+    let home = || Some(absolute_variable("HOME")?.join(".config"));
+    let user = absolute_variable("XDG_CONFIG_HOME").or_else(home);
     let user = user.map(|dir| dir.join("fullbore"));
     user.into_iter().chain([SYSTEM.into()]).collect()
+}
+
+fn absolute_variable(name: &str) -> Option<PathBuf> {
+    let dir = env::var_os(name).map(PathBuf::from);
+    dir.filter(|dir| dir.is_absolute())
 }
 
 /// The file of a profile.
@@ -35,9 +36,9 @@ pub(super) fn directories() -> Vec<PathBuf> {
 pub(super) fn find(name: &OsStr, directories: &[PathBuf]) -> Result<PathBuf> {
     let bytes = name.as_encoded_bytes();
     if bytes.is_empty() || bytes.contains(&b'/') || bytes.starts_with(b".") {
-        let what = format!("{name:?} is no name of a profile");
+        let message = format!("{name:?} is no name of a profile");
         return Err(
-            Error::new(ErrorKind::Usage, what).hint("`--config FILE` takes the path of a file")
+            Error::new(ErrorKind::Usage, message).hint("`--config FILE` takes the path of a file")
         );
     }
     let files = directories.iter().map(|dir| file_in(dir, name));
@@ -58,13 +59,13 @@ fn not_found(name: &OsStr, directories: &[PathBuf]) -> Error {
         .iter()
         .map(|dir| format!("{:?}", file_in(dir, name)))
         .collect();
-    let what = format!(
+    let message = format!(
         "there is no profile {name:?}: no file {}",
         files.join(" or ")
     );
     let names: Vec<_> = names(directories);
     let text = name.to_string_lossy();
-    let error = unknown(what, &text, names.iter().map(|(name, _)| &name[..]));
+    let error = unknown(message, &text, names.iter().map(|(name, _)| &name[..]));
     Error {
         kind: ErrorKind::NotFound,
         ..error
@@ -116,8 +117,8 @@ pub(super) fn read(file: &Path) -> Result<ProfileText> {
     let mut limited = opened.take(MAX_BYTES + 1);
     limited.read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_BYTES {
-        let what = format!("{file:?} is too large for a profile");
-        return Err(Error::new(ErrorKind::Usage, what));
+        let message = format!("{file:?} is too large for a profile");
+        return Err(Error::new(ErrorKind::Usage, message));
     }
     Ok(ProfileText {
         text,
@@ -128,9 +129,9 @@ pub(super) fn read(file: &Path) -> Result<ProfileText> {
 /// The error of a profile that another user may change. Its options name commands, keys and places, so
 /// whoever writes it acts with the rights of this process.
 pub(super) fn changeable_error(verb: &str, file: &Path, changeable: &Path) -> Error {
-    let what = format!("cannot {verb} the profile {file:?}");
+    let message = format!("cannot {verb} the profile {file:?}");
     let path = changeable.display();
-    Error::new(ErrorKind::Permission, what)
+    Error::new(ErrorKind::Permission, message)
         .because(format!("another user may change {changeable:?}"))
         .hint(format!(
             "`chown root {path}` and `chmod go-w {path}`, or run the command as the owner of the profile"
@@ -145,9 +146,9 @@ mod tests {
     fn the_first_directory_with_a_name_wins_and_a_missing_name_gets_the_nearest() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = ["user", "system"].map(|name| dir.path().join(name));
-        for (at, name) in [(0, "web"), (1, "web"), (1, "database")] {
-            fs::create_dir_all(&dirs[at]).unwrap();
-            fs::write(dirs[at].join(format!("{name}.toml")), "").unwrap();
+        for (index, name) in [(0, "web"), (1, "web"), (1, "database")] {
+            fs::create_dir_all(&dirs[index]).unwrap();
+            fs::write(dirs[index].join(format!("{name}.toml")), "").unwrap();
         }
         assert_eq!(
             find("web".as_ref(), &dirs).unwrap(),

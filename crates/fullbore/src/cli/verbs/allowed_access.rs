@@ -78,10 +78,9 @@ impl AllowedAccess {
                 Self::Source(path) => paths.push(path),
                 Self::Repository(location) if count == 1 => return Ok((Some(location), paths)),
                 Self::Repository(_) => {
-                    let what = "cannot allow more than one location";
-                    return Err(
-                        Error::new(ErrorKind::Usage, what).hint("only source:PATH can be repeated")
-                    );
+                    let message = "cannot allow more than one location";
+                    return Err(Error::new(ErrorKind::Usage, message)
+                        .hint("only source:PATH can be repeated"));
                 }
             }
         }

@@ -53,12 +53,12 @@ pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
     let profile = profile::of_process();
     let name = profile.map(|profile| &profile.name[..]);
     measured(Some(&file), name, |numbers| {
-        let to = args.to.clone();
+        let target = args.to.clone();
         let code = store(args, storages, &mut numbers.backup);
         numbers.warnings = numbers.backup.as_ref().map_or(0, warning_count);
         let own = profile.and_then(NamedProfile::own_source);
-        numbers.newest = newest_backups(storages, &to, own.as_ref()).ok();
-        numbers.wal = newest_wal(storages, &to).unwrap_or_default();
+        numbers.newest = newest_backups(storages, &target, own.as_ref()).ok();
+        numbers.wal = newest_wal(storages, &target).unwrap_or_default();
         code
     })
 }
@@ -76,6 +76,7 @@ fn store(
     storages: &Storages,
     result: &mut Option<serde_json::Value>,
 ) -> Result<u8> {
+    // A source on another host is read by that host, which runs the backup itself.
     if let Some(code) = far_backup::backup(&args, storages)? {
         return Ok(code);
     }
@@ -139,14 +140,19 @@ fn print_end(
 
 /// Opens the destination, and connects to the host of the source if that is another one.
 fn opened_plan(args: BackupArgs, storages: &Storages) -> Result<Backup> {
-    let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
+    let (target, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
     // The question takes a round trip, and the outcome has the answer, too.
-    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
-    let to = args
-        .encrypt
-        .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
+    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && target.is_new_repository();
+    let target = args.encrypt.apply(
+        storages,
+        target,
+        &args.to,
+        is_new,
+        args.no_create,
+        args.dry_run,
+    )?;
     let far = far_backup::subject(&args, storages)?;
-    plan(args, storages, to, codec, far)
+    plan(args, storages, target, codec, far)
 }
 
 /// The ends of the run: files of this host, unless the arguments name something else.
@@ -207,13 +213,13 @@ fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json
 /// Without a thread there is no estimate. The thread ends with the process.
 fn count_beside(plan: &Backup, meter: &Arc<Meter>) {
     let (plan, meter) = (plan.clone(), meter.clone());
-    let count = move || {
+    let _ = start(move || {
+        // A short backup ends before it would need the total.
         std::thread::sleep(A_MOMENT);
         if let Ok(found) = plan.count() {
             meter.total_bytes.store(found.bytes, Relaxed);
         }
-    };
-    let _ = start(count);
+    });
 }
 
 /// Prints what a backup would store.
@@ -276,8 +282,8 @@ fn plan(
     };
     let frame_bytes = args.frame_size.unwrap_or(usual);
     if matches!(subject, Subject::Far(_)) && frame_bytes > MAX_FRAME_BYTES {
-        let what = "cannot read the files of another host in frames of more than 16M";
-        return Err(Error::new(ErrorKind::Usage, what).hint("use a smaller --frame-size"));
+        let message = "cannot read the files of another host in frames of more than 16M";
+        return Err(Error::new(ErrorKind::Usage, message).hint("use a smaller --frame-size"));
     }
     Ok(Backup {
         storages: storages.clone(),

@@ -27,15 +27,15 @@ pub(super) fn requested_cluster(
         (Some(settings), _) => ClusterServer::Running(params(settings)?),
         (None, [path]) => match url(path) {
             Some(_) if args.offline => {
-                let what = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
-                return Err(Error::new(ErrorKind::Usage, what));
+                let message = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
+                return Err(Error::new(ErrorKind::Usage, message));
             }
             Some(url) => ClusterServer::Running(params(&url)?),
             None if args.offline => ClusterServer::Stopped(path.clone()),
             None if is_settings(path) => {
                 // It may contain a password.
-                let what = "cannot back up what looks like the settings of a connection";
-                return Err(Error::new(ErrorKind::Usage, what)
+                let message = "cannot back up what looks like the settings of a connection";
+                return Err(Error::new(ErrorKind::Usage, message)
                     .hint("give them to --connect, or say postgres://user@host/"));
             }
             None => return tree(args).map(|()| None),
@@ -49,9 +49,9 @@ pub(super) fn requested_cluster(
         (None, _) => return tree(args).map(|()| None),
     };
     if args.scope.selects_files() {
-        let what = "cannot leave anything out of a cluster, or store it under other paths";
+        let message = "cannot leave anything out of a cluster, or store it under other paths";
         return Err(
-            Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
+            Error::new(ErrorKind::Usage, message).hint("options such as --exclude are for trees")
         );
     }
     let fast = args.checkpoint != Some(CheckpointArg::Spread);
@@ -79,8 +79,8 @@ fn stream(args: &BackupArgs) -> Result<()> {
     if args.stdin_from_command {
         return check_stream(args);
     }
-    let what = "cannot back up standard input and PATHs in one backup";
-    Err(Error::new(ErrorKind::Usage, what).hint(
+    let message = "cannot back up standard input and PATHs in one backup";
+    Err(Error::new(ErrorKind::Usage, message).hint(
         "leave out the PATHs; or, to back up the output of a command, use --stdin-from-command -- COMMAND",
     ))
 }
@@ -101,13 +101,13 @@ fn tree(args: &BackupArgs) -> Result<()> {
 
 fn check_stream(args: &BackupArgs) -> Result<()> {
     if args.wal.is_some() || args.checkpoint.is_some() || args.via != Via::Auto {
-        let what = "--wal, --checkpoint and --via are for running clusters: postgres://… as the PATH, or --connect";
-        return Err(Error::new(ErrorKind::Usage, what));
+        let message = "--wal, --checkpoint and --via are for running clusters: postgres://… as the PATH, or --connect";
+        return Err(Error::new(ErrorKind::Usage, message));
     }
     if args.stdin_name.is_some() && args.scope.selects_files() {
-        let what = "cannot leave anything out of standard input, or store it under other paths";
+        let message = "cannot leave anything out of standard input, or store it under other paths";
         return Err(
-            Error::new(ErrorKind::Usage, what).hint("options such as --exclude are for trees")
+            Error::new(ErrorKind::Usage, message).hint("options such as --exclude are for trees")
         );
     }
     Ok(())
@@ -136,10 +136,10 @@ fn not_running(path: &Path) -> Result<()> {
         return Ok(());
     }
     if stopped::is_running(path) {
-        let what = format!(
+        let message = format!(
             "cannot back up the cluster at {path:?}: it is running and no connection was given"
         );
-        return Err(Error::new(ErrorKind::Usage, what)
+        return Err(Error::new(ErrorKind::Usage, message)
             .hint("use postgres://… as the source, so that the server is told when the backup starts and ends"));
     }
     aside(format_args!(

@@ -96,13 +96,13 @@ impl Bench {
             paths: vec![self.path.clone()],
             ..Scope::default()
         };
-        let to = SinkSpec::Null;
+        let sink = SinkSpec::Null;
         let tags = BTreeMap::new();
         let backup = Backup {
             storages: Storages::default(),
             no_create: false,
             subject: Subject::Files(scope),
-            to,
+            to: sink,
             codec,
             digest,
             host: None,
@@ -120,11 +120,11 @@ impl Bench {
     fn read(&self) -> Result<Figure> {
         let outcome = self.backup(Codec::Tar, Algorithm::None)?;
         if outcome.root.totals.bytes == 0 {
-            let what = format!(
+            let message = format!(
                 "cannot measure reading from \"{}\": it has no content",
                 self.path.display()
             );
-            return Err(Error::new(ErrorKind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         let remark = format!(
             "{} files, {} computing threads",
@@ -140,17 +140,20 @@ impl Bench {
 
     fn digests(&self) -> Vec<Figure> {
         let sample = sample_text();
-        let digest = |algorithm: Algorithm| {
-            let seconds = self
-                .seconds_of_rounds(|_| drop(piece(algorithm, &sample, 0, u64::MAX, FRAME as u64)));
-            figure(
-                &format!("digest {algorithm:?}").to_lowercase(),
-                self.rounds() * FRAME as u64,
-                seconds,
-                self.threads(),
-            )
-        };
-        [Algorithm::Blake3, Algorithm::Crc32c].map(digest).into()
+        let algorithms = [Algorithm::Blake3, Algorithm::Crc32c];
+        algorithms
+            .map(|algorithm| self.digest(algorithm, &sample))
+            .into()
+    }
+
+    fn digest(&self, algorithm: Algorithm, sample: &[u8]) -> Figure {
+        let digest = |_| drop(piece(algorithm, sample, 0, u64::MAX, FRAME as u64));
+        figure(
+            &format!("digest {algorithm:?}").to_lowercase(),
+            self.rounds() * FRAME as u64,
+            self.seconds_of_rounds(digest),
+            self.threads(),
+        )
     }
 
     /// Measures compressing and decompressing a sample: from the path if it is a file, otherwise
@@ -176,6 +179,7 @@ impl Bench {
             let mut out = Vec::new();
             (0..rounds).for_each(|_| drop(decompressor.decompress(&packed, plain.len(), &mut out)));
         };
+        // All threads together do as many rounds as one thread does alone.
         let each = self.rounds() / self.workers.get() as u64;
         Ok(vec![
             figure(
@@ -198,11 +202,11 @@ impl Bench {
             .path
             .join(format!(".fullbore-bench-{}", std::process::id()));
         if dir::is_append_only(&self.path) {
-            let what = format!(
+            let message = format!(
                 "cannot write and remove a test file in {:?}: the directory is append-only",
                 self.path
             );
-            return Err(Error::new(ErrorKind::Permission, what).hint("choose another directory"));
+            return Err(Error::new(ErrorKind::Permission, message).hint("choose another directory"));
         }
         let sample = sample_text();
         let mut output = Output::create(&path, 0o600)?;
@@ -290,14 +294,8 @@ fn figure(name: &str, bytes: u64, seconds: f64, remark: String) -> Figure {
 /// Returns the largest file directly at or in a path, if it fills a frame and has no more than 1
 /// GiB.
 fn first_file(path: &Path) -> Option<PathBuf> {
-    let size = |path: &Path| {
-        path.symlink_metadata()
-            .ok()
-            .filter(std::fs::Metadata::is_file)
-            .map(|meta| meta.len())
-    };
     let fits = |size: &u64| (FRAME as u64..1 << 30).contains(size);
-    if size(path).filter(fits).is_some() {
+    if file_bytes(path).filter(fits).is_some() {
         return Some(path.to_owned());
     }
     dir::open_root(path).ok()?;
@@ -306,9 +304,15 @@ fn first_file(path: &Path) -> Option<PathBuf> {
         .flatten()
         .map(|entry| entry.path());
     files
-        .filter_map(|path| Some((size(&path).filter(fits)?, path)))
+        .filter_map(|path| Some((file_bytes(&path).filter(fits)?, path)))
         .max()
         .map(|(_, path)| path)
+}
+
+/// Returns the length of a regular file, without following a link.
+fn file_bytes(path: &Path) -> Option<u64> {
+    let meta = path.symlink_metadata().ok();
+    Some(meta.filter(std::fs::Metadata::is_file)?.len())
 }
 
 /// Returns a frame of rows as in a table, about half of it random.

@@ -76,8 +76,8 @@ fn cat(storages: &Storages, archive: Archive, path: &[u8], out: &mut dyn Write) 
         None if archive.has(path)? => write_tar(storages, archive, &selection),
         None => Err(not_there(&archive, path)),
         Some(_) => {
-            let what = format!("cannot write {}: it is no file or directory", quoted(path));
-            Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot write {}: it is no file or directory", quoted(path));
+            Err(Error::new(ErrorKind::Usage, message)
                 .hint("`fullbore list` shows what it is; `fullbore restore` makes it again"))
         }
     }
@@ -113,8 +113,8 @@ fn write_file(archive: Archive, parts: Vec<PageItem>, out: &mut dyn Write) -> Re
     let entry = last.entry.clone();
     let name = quoted(&entry.path);
     if !last.state.is_stored() {
-        let what = format!("cannot write {name}: the backup could not capture it");
-        return Err(Error::new(ErrorKind::NotFound, what));
+        let message = format!("cannot write {name}: the backup could not capture it");
+        return Err(Error::new(ErrorKind::NotFound, message));
     }
     let content = FileContent::new(parts).ok_or_else(|| misfit(&entry.path))?;
     let frames = FrameCache::new(Arc::new(archive));
@@ -123,6 +123,7 @@ fn write_file(archive: Archive, parts: Vec<PageItem>, out: &mut dyn Write) -> Re
     let mut data_offset = 0;
     for run in entry_runs(&entry) {
         write_zeros(run.0 - written, out)?;
+        // In steps, so that a large run does not fill the memory.
         let mut left = run.1;
         while left > 0 {
             let len = left.min(STEP_BYTES);

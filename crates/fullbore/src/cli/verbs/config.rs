@@ -44,8 +44,8 @@ pub(in crate::cli) fn run(args: ConfigArgs) -> Result<u8> {
     }
     let files = profile::all_files();
     if files.is_empty() {
-        let what = "there is no profile in /etc/fullbore or ~/.config/fullbore";
-        return Err(Error::new(ErrorKind::NotFound, what));
+        let message = "there is no profile in /etc/fullbore or ~/.config/fullbore";
+        return Err(Error::new(ErrorKind::NotFound, message));
     }
     printed(|out| {
         let mut code = 0;
@@ -101,8 +101,8 @@ fn parsed(profile: &NamedProfile, step: &str, words: &[OsString]) -> Result<()> 
     let said = error.to_string();
     let first = said.lines().next().unwrap_or_default();
     let why = first.trim_start_matches("error: ").to_owned();
-    let what = format!("{:?}: `fullbore {step}` cannot run", profile.file);
-    Err(Error::new(ErrorKind::Usage, what).because(why))
+    let message = format!("{:?}: `fullbore {step}` cannot run", profile.file);
+    Err(Error::new(ErrorKind::Usage, message).because(why))
 }
 
 fn shell_line(words: &[OsString]) -> String {

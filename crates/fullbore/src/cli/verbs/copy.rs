@@ -145,9 +145,9 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
         return copy_backup(storages, args.from, &args.to, args.repository, &args.output);
     }
     args.exclude.splice(..0, patterns_in(&args.exclude_from)?);
-    let from = Location::parse(&args.from)?;
-    let to = Location::parse(&args.to)?;
-    match (&from, &to) {
+    let source = Location::parse(&args.from)?;
+    let destination = Location::parse(&args.to)?;
+    match (&source, &destination) {
         (Location::Local(from), Location::Local(to)) => {
             refuse_foreign("copy from", from)?;
             refuse_foreign("copy to", to)?;
@@ -174,14 +174,15 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
             pull(&args, storages, host, path, to)
         }
         (Location::Ssh { host, path }, Location::Ssh { .. }) => {
-            let what = format!("cannot copy from {from} to {to}: both are other hosts");
-            let command = format!("ssh {host} fullbore copy {} {to}", path.display());
+            let message =
+                format!("cannot copy from {source} to {destination}: both are other hosts");
+            let command = format!("ssh {host} fullbore copy {} {destination}", path.display());
             let hint = format!("run the copy on one of them: `{command}`");
-            Err(Error::new(ErrorKind::Usage, what).hint(hint))
+            Err(Error::new(ErrorKind::Usage, message).hint(hint))
         }
         _ => {
-            let what = format!("cannot copy {from} to {to}");
-            Err(Error::new(ErrorKind::Usage, what)
+            let message = format!("cannot copy {source} to {destination}");
+            Err(Error::new(ErrorKind::Usage, message)
                 .because("a copy is from directory to directory, or from repository to repository"))
         }
     }
@@ -190,11 +191,6 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
 /// Returns whether a backup is meant, and not a directory: the source is a repository or one of its
 /// backups, and the target is one or may become one.
 fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Result<bool> {
-    let is_repository = |location: &Location| match location {
-        Location::Local(path) => path.join(REPOSITORY).is_file(),
-        Location::Cloud { .. } | Location::Server(_) => true,
-        _ => false,
-    };
     let (from_location, to_location) = (Location::parse(from)?, Location::parse(to)?);
     if is_repository(&to_location) || matches!(from_location, Location::Cloud { .. }) {
         return Ok(true);
@@ -209,13 +205,11 @@ fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Res
     };
     if let (Location::Ssh { .. }, Location::Ssh { .. }) = (&from_location, &to_location) {
         // Only the other host knows, and a directory is not copied from one to the other.
-        let is_stored = || {
-            Ok(storages
-                .stored_objects(&from_location)?
-                .get(REPOSITORY)?
-                .is_some())
-        };
-        return if names_backup { Ok(true) } else { is_stored() };
+        if names_backup {
+            return Ok(true);
+        }
+        let objects = storages.stored_objects(&from_location)?;
+        return Ok(objects.get(REPOSITORY)?.is_some());
     }
     let may_become_one = match &to_location {
         Location::Local(path) => {
@@ -224,6 +218,14 @@ fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Res
         _ => true,
     };
     Ok((names_backup || is_repository(&from_location)) && may_become_one)
+}
+
+fn is_repository(location: &Location) -> bool {
+    match location {
+        Location::Local(path) => path.join(REPOSITORY).is_file(),
+        Location::Cloud { .. } | Location::Server(_) => true,
+        _ => false,
+    }
 }
 
 /// Reads the patterns of files, without empty lines and comments.
@@ -250,8 +252,8 @@ fn check_tree_options() -> Result<()> {
     let Some(option) = words.first_of("tree").and_then(Arg::get_long) else {
         return Ok(());
     };
-    let what = format!("cannot copy a backup with --{option}");
-    Err(Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot copy a backup with --{option}");
+    Err(Error::new(ErrorKind::Usage, message)
         .because("a backup is copied as it is; the option is for directories"))
 }
 
@@ -260,8 +262,8 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
         Codec::Zstd(level) => Some(level),
         Codec::None => None,
         other => {
-            let what = format!("cannot compress a copy with {other}");
-            return Err(Error::new(ErrorKind::Usage, what).hint("use zstd or none"));
+            let message = format!("cannot compress a copy with {other}");
+            return Err(Error::new(ErrorKind::Usage, message).hint("use zstd or none"));
         }
     };
     let peer = wire.peer();
@@ -350,8 +352,8 @@ fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
     let failed = |e| Error::io(format!("could not find {from:?}"), e);
     let real = from.canonicalize().map_err(failed)?;
     if !real.is_dir() {
-        let what = format!("cannot copy {from:?}: it is not a directory");
-        return Err(Error::new(ErrorKind::Usage, what));
+        let message = format!("cannot copy {from:?}: it is not a directory");
+        return Err(Error::new(ErrorKind::Usage, message));
     }
     let named = std::path::absolute(from).map_err(failed)?;
     Ok(options_below(args, &[&named, &real]))

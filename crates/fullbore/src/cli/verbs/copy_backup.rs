@@ -56,16 +56,16 @@ pub(super) fn copy_backup(
     args: RepositoryCopyArgs,
     output: &OutputArgs,
 ) -> Result<u8> {
-    let (to, _) = SinkSpec::parse(storages, to_word, None)?;
-    let is_new = to.is_new_repository();
+    let (target, _) = SinkSpec::parse(storages, to_word, None)?;
+    let is_new = target.is_new_repository();
     let sealing = sealing_of(storages, &from)?;
-    let to = args
-        .encrypt
-        .apply_to_copy(storages, sealing, to, to_word, is_new, args.no_create)?;
-    let Some(storage) = to.storage() else {
-        let what =
+    let target =
+        args.encrypt
+            .apply_to_copy(storages, sealing, target, to_word, is_new, args.no_create)?;
+    let Some(storage) = target.storage() else {
+        let message =
             format!("cannot copy a backup to {to_word:?}: it goes from repository to repository");
-        return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore export` writes archives"));
+        return Err(Error::new(ErrorKind::Usage, message).hint("`fullbore export` writes archives"));
     };
     let workers = args.workers.unwrap_or_else(platform::cores);
     let filter = args.select.filter(&from, true)?;
@@ -85,10 +85,11 @@ pub(super) fn copy_backup(
         .iter()
         .for_each(|warning| aside(format_args!("warning: {warning}")));
     if is_new && !output.json {
-        say_new(&to);
+        say_new(&target);
     }
-    let mut lines = last_lines(&copied, &to.name());
+    let mut lines = last_lines(&copied, &target.name());
     let last = lines.len().saturating_sub(1);
+    // The verdict stays the last line.
     lines.splice(last..last, report::store(storages.cloud_counts(), None));
     run.end(&lines, || {
         let mut result = json(&copied);

@@ -97,22 +97,27 @@ impl EntrySum {
 }
 
 impl Diff {
+    fn open_named(&self, backup: &str) -> Result<Archive> {
+        let backup = named(&self.repository, backup.trim_start_matches('@'));
+        open(&self.storages, backup, &self.filter)
+    }
+
     /// Returns the ID of the previous backup of the same source.
     fn previous_backup(&self, root: &Root) -> Result<String> {
         let all = list_backups(&self.storages.repository_at(&self.repository)?)?;
         let earlier = all.take_while(|(id, _)| *id < root.id);
-        let of_it = |(id, other): (String, Result<Root>)| {
-            other
-                .is_ok_and(|other| other.source == root.source)
-                .then_some(id)
-        };
-        earlier.filter_map(of_it).last().ok_or_else(|| {
-            let what = format!(
+        let same = earlier.filter(|(_, other)| {
+            let other = other.as_ref();
+            other.is_ok_and(|other| other.source == root.source)
+        });
+        let previous = same.last().map(|(id, _)| id);
+        previous.ok_or_else(|| {
+            let message = format!(
                 "could not find a backup of {} before {:?}",
                 source_text(&root.source),
                 root.id
             );
-            Error::new(ErrorKind::NotFound, what)
+            Error::new(ErrorKind::NotFound, message)
                 .hint("name two backups: `fullbore list` shows all of them")
         })
     }
@@ -122,18 +127,11 @@ impl Diff {
     /// # Errors
     /// Those of opening the backups, of reading their pages, and of `out`.
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<DiffTotals> {
-        let named = |backup: &str| {
-            open(
-                &self.storages,
-                named(&self.repository, backup.trim_start_matches('@')),
-                &self.filter,
-            )
+        let b = self.open_named(&self.b)?;
+        let a = match &self.a {
+            Some(a) => self.open_named(a)?,
+            None => self.open_named(&self.previous_backup(&b.root)?)?,
         };
-        let b = named(&self.b)?;
-        let a = self
-            .a
-            .as_ref()
-            .map_or_else(|| named(&self.previous_backup(&b.root)?), |a| named(a))?;
         let selection = selection_in_either([&a, &b], &self.paths)?;
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
@@ -240,6 +238,7 @@ impl DiffRun<'_> {
         loop {
             let order = match (before.peek(), after.peek()) {
                 (None, None) => return Ok(()),
+                // An error is taken at once, so that it ends the comparison where it came up.
                 (Some(Err(_)), _) | (Some(_), None) => Ordering::Less,
                 (_, Some(Err(_))) | (None, Some(_)) => Ordering::Greater,
                 (Some(Ok(a)), Some(Ok(b))) => order(&last(a).entry.path, &last(b).entry.path),
@@ -263,13 +262,13 @@ impl DiffRun<'_> {
             return Ok(());
         };
         let wanted = self.selection.holds(&entry.path);
-        let what = was
+        let word = was
             .zip(is)
             .map_or(Vec::new(), |(was, is)| differing_properties(was, is));
         let size = |parts: &Parts| last(parts).entry.size();
         let new = |parts: &Parts| last(parts).entry.data_len();
         let (change, bytes, sum) = match (was, is) {
-            (Some(_), Some(_)) if what.is_empty() => return Ok(()),
+            (Some(_), Some(_)) if word.is_empty() => return Ok(()),
             (Some(was), Some(is)) => {
                 let bytes = differing_bytes((&self.a.root, was), (&self.b.root, is));
                 ("changed", bytes, &mut self.totals.changed)
@@ -293,7 +292,7 @@ impl DiffRun<'_> {
             size_before: before,
             size_after: after,
             differing_bytes: bytes,
-            what: &what,
+            what: &word,
         };
         if std::mem::take(&mut self.lacks_header) {
             text::line(self.out, &format!("  {:>15}  PATH", "BYTES"))?;
@@ -329,12 +328,12 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
         }
         _ => String::new(),
     };
-    let what = if line.what.is_empty() {
+    let message = if line.what.is_empty() {
         String::new()
     } else {
         format!("  ({sizes}{})", line.what.join(", "))
     };
-    format!("{sign} {bytes:>15}  {path}{slash}{what}")
+    format!("{sign} {bytes:>15}  {path}{slash}{message}")
 }
 
 fn summary(totals: &DiffTotals) -> String {

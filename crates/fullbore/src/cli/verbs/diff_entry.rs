@@ -26,10 +26,6 @@ impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
             Ok(item) => vec![item],
             Err(error) => return Some(Err(error)),
         };
-        let follows = |parts: &Parts, next: &PageItem| {
-            let last = last(parts);
-            last.more && next.from > 0 && next.entry.path == last.entry.path
-        };
         while let Some(Ok(next)) = self
             .0
             .next_if(|next| next.as_ref().is_ok_and(|next| follows(&parts, next)))
@@ -38,6 +34,11 @@ impl<I: Iterator<Item = Result<PageItem>>> Iterator for DiffEntries<I> {
         }
         Some(Ok(parts))
     }
+}
+
+fn follows(parts: &Parts, next: &PageItem) -> bool {
+    let last = last(parts);
+    last.more && next.from > 0 && next.entry.path == last.entry.path
 }
 
 /// Returns the last part, which has the facts known only at the end of the entry.
@@ -68,7 +69,7 @@ pub(super) fn differing_properties(a: &Parts, b: &Parts) -> Vec<&'static str> {
         (found.attributes, "attributes"),
     ]
     .into_iter()
-    .filter_map(|(differs, what)| differs.then_some(what))
+    .filter_map(|(differs, word)| differs.then_some(word))
     .collect()
 }
 
@@ -123,7 +124,7 @@ fn data_map(entry: &Entry) -> Option<&[fullbore_format::entry::ByteRun]> {
 /// Returns the bytes that both backups read from the same place.
 fn same_places((a, was): (&Root, &Parts), (b, is): (&Root, &Parts)) -> u64 {
     let before: HashMap<_, _> = places(a, was).collect();
-    let same = places(b, is).filter(|(at, place)| before.get(at) == Some(place));
+    let same = places(b, is).filter(|(offset, place)| before.get(offset) == Some(place));
     sizes::sum(same.map(|(_, (.., len))| u64::from(len)))
 }
 
@@ -133,7 +134,7 @@ type RecordPlace<'a> = (&'a str, u32, u32, u64, u32, u32);
 /// Returns the places of the data, with the offset of each in the data of the file.
 fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, RecordPlace<'a>)> {
     parts.iter().flat_map(move |part| {
-        let mut at = part.from;
+        let mut offset = part.from;
         part.extents.iter().map(move |extent| {
             let segment = part.segment(&extent.frame);
             let backup = if segment.backup.is_empty() {
@@ -149,8 +150,8 @@ fn places<'a>(root: &'a Root, parts: &'a Parts) -> impl Iterator<Item = (u64, Re
                 extent.inner,
                 extent.len,
             );
-            at += u64::from(extent.len);
-            (at - u64::from(extent.len), place)
+            offset += u64::from(extent.len);
+            (offset - u64::from(extent.len), place)
         })
     })
 }
@@ -168,6 +169,7 @@ fn same_blocks(was: &Parts, is: &Parts, block: u64) -> u64 {
 fn blocks(parts: &Parts, block: u64) -> impl Iterator<Item = (u64, &[u8; BLOCK_DIGEST_BYTES])> {
     parts.iter().flat_map(move |part| {
         let first = part.from / block.max(1);
-        (0..part.blocks.len()).filter_map(move |at| Some((first + at as u64, part.block(at)?)))
+        (0..part.blocks.len())
+            .filter_map(move |offset| Some((first + offset as u64, part.block(offset)?)))
     })
 }

@@ -118,8 +118,8 @@ fn drill(args: DrillArgs, storages: &Storages, numbers: &mut RunNumbers) -> Resu
 /// The drill that the arguments ask for.
 fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
     if args.from == "-" {
-        let what = "cannot drill a stream";
-        return Err(Error::new(ErrorKind::Usage, what).hint("write it to a file first"));
+        let message = "cannot drill a stream";
+        return Err(Error::new(ErrorKind::Usage, message).hint("write it to a file first"));
     }
     let recovery = RecoveryOptions {
         target: args.target.target(),
@@ -132,6 +132,7 @@ fn plan(args: DrillArgs, storages: &Storages) -> Result<Drill> {
         storages: storages.clone(),
         filter: args.select.filter(&args.from, true)?,
         from: args.from,
+        // The drill makes a directory of its own.
         to: PathBuf::new(),
         paths: Vec::new(),
         patterns: EntryPatterns::default(),
@@ -193,6 +194,7 @@ fn lines(outcome: &DrillOutcome) -> Vec<String> {
         let reached = reached.map(|place| format!("; recovery stopped {place}"));
         lines.push(format!("target: {target}{}", reached.unwrap_or_default()));
     }
+    // The error says the rest.
     if outcome.failure.is_some() {
         return lines;
     }

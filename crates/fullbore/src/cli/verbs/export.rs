@@ -71,18 +71,18 @@ pub(in crate::cli) struct ExportArgs {
 }
 
 pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
-    let (to, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
-    let is_new = to.is_new_repository();
-    let from = sealing_of(storages, &args.from)?;
-    let to = args
-        .encrypt
-        .apply_to_copy(storages, from, to, &args.to, is_new, args.no_create)?;
+    let (target, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
+    let is_new = target.is_new_repository();
+    let source = sealing_of(storages, &args.from)?;
+    let target =
+        args.encrypt
+            .apply_to_copy(storages, source, target, &args.to, is_new, args.no_create)?;
     let ends = RunEnds::of(storages, Some(&args.from), Some(&args.to));
     let filter = args.select.filter(&args.from, true)?;
     let export = ExportOptions {
         storages: storages.clone(),
         no_create: args.no_create,
-        to,
+        to: target,
         codec,
         keep_going: args.keep_going,
         workers: args.workers.unwrap_or_else(platform::cores),

@@ -41,14 +41,19 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
     let Some((host, paths)) = source else {
         return Ok(None);
     };
-    let (to, _) = SinkSpec::parse(storages, &args.to, args.compress)?;
-    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && to.is_new_repository();
-    let to = args
-        .encrypt
-        .apply(storages, to, &args.to, is_new, args.no_create, args.dry_run)?;
-    let Some(objects) = to.storage() else {
-        let what = format!("cannot back up another host to {}", to.name());
-        return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
+    let (target, _) = SinkSpec::parse(storages, &args.to, args.compress)?;
+    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && target.is_new_repository();
+    let target = args.encrypt.apply(
+        storages,
+        target,
+        &args.to,
+        is_new,
+        args.no_create,
+        args.dry_run,
+    )?;
+    let Some(objects) = target.storage() else {
+        let message = format!("cannot back up another host to {}", target.name());
+        return Err(Error::new(ErrorKind::Usage, message).because("it is no repository"));
     };
     // The other host cannot look at a place of this one.
     if objects.as_local().is_some() && objects.stat(REPOSITORY)?.is_none() {
@@ -84,8 +89,8 @@ fn name_of(host: &str) -> String {
 }
 
 fn stored_nothing(host: &str) -> Error {
-    let what = format!("could not back up host {host:?}: it has stored no backup here");
-    Error::new(ErrorKind::System, what)
+    let message = format!("could not back up host {host:?}: it has stored no backup here");
+    Error::new(ErrorKind::System, message)
         .because("the command there said that it was done")
         .hint("check fullbore on that host; it may have been replaced")
 }
@@ -100,21 +105,21 @@ fn run_at_destination(
     let Location::Ssh { host, path } = Location::parse(&args.to)? else {
         return Ok(None);
     };
-    let (from, words) = match source {
+    let (origin, words) = match source {
         Some((from, words)) => (Some(from), words),
         None => (None, Vec::new()),
     };
     let scope = far_scope(args, &words);
     let mut added: Vec<OsString> = vec!["--on".into(), PEER.into()];
-    if let (Some(from), None) = (&from, &args.host) {
-        added.extend(["--host".into(), name_of(from).into()]);
+    if let (Some(origin), None) = (&origin, &args.host) {
+        added.extend(["--host".into(), name_of(origin).into()]);
     }
     let arguments = FarArguments {
         to: path.into(),
         words,
         added,
     };
-    let offer = match from {
+    let offer = match origin {
         Some(from) => {
             let wire = storages.connect_to_host(&from, Offer::none())?;
             printing().service(ServiceNumber::FILES, PassedFiles { wire, scope })
@@ -135,8 +140,8 @@ fn check_trees(args: &BackupArgs) -> Result<()> {
     if !is_cluster && args.stdin_name.is_none() {
         return Ok(());
     }
-    let what = "cannot use --run-on dest with a cluster or standard input";
-    Err(Error::new(ErrorKind::Usage, what)
+    let message = "cannot use --run-on dest with a cluster or standard input";
+    Err(Error::new(ErrorKind::Usage, message)
         .because("only files and directories are read from another host")
         .hint("leave it out: the host of the source does the work"))
 }
@@ -182,19 +187,20 @@ fn source_host(args: &BackupArgs) -> Result<Option<FarSource>> {
             continue;
         };
         if host.get_or_insert_with(|| of.clone()) != &of {
-            let what = "cannot back up several hosts in one backup";
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = "cannot back up several hosts in one backup";
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         paths.push((word.clone().into(), path.into()));
     }
+    // With --on, paths without a host are on that host too.
     let is_mixed = !paths.is_empty() && paths.len() < args.scope.paths.len();
     if is_mixed && args.on.is_none() {
-        let what = "cannot back up several hosts in one backup";
-        return Err(Error::new(ErrorKind::Usage, what));
+        let message = "cannot back up several hosts in one backup";
+        return Err(Error::new(ErrorKind::Usage, message));
     }
     if host.is_some() && args.stdin_name.is_some() {
-        let what = "cannot back up standard input on another host";
-        return Err(Error::new(ErrorKind::Usage, what));
+        let message = "cannot back up standard input on another host";
+        return Err(Error::new(ErrorKind::Usage, message));
     }
     Ok(host.map(|host| (host, paths)))
 }

@@ -57,7 +57,7 @@ const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Sends all lines of a command to the other side, as many at once as there are. Reads on if that is gone, so that the command ends.
 pub(super) fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
-    let mut from = BufReader::with_capacity(OUTPUT_BYTES, from);
+    let mut source = BufReader::with_capacity(OUTPUT_BYTES, from);
     let mut waiting = Vec::new();
     let print = |bytes: &[u8]| {
         if let Err(error) = peer.print(is_error, bytes) {
@@ -65,7 +65,7 @@ pub(super) fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
         }
     };
     loop {
-        let read = match from.fill_buf() {
+        let read = match source.fill_buf() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok([]) | Err(_) => break,
             Ok(bytes) => {
@@ -73,9 +73,10 @@ pub(super) fn forward(from: impl Read, is_error: bool, peer: &PeerSide) {
                 bytes.len()
             }
         };
-        from.consume(read);
+        source.consume(read);
         let lines = waiting.iter().rposition(|byte| *byte == b'\n');
         let end = lines.map_or(0, |last| last + 1);
+        // Whole lines, so that those of both streams do not mix. A line without an end is cut.
         if end > 0 || waiting.len() >= OUTPUT_BYTES {
             let rest = waiting.split_off(if end > 0 { end } else { waiting.len() });
             print(&waiting);

@@ -18,16 +18,16 @@ use std::{
 /// # Errors
 /// [`ErrorKind::Usage`] if the backup is in no repository; those of the connection.
 pub(super) fn restore(args: &RestoreArgs, storages: &Storages) -> Result<Option<u8>> {
-    let Some(to) = &args.to else {
+    let Some(target) = &args.to else {
         return Ok(None);
     };
-    let Location::Ssh { host, path } = Location::parse(to.as_os_str())? else {
+    let Location::Ssh { host, path } = Location::parse(target.as_os_str())? else {
         return Ok(None);
     };
     let (location, selector) = place(&args.from)?;
     if !location.is_repository() {
-        let what = format!("cannot restore {location} on another host");
-        return Err(Error::new(ErrorKind::Usage, what).because("it is no repository"));
+        let message = format!("cannot restore {location} on another host");
+        return Err(Error::new(ErrorKind::Usage, message).because("it is no repository"));
     }
     let root = plan(args, storages)?.chosen_root()?;
     // The other host finds one backup, so it needs no other name for it than its id.

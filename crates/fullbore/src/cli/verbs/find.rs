@@ -124,11 +124,11 @@ impl FindBackups<'_> {
             return Err(locked_error(repository, locked));
         }
         if code == 0 && !found {
-            let what = format!(
+            let message = format!(
                 "could not find {:?} in any backup of {:?}",
                 self.pattern, self.repository
             );
-            return Err(Error::new(ErrorKind::NotFound, what));
+            return Err(Error::new(ErrorKind::NotFound, message));
         }
         Ok(code)
     }
@@ -209,12 +209,12 @@ impl FindBackups<'_> {
             .take(2)
             .count();
         if self.has_header && with_some > 0 {
-            let of = if with_some > 1 { "  SOURCE" } else { "" };
+            let heading = if with_some > 1 { "  SOURCE" } else { "" };
             let dates = format!(
                 "{:>15} {:<16}  {:<23}{:<27}",
                 "SIZE", "CHANGED", "FROM", "    TO"
             );
-            text::line(out, &format!("{dates}  {:>4}  PATH{of}", "IN"))?;
+            text::line(out, &format!("{dates}  {:>4}  PATH{heading}", "IN"))?;
         }
         for FindSource { name, ids, found } in sources {
             for found in found {

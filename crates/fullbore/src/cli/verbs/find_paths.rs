@@ -103,18 +103,13 @@ impl<'a> PathSweep<'a> {
         !sheet
             .of
             .iter()
-            .any(|at| listed.contains(&self.archives[*at].root.id))
+            .any(|index| listed.contains(&self.archives[*index].root.id))
     }
 
     fn read(&mut self, sheet: &PageRef) -> Result<()> {
         let archive = &self.archives[sheet.at.0];
         let page = archive.read_page(&archive.root.pages[sheet.at.1])?;
-        let of = join_ranges(sheet.of.iter().map(|at| *at..=*at).collect());
-        // A file that spans several pages is found once, by the part with its digest. A file that
-        // was not captured counts as not held.
-        let is_held = |record: &&Record| {
-            !record.more && (record.state.is_stored() || !record.entry.is_file())
-        };
+        let backups = join_ranges(sheet.of.iter().map(|index| *index..=*index).collect());
         let pattern = self.pattern.clone();
         let mut links = Vec::new();
         for record in page
@@ -125,16 +120,16 @@ impl<'a> PathSweep<'a> {
         {
             match &record.entry.kind {
                 entry::EntryKind::HardLink(target) => links.push((record, target)),
-                _ => add_holders(self.versions(record), version(record), &of),
+                _ => add_holders(self.versions(record), version(record), &backups),
             }
         }
         // Size and digest of a file are in the record of its first name, which may be on another
         // page in each backup. Sorted, each page is read once.
         links.sort_by(|(_, a), (_, b)| order(a, b));
-        for at in sheet.of.iter().filter(|_| !links.is_empty()) {
+        for index in sheet.of.iter().filter(|_| !links.is_empty()) {
             for (record, target) in &links {
                 let link = version(record);
-                let file = self.archives[*at].last_of(target);
+                let file = self.archives[*index].last_of(target);
                 let (size, digest) = file.map_or((link.size, link.digest), |file| {
                     (file.entry.size(), file.digest)
                 });
@@ -145,10 +140,10 @@ impl<'a> PathSweep<'a> {
                         digest,
                         ..link
                     },
-                    &[*at..=*at],
+                    &[*index..=*index],
                 );
             }
-            self.archives[*at].let_go();
+            self.archives[*index].let_go();
         }
         Ok(())
     }
@@ -158,6 +153,12 @@ impl<'a> PathSweep<'a> {
             .entry(ArchiveOrder(record.entry.path.clone()))
             .or_default()
     }
+}
+
+/// A file that spans several pages is found once, by the part with its digest. A file that
+/// was not captured counts as not held.
+fn is_held(record: &&Record) -> bool {
+    !record.more && (record.state.is_stored() || !record.entry.is_file())
 }
 
 impl Iterator for PathSweep<'_> {
@@ -237,10 +238,14 @@ fn join_ranges(mut runs: Vec<RangeInclusive<usize>>) -> Vec<RangeInclusive<usize
 }
 
 fn by_range(versions: Vec<HeldVersion>) -> Vec<InRange> {
-    let of = |HeldVersion { version, runs }: HeldVersion| {
-        runs.into_iter().map(move |run| (version.clone(), run))
-    };
-    let mut all: Vec<_> = versions.into_iter().flat_map(of).collect();
+    let mut all: Vec<_> = versions.into_iter().flat_map(version_runs).collect();
     all.sort_by_key(|(_, run)| *run.start());
     all
+}
+
+/// Returns the version with each run of backups that hold it.
+fn version_runs(
+    HeldVersion { version, runs }: HeldVersion,
+) -> impl Iterator<Item = (FoundVersion, RangeInclusive<usize>)> {
+    runs.into_iter().map(move |run| (version.clone(), run))
 }

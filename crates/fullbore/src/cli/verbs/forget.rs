@@ -196,10 +196,10 @@ fn agree_to_empty(sources: &[String], json: bool) -> Result<()> {
             return Ok(());
         }
     }
-    let what = "cannot forget the last backup of a source without --yes";
+    let message = "cannot forget the last backup of a source without --yes";
     let error = sources
         .iter()
-        .fold(Error::new(ErrorKind::Usage, what), |error, source| {
+        .fold(Error::new(ErrorKind::Usage, message), |error, source| {
             error.detail(format!("no backup of {source} would be left"))
         });
     Err(error.hint("nothing was forgotten; `fullbore backup` makes another one first"))

@@ -214,8 +214,8 @@ impl Forget {
         for name in &self.ids {
             let id = forgettable(objects, name, &self.filter)?;
             if Annotations::read(&**objects, &id)?.pinned {
-                let what = format!("cannot forget backup {id:?}: it is pinned");
-                return Err(Error::new(ErrorKind::Usage, what).hint("`fullbore unpin` it first"));
+                let message = format!("cannot forget backup {id:?}: it is pinned");
+                return Err(Error::new(ErrorKind::Usage, message).hint("`fullbore unpin` it first"));
             }
             let dry_run = self.dry_run;
             let decision = Decision {
@@ -233,8 +233,8 @@ impl Forget {
     /// Returns the decisions of the rules, and the backups that cannot be judged.
     fn by_rules(&self, objects: &Arc<dyn Objects>) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
-            let what = "cannot forget without a retention rule or the ID of a backup";
-            return Err(Error::new(ErrorKind::Usage, what)
+            let message = "cannot forget without a retention rule or the ID of a backup";
+            return Err(Error::new(ErrorKind::Usage, message)
                 .hint("for example --keep-daily 7 --keep-weekly 4"));
         }
         let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
@@ -437,14 +437,14 @@ fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBa
 }
 
 fn nothing_kept_error(group: &str) -> Error {
-    let of = if group.is_empty() {
+    let owner = if group.is_empty() {
         String::new()
     } else {
         format!(" of {group}")
     };
     Error::new(
         ErrorKind::Usage,
-        format!("cannot forget all backups{of}: the rules keep none of them"),
+        format!("cannot forget all backups{owner}: the rules keep none of them"),
     )
     .hint("add a rule that keeps one, such as --keep-last 1, or name the backups to forget")
 }

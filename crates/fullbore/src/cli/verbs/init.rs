@@ -32,18 +32,19 @@ pub(in crate::cli) struct InitArgs {
 
 /// Makes an empty repository.
 pub(in crate::cli) fn run(args: InitArgs, storages: &Storages) -> Result<u8> {
-    let (to, _) = SinkSpec::parse(storages, &args.repository, None)?;
-    let is_new = to.is_new_repository();
-    let to = args
+    let (target, _) = SinkSpec::parse(storages, &args.repository, None)?;
+    let is_new = target.is_new_repository();
+    let target = args
         .encrypt
-        .apply(storages, to, &args.repository, is_new, false, false)?;
-    let Some(objects) = to.storage() else {
-        let what = format!(
+        .apply(storages, target, &args.repository, is_new, false, false)?;
+    let Some(objects) = target.storage() else {
+        let message = format!(
             "cannot make a repository of {:?}: that is no name of a directory",
             args.repository
         );
-        return Err(Error::new(ErrorKind::Usage, what));
+        return Err(Error::new(ErrorKind::Usage, message));
     };
+    // Another process may have made the repository meanwhile.
     let is_new = writer::init(
         &**objects,
         &jiff::Timestamp::now()
@@ -62,10 +63,10 @@ pub(in crate::cli) fn run(args: InitArgs, storages: &Storages) -> Result<u8> {
                 .map(|()| 0)
             });
         }
-        (_, _, true) => say_new(&to),
+        (_, _, true) => say_new(&target),
         (_, false, false) => aside(format_args!(
             "{} is a repository already; nothing was changed",
-            to.name()
+            target.name()
         )),
         (_, true, false) => {}
     }

@@ -122,14 +122,14 @@ enum KeyVerb {
 }
 
 fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> NewRecipient {
-    let by_passphrase = || {
-        NewRecipient::Passphrase(KeyOptions {
+    match named {
+        Some(recipient) => NewRecipient::Named(recipient),
+        None => NewRecipient::Passphrase(KeyOptions {
             passphrase_file,
             may_ask: stdin().is_terminal(),
             ..KeyOptions::default()
-        })
-    };
-    named.map_or_else(by_passphrase, NewRecipient::Named)
+        }),
+    }
 }
 
 pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {

@@ -160,22 +160,16 @@ impl RepositoryKeys<'_> {
     /// [`ErrorKind::NotFound`] without a root of this id that a key of this repository sealed.
     pub(super) fn accept(&self, backup: &str, out: &mut dyn Write) -> Result<()> {
         let (stored, ring) = self.storages.opened_key(&self.location)?;
-        let cannot = |why: &str| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("cannot accept backup {backup:?}"),
-            )
-            .because(why.to_owned())
-        };
+        let message = format!("cannot accept backup {backup:?}");
+        let cannot = Error::new(ErrorKind::NotFound, message);
         if !is_backup_id(backup) {
-            return Err(cannot("it is not the id of a backup"));
+            return Err(cannot.because("it is not the id of a backup"));
         }
         if accept_root(&*stored, &ring, &roots::key(backup, ROOT))? {
             return text::line(out, &format!("backup {backup:?} counts from now on"));
         }
-        Err(cannot(
-            "there is no root of this id that a key of this repository sealed",
-        ))
+        let why = "there is no root of this id that a key of this repository sealed";
+        Err(cannot.because(why))
     }
 
     /// Prints the keys.
@@ -260,8 +254,8 @@ fn keep_memory(
     (before, after): (KeyRing, KeyRing),
     out: &mut dyn Write,
 ) -> Result<()> {
-    let with = |ring| SealedObjects::new(stored.clone(), Arc::new(ring));
-    match carry_memory(&with(before), &with(after)) {
+    let sealed_with = |ring| SealedObjects::new(stored.clone(), Arc::new(ring));
+    match carry_memory(&sealed_with(before), &sealed_with(after)) {
         Ok(()) => Ok(()),
         Err(error) => {
             let lost = "results of earlier verifications do not count any more: run `fullbore verify --data`";

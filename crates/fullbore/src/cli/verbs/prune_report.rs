@@ -78,18 +78,11 @@ impl Prune {
             return Ok(());
         }
         let frees = if self.dry_run { "would free" } else { "freed" };
-        let amount = |runs: u64, bytes: u64| {
-            format!(
-                "{} in {}",
-                text::bytes(bytes),
-                text::counted(runs, "object")
-            )
-        };
         let mut lines = Vec::new();
         if wal.freed_runs > 0 {
             lines.push(format!(
                 "{frees} {} of WAL",
-                amount(wal.freed_runs, wal.freed_bytes)
+                wal_amount(wal.freed_runs, wal.freed_bytes)
             ));
         }
         if wal.joined_segments > 0 {
@@ -98,8 +91,8 @@ impl Prune {
         }
         if wal.marked_runs > 0 {
             let hours = self.wal.grace_seconds / 3600;
-            let amount = amount(wal.marked_runs, wal.marked_bytes);
-            lines.push(format!("{amount} of WAL go with a prune in {hours} h or later, as a recovery may be reading them"));
+            let wal_amount = wal_amount(wal.marked_runs, wal.marked_bytes);
+            lines.push(format!("{wal_amount} of WAL go with a prune in {hours} h or later, as a recovery may be reading them"));
         }
         for system in &wal.systems_without_backups {
             lines.push(format!(
@@ -139,11 +132,11 @@ impl Prune {
             text::line(out, &format!("{id}  {}", parts.join("; ")))?;
         }
         for id in &pruned.doubtful {
-            let what = format!("{id}  skipped: cannot tell whether the backup is still running");
+            let message = format!("{id}  skipped: cannot tell whether the backup is still running");
             text::line(
                 out,
                 &format!(
-                    "{what}; if it is not, remove {:?}",
+                    "{message}; if it is not, remove {:?}",
                     protocol::intent_key(id)
                 ),
             )?;
@@ -177,7 +170,34 @@ impl Prune {
     }
 
     fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
-        let line = |kind, id, remains: BackupRemains| PruneLine {
+        for (id, remains) in &pruned.backups {
+            let line = PruneLine {
+                held_by: &remains.by,
+                ..self.json_line("backup", Some(&**id), remains)
+            };
+            text::json(out, &line)?;
+        }
+        let all = BackupRemains {
+            freed: pruned.freed(),
+            undeleted: pruned.undeleted(),
+            held: pruned.held(),
+            cut_off: pruned.cut_off(),
+            by: Vec::new(),
+        };
+        let result = PruneLine {
+            doubtful: &pruned.doubtful,
+            ..self.json_line("result", None, &all)
+        };
+        text::json(out, &result)
+    }
+
+    fn json_line<'a>(
+        &self,
+        kind: &'static str,
+        id: Option<&'a str>,
+        remains: &BackupRemains,
+    ) -> PruneLine<'a> {
+        PruneLine {
             kind,
             id,
             dry_run: self.dry_run,
@@ -191,27 +211,16 @@ impl Prune {
             undeleted_segments: remains.undeleted.segments,
             held_by: &[],
             doubtful: &[],
-        };
-        for (id, remains) in &pruned.backups {
-            let line = PruneLine {
-                held_by: &remains.by,
-                ..line("backup", Some(&**id), remains.clone())
-            };
-            text::json(out, &line)?;
         }
-        let all = BackupRemains {
-            freed: pruned.freed(),
-            undeleted: pruned.undeleted(),
-            held: pruned.held(),
-            cut_off: pruned.cut_off(),
-            by: Vec::new(),
-        };
-        let result = PruneLine {
-            doubtful: &pruned.doubtful,
-            ..line("result", None, all)
-        };
-        text::json(out, &result)
     }
+}
+
+fn wal_amount(runs: u64, bytes: u64) -> String {
+    format!(
+        "{} in {}",
+        text::bytes(bytes),
+        text::counted(runs, "object")
+    )
 }
 
 fn wal_json(wal: &PrunedWal, dry_run: bool) -> serde_json::Value {

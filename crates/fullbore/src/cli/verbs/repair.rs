@@ -66,6 +66,7 @@ pub(in crate::cli) fn run(args: RepairArgs, storages: &Storages) -> Result<u8> {
             .map(|()| 0)
     })?;
     let possible = steps.iter().filter(|step| step.can_be_done()).count() as u64;
+    // A program that reads JSON cannot be asked.
     let agreed = possible > 0 && (args.yes || !args.json && is_agreed());
     let left = if agreed {
         repair::execute(&steps)?
@@ -79,6 +80,7 @@ pub(in crate::cli) fn run(args: RepairArgs, storages: &Storages) -> Result<u8> {
     } else {
         0
     };
+    // The steps that come first hide others: the plan is made again after them.
     let is_more = || {
         Ok(steps.iter().any(RepairStep::is_first) && !repair.plan(&Meter::default())?.is_empty())
     };

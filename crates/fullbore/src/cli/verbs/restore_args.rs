@@ -168,8 +168,8 @@ impl DeltaArgs {
         let given = given.into_iter().find(|(is_given, _)| *is_given);
         match (self.deletion(), given) {
             (None, Some((_, option))) => {
-                let what = format!("cannot use {option}: nothing is deleted");
-                Err(Error::new(ErrorKind::Usage, what).hint("add --mirror, or --delta --delete"))
+                let message = format!("cannot use {option}: nothing is deleted");
+                Err(Error::new(ErrorKind::Usage, message).hint("add --mirror, or --delta --delete"))
             }
             _ => Ok(()),
         }
@@ -218,15 +218,10 @@ pub(super) fn plan(args: &RestoreArgs, storages: &Storages) -> Result<Restore> {
 fn elsewhere(json: bool, quiet: bool) -> fn(&[TargetMount]) {
     match (json, quiet) {
         (true, _) => |mounts| {
-            let line = |mount: &TargetMount| {
-                let directory = EntryName(mount.directory.as_os_str().as_bytes().to_vec());
-                json!({"type": "elsewhere", "path": EntryName(mount.at.clone()), "directory": directory})
-                    .to_string()
-            };
             let _ = told(|out| {
                 mounts
                     .iter()
-                    .try_for_each(|mount| text::line(out, &line(mount)))
+                    .try_for_each(|mount| text::line(out, &mount_line(mount)))
                     .map(|()| 0)
             });
         },
@@ -241,6 +236,12 @@ fn elsewhere(json: bool, quiet: bool) -> fn(&[TargetMount]) {
         },
         (false, true) => |_| (),
     }
+}
+
+fn mount_line(mount: &TargetMount) -> String {
+    let directory = EntryName(mount.directory.as_os_str().as_bytes().to_vec());
+    json!({"type": "elsewhere", "path": EntryName(mount.at.clone()), "directory": directory})
+        .to_string()
 }
 
 /// Returns what says which files are removed, before the first one is. A reader that has gone has

@@ -145,14 +145,14 @@ impl TargetArgs {
 
 fn moved(text: OsString) -> Result<(Vec<u8>, PathBuf), String> {
     let bytes = text.as_bytes();
-    let at = bytes
+    let position = bytes
         .iter()
         .position(|c| *c == b'=')
-        .filter(|at| *at > 0)
+        .filter(|index| *index > 0)
         .ok_or("use OLD=NEW")?;
     Ok((
-        bytes[..at].to_vec(),
-        OsString::from_vec(bytes[at + 1..].to_vec()).into(),
+        bytes[..position].to_vec(),
+        OsString::from_vec(bytes[position + 1..].to_vec()).into(),
     ))
 }
 

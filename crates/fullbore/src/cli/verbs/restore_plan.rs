@@ -35,14 +35,6 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
         size::counted(contract.segments, "segment"),
         size::counted(contract.backups, "backup")
     );
-    let speed = |name: &str, rate: f64, seconds: f64| match rate {
-        0.0 => format!("{name:<13} nothing"),
-        rate => format!(
-            "{name:<13} {}, {}",
-            size::rate(rate as u64, 1.0),
-            size::seconds(seconds)
-        ),
-    };
     let [(_, read), (_, decode), (_, write)] = contract.seconds();
     let threads = size::counted(contract.workers as u64, "thread");
     let mut lines = vec![
@@ -58,14 +50,14 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
             contract.fetch_amplification(),
             contract.decode_amplification()
         ),
-        speed("read", contract.read_rate, read),
+        speed_line("read", contract.read_rate, read),
         format!(
             "{} by {threads}",
-            speed("decode", contract.decode_rate, decode)
+            speed_line("decode", contract.decode_rate, decode)
         ),
     ];
     lines.push(match contract.write_rate {
-        Some(rate) => speed("write", rate, write),
+        Some(rate) => speed_line("write", rate, write),
         None => "write         not measured".to_owned(),
     });
     let (least, most) = (
@@ -83,4 +75,15 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
             .map(|note| format!("note          {note}")),
     );
     lines
+}
+
+fn speed_line(name: &str, rate: f64, seconds: f64) -> String {
+    match rate {
+        0.0 => format!("{name:<13} nothing"),
+        rate => format!(
+            "{name:<13} {}, {}",
+            size::rate(rate as u64, 1.0),
+            size::seconds(seconds)
+        ),
+    }
 }

@@ -49,6 +49,7 @@ pub(super) fn run(restore: &Restore, output: &OutputArgs) -> Result<u8> {
         text::count(totals.same)
     ));
     removal.refusal.iter().for_each(say_refusal);
+    // The directory itself is one entry that looks the same.
     let has_files = totals.changed + totals.same > 1;
     if has_files && !restore.into.is_in_place() {
         aside("note: the target holds files: the restore needs --overwrite, --delta or --mirror");

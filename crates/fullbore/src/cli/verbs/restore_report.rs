@@ -56,7 +56,7 @@ pub(super) const BARE: &str = "nothing says what should be in it";
 
 /// The content of the target: all of a backup, or the parts that were requested.
 fn restored(summary: &Summary, to: &Path) -> String {
-    let to = to.display();
+    let target = to.display();
     let is_bare = summary.id.is_empty();
     let (parts, is) = parts(summary);
     let whole = match (is_bare, &*summary.source) {
@@ -69,22 +69,22 @@ fn restored(summary: &Summary, to: &Path) -> String {
         .as_ref()
         .map_or_else(|| whole.clone(), |parts| format!("{parts} of {whole}"));
     match (summary.damage.len(), summary.lacking.is_captured()) {
-        (0, _) if is_bare => format!("{subject} {is} restored in \"{to}\"; {BARE}"),
+        (0, _) if is_bare => format!("{subject} {is} restored in \"{target}\"; {BARE}"),
         (0, true) if summary.digested => {
-            format!("{subject} {is} restored in \"{to}\", every digest matched")
+            format!("{subject} {is} restored in \"{target}\", every digest matched")
         }
         (0, true) => format!(
-            "{subject} {is} restored in \"{to}\"; the backup has no digests of files to compare"
+            "{subject} {is} restored in \"{target}\"; the backup has no digests of files to compare"
         ),
         (0, false) => {
-            let of = parts.map_or_else(String::new, |parts| format!("of {parts} "));
-            format!("what was captured {of}by {whole} is restored in \"{to}\"")
+            let total = parts.map_or_else(String::new, |parts| format!("of {parts} "));
+            format!("what was captured {total}by {whole} is restored in \"{target}\"")
         }
         (_, _) if is_bare => {
-            let of = parts.map_or_else(String::new, |parts| format!("of {parts} "));
-            format!("what came {of}before the damage is restored in \"{to}\"")
+            let total = parts.map_or_else(String::new, |parts| format!("of {parts} "));
+            format!("what came {total}before the damage is restored in \"{target}\"")
         }
-        (_, _) => format!("what is whole of {subject} is restored in \"{to}\""),
+        (_, _) => format!("what is whole of {subject} is restored in \"{target}\""),
     }
 }
 
@@ -93,31 +93,32 @@ const PARTS: usize = 3;
 
 /// The names of the parts that were requested, and the verb for them; `None` for the whole backup.
 fn parts(summary: &Summary) -> (Option<String>, &'static str) {
-    let of = |names: Vec<String>, what: &str| {
-        let more = names.len().saturating_sub(PARTS);
-        let named = names
-            .iter()
-            .take(PARTS)
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-            .join(", ");
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
-        let is = if names.len() == 1 { "is" } else { "are" };
-        (Some(format!("{what}{named}{more}")), is)
-    };
     match (&summary.paths[..], &summary.databases[..]) {
         ([], []) => (None, "is"),
-        (paths @ [_, ..], _) => of(paths.iter().map(|path| quoted(path)).collect(), ""),
-        ([], [name]) => of(vec![format!("{name:?}")], "database "),
-        ([], names) => of(
+        (paths @ [_, ..], _) => named_list(paths.iter().map(|path| quoted(path)).collect(), ""),
+        ([], [name]) => named_list(vec![format!("{name:?}")], "database "),
+        ([], names) => named_list(
             names.iter().map(|name| format!("{name:?}")).collect(),
             "databases ",
         ),
     }
+}
+
+fn named_list(names: Vec<String>, word: &str) -> (Option<String>, &str) {
+    let more = names.len().saturating_sub(PARTS);
+    let named = names
+        .iter()
+        .take(PARTS)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    let is = if names.len() == 1 { "is" } else { "are" };
+    (Some(format!("{word}{named}{more}")), is)
 }
 
 /// The result of a restore as JSON.

@@ -67,9 +67,10 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
     run.end();
     night.print(&run)?;
     if let Some(metrics) = metrics {
-        let to = commands.iter().find_map(|(_, words)| words.value("to"));
-        let newest = to.map(|to| newest_backups(storages, to, profile.own_source().as_ref()));
-        let wal = to.and_then(|to| newest_wal(storages, to).ok());
+        let target = commands.iter().find_map(|(_, words)| words.value("to"));
+        let newest =
+            target.map(|target| newest_backups(storages, target, profile.own_source().as_ref()));
+        let wal = target.and_then(|target| newest_wal(storages, target).ok());
         metrics.write(&RunNumbers {
             newest: newest.and_then(|found| found.inspect_err(warn).ok()),
             wal: wal.unwrap_or_default(),
@@ -186,9 +187,9 @@ impl ProfileNight<'_> {
         let Some(why) = failure_of(hook, run.json(Some(name)).to_string()) else {
             return true;
         };
-        let what = format!("the hook {name:?} failed: {why}");
-        aside(format_args!("error: {what}"));
-        run.fail(what);
+        let message = format!("the hook {name:?} failed: {why}");
+        aside(format_args!("error: {message}"));
+        run.fail(message);
         false
     }
 

@@ -144,18 +144,18 @@ impl RunStep {
 
     fn verify_summary(&self) -> String {
         let sampled = &self.result["sampled"];
-        let of = |key: &str| sampled[key].as_u64().unwrap_or_default();
+        let sampled_number = |key: &str| sampled[key].as_u64().unwrap_or_default();
         if sampled.is_null() {
             return format!("{} sound", counted(self.number("backups"), "backup"));
         }
-        let never = match of("never_bytes") {
+        let never = match sampled_number("never_bytes") {
             0 => String::new(),
             count => format!("; {} were never checked", bytes(count)),
         };
         format!(
             "{} of {} checked, no damage{never}",
-            bytes(of("bytes")),
-            bytes(of("of_bytes"))
+            bytes(sampled_number("bytes")),
+            bytes(sampled_number("of_bytes"))
         )
     }
 }
@@ -168,16 +168,22 @@ fn result_of(name: &str, out: &[u8]) -> Value {
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
     if name != "forget" {
-        let is_result = |line: &Value| line["type"] == "result";
         return lines.into_iter().rfind(is_result).unwrap_or_default();
     }
-    let is_forgotten = |line: &&Value| line["forgotten"] == true;
     let forgotten = lines.iter().filter(is_forgotten).count();
     let kept = lines
         .iter()
         .filter(|line| line["forgotten"] == false)
         .count();
     json!({"forgotten": forgotten, "kept": kept})
+}
+
+fn is_result(line: &Value) -> bool {
+    line["type"] == "result"
+}
+
+fn is_forgotten(line: &&Value) -> bool {
+    line["forgotten"] == true
 }
 
 /// The run of a profile up to now.
@@ -226,16 +232,12 @@ impl ProfileRun {
 
     /// The worst code of all steps: damage, then failures, then entries that could not be read.
     pub(super) fn exit_code(&self) -> u8 {
-        let badness = |code: &u8| match code {
-            0 => 0,
-            3 => 1,
-            2 => 2,
-            4 => 4,
-            _ => 3,
-        };
         let of_steps = self.steps.iter().map(|step| step.code);
         let of_rest = (!self.failures.is_empty()).then_some(1);
-        of_steps.chain(of_rest).max_by_key(badness).unwrap_or(0)
+        of_steps
+            .chain(of_rest)
+            .max_by_key(exit_code_rank)
+            .unwrap_or(0)
     }
 
     pub(super) fn outcome(&self) -> RunOutcome {
@@ -272,13 +274,13 @@ impl ProfileRun {
         format!("run {}: {end} in {time}", self.profile)
     }
 
+    fn result_of(&self, name: &str) -> Option<Value> {
+        let step = self.steps.iter().find(|step| step.name == name)?;
+        Some(step.result.clone()).filter(|result| !result.is_null())
+    }
+
     /// The numbers for a file of metrics.
     pub(super) fn numbers(&self) -> RunNumbers {
-        let result = |name: &str| {
-            let mut steps = self.steps.iter();
-            let step = steps.find(|step| step.name == name)?;
-            Some(step.result.clone()).filter(|result| !result.is_null())
-        };
         let ran = self.steps.iter().filter(|step| !step.is_skipped);
         RunNumbers {
             exit_code: self.exit_code(),
@@ -287,9 +289,19 @@ impl ProfileRun {
             steps: ran
                 .map(|step| (step.name.clone(), step.code, step.seconds))
                 .collect(),
-            backup: result("backup"),
-            verify: result("verify"),
+            backup: self.result_of("backup"),
+            verify: self.result_of("verify"),
             ..RunNumbers::default()
         }
+    }
+}
+
+fn exit_code_rank(code: &u8) -> i32 {
+    match code {
+        0 => 0,
+        3 => 1,
+        2 => 2,
+        4 => 4,
+        _ => 3,
     }
 }

@@ -112,12 +112,12 @@ impl Serve {
         let appends = self
             .allowed
             .as_ref()
-            .is_some_and(|of| of.allowed == Allowed::Append);
+            .is_some_and(|location| location.allowed == Allowed::Append);
         if appends || self.rules == AppendRules::default() {
             return Ok(());
         }
-        let what = "cannot use --host, --quota or --max-per-day without --allow append:LOCATION";
-        Err(Error::new(ErrorKind::Usage, what))
+        let message = "cannot use --host, --quota or --max-per-day without --allow append:LOCATION";
+        Err(Error::new(ErrorKind::Usage, message))
     }
 
     /// Serves until the other side ends the connection.
@@ -129,8 +129,8 @@ impl Serve {
         return_large_buffers();
         let (input, output) = (io::stdin(), io::stdout());
         if input.is_terminal() || output.is_terminal() {
-            let what = "cannot serve at a terminal";
-            return Err(Error::new(ErrorKind::Usage, what).hint(
+            let message = "cannot serve at a terminal";
+            return Err(Error::new(ErrorKind::Usage, message).hint(
                 "ssh starts this command on the other host; use ssh://HOST/PATH as a repository",
             ));
         }
@@ -161,13 +161,14 @@ impl Serve {
         let tls = TlsServer::new(self.storages.tls_files().clone(), clients)?;
         let failed = |error| Error::io(format!("could not listen at {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
-        let at = listener.local_addr().map_err(failed)?;
+        let listening = listener.local_addr().map_err(failed)?;
         let is_over = Arc::new(AtomicBool::new(false));
+        // A signal does not end the process at once: the loop below looks at the flag.
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             flag::register(signal, is_over.clone()).map_err(failed)?;
         }
         let location = Location::parse(&allowed.location)?;
-        eprintln!("serving {location} at fullbore://{at}");
+        eprintln!("serving {location} at fullbore://{listening}");
         let door = Arc::new(SessionDoor::default());
         let serve = self.clone();
         let offered_door = door.clone();
@@ -203,11 +204,11 @@ impl ServedPlaces {
         if same_place(&location, &Location::parse(word)?) {
             return Ok(location);
         }
-        let what = format!(
+        let message = format!(
             "cannot open {:?}: this host may open {location} only",
             word.display()
         );
-        Err(Error::new(ErrorKind::Permission, what))
+        Err(Error::new(ErrorKind::Permission, message))
     }
 }
 
@@ -223,8 +224,8 @@ fn same_place(a: &Location, b: &Location) -> bool {
 fn limited_body(allowed: Allowed, body: ObjectBody) -> Result<u64> {
     match allowed {
         Allowed::Read => {
-            let what = "cannot change anything there: this host may only read";
-            Err(Error::new(ErrorKind::Permission, what))
+            let message = "cannot change anything there: this host may only read";
+            Err(Error::new(ErrorKind::Permission, message))
         }
         _ => Ok(body.max_bytes()),
     }
@@ -249,8 +250,8 @@ impl ObjectService for ServedPlaces {
             location,
             Location::Ssh { .. } | Location::Server(_) | Location::Peer(_)
         ) {
-            let what = format!("cannot open {location}: it is on a third host");
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = format!("cannot open {location}: it is on a third host");
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         let objects = self.storages.stored_objects(&location)?;
         check_place(&*objects)?;

@@ -52,6 +52,7 @@ fn print_facts(
         InspectedInput::Backup(archive) if archive.is_one_file() => (archive.root, None),
         InspectedInput::Backup(archive) => {
             let objects = place(&args.from).and_then(|(location, _)| storages.objects(&location));
+            // Facts beside the backup are left out if its repository does not open again.
             (archive.root, objects.ok())
         }
     };
@@ -180,62 +181,74 @@ fn total_lines(root: &Root) -> [(&'static str, String); 6] {
 
 /// Describes the references to each other backup, and the storage kept for them.
 fn reference_lines(root: &Root) -> Vec<(&'static str, String)> {
-    let sum = |backup: Option<&str>| {
-        let live = root
-            .liveness
-            .iter()
-            .filter(|live| backup.is_none_or(|backup| live.backup == backup));
-        let all = |live: &Live| {
-            if live.data_bytes > 0 {
-                live.data_bytes
-            } else {
-                live.of_bytes
-            }
-        };
-        live.fold((0, 0, 0), |(used, of, segments): (u64, u64, u64), live| {
-            (
-                used.saturating_add(live.bytes),
-                of.saturating_add(all(live).max(live.bytes)),
-                segments + 1,
-            )
-        })
-    };
-    let line = |backup: &str| {
-        let (live, all, segments) = sum(Some(backup));
-        let pages = root
-            .pages
-            .iter()
-            .filter(|page| page.backup == backup)
-            .count() as u64;
-        let live = text::bytes(live);
-        let all = text::bytes(all);
-        let segments = text::counted(segments, "segment");
-        let pages = text::counted(pages, "page");
-        (
-            "refers to",
-            format!("{backup}: {live} of {all} in {segments}, and {pages}"),
-        )
-    };
     let others = root.referenced_backups();
     if others.is_empty() {
         return Vec::new();
     }
     let kept = text::counted(root.totals.kept, "file");
     let kept_bytes = text::bytes(root.totals.kept_bytes);
-    let (live, all, _) = sum(None);
-    let times = all as f64 / (live as f64).max(1.0);
+    let all = ReferredBytes::new(root, None);
+    // A root without live bytes would divide by zero.
+    let times = all.stored as f64 / (all.live as f64).max(1.0);
     let mut facts = vec![(
         "unchanged",
         format!("{kept}, {kept_bytes} of content were not stored again"),
     )];
-    facts.extend(others.into_iter().map(line));
-    let live = text::bytes(live);
-    let all = text::bytes(all);
+    facts.extend(
+        others
+            .into_iter()
+            .map(|backup| ("refers to", reference_line(root, backup))),
+    );
+    let live = text::bytes(all.live);
+    let stored = text::bytes(all.stored);
     facts.push((
         "amplification",
-        format!("{times:.2}: {all} of segments are kept for {live} of referred data"),
+        format!("{times:.2}: {stored} of segments are kept for {live} of referred data"),
     ));
     facts
+}
+
+/// Describes the references to one other backup.
+fn reference_line(root: &Root, backup: &str) -> String {
+    let referred = ReferredBytes::new(root, Some(backup));
+    let pages = root.pages.iter().filter(|page| page.backup == backup);
+    let live = text::bytes(referred.live);
+    let stored = text::bytes(referred.stored);
+    let segments = text::counted(referred.segments, "segment");
+    let pages = text::counted(pages.count() as u64, "page");
+    format!("{backup}: {live} of {stored} in {segments}, and {pages}")
+}
+
+/// The segments of other backups that a backup refers to.
+#[derive(Default)]
+struct ReferredBytes {
+    /// Bytes that the backup refers to.
+    live: u64,
+    /// Bytes of the segments, which are kept for them.
+    stored: u64,
+    segments: u64,
+}
+
+impl ReferredBytes {
+    /// Sums up the segments of one backup, or of all.
+    fn new(root: &Root, backup: Option<&str>) -> Self {
+        let is_wanted = |live: &&Live| backup.is_none_or(|backup| live.backup == backup);
+        root.liveness
+            .iter()
+            .filter(is_wanted)
+            .fold(Self::default(), |sum, live| {
+                // 0 is unknown: then the whole segment counts.
+                let segment = match live.data_bytes {
+                    0 => live.of_bytes,
+                    data_bytes => data_bytes,
+                };
+                Self {
+                    live: sum.live.saturating_add(live.bytes),
+                    stored: sum.stored.saturating_add(segment.max(live.bytes)),
+                    segments: sum.segments + 1,
+                }
+            })
+    }
 }
 
 fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
@@ -269,17 +282,6 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
         let wal = format!("from {start} to {stop}, {}: {segments}", cluster.wal);
         facts.push(("WAL", text::name(wal.as_bytes())));
     }
-    let space = |space: &Tablespace| {
-        (
-            "tablespace",
-            format!(
-                "{} {} at {}",
-                space.oid,
-                text::name(&space.name.0),
-                text::name(&space.location.0)
-            ),
-        )
-    };
     facts.extend(
         cluster
             .configuration
@@ -292,13 +294,17 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
             .iter()
             .map(|path| ("not listed", text::name(&path.0))),
     );
-    facts.extend(cluster.tablespaces.iter().map(space));
+    facts.extend(
+        cluster
+            .tablespaces
+            .iter()
+            .map(|space| ("tablespace", tablespace_line(space))),
+    );
     facts.extend(
         cluster
             .tablespaces_meanwhile
             .iter()
-            .map(space)
-            .map(|(_, space)| ("created later", space)),
+            .map(|space| ("created later", tablespace_line(space))),
     );
     facts.extend(cluster.databases.iter().map(|database| {
         (
@@ -307,6 +313,12 @@ fn cluster(cluster: &ClusterInfo) -> Vec<(&'static str, String)> {
         )
     }));
     facts
+}
+
+fn tablespace_line(space: &Tablespace) -> String {
+    let name = text::name(&space.name.0);
+    let location = text::name(&space.location.0);
+    format!("{} {name} at {location}", space.oid)
 }
 
 fn print_segments(root: &Root, out: &mut dyn Write) -> Result<()> {
@@ -341,7 +353,7 @@ fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
     ];
     let counts: Vec<String> = counts
         .iter()
-        .map(|(what, n)| format!("{} {what}", text::count(*n)))
+        .map(|(word, n)| format!("{} {word}", text::count(*n)))
         .collect();
     text::line(
         out,
@@ -357,6 +369,7 @@ fn print_not_captured(root: &Root, out: &mut dyn Write) -> Result<()> {
             ),
         )?;
     }
+    // The root names only the first of them.
     if all as usize > root.not_captured.len() && root.not_captured.len() >= MAX_NOT_CAPTURED {
         text::line(out, "  `fullbore list` shows all of them")?;
     }

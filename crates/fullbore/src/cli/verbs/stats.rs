@@ -128,6 +128,7 @@ impl StatsArgs {
             systems.extend(system.map(|cluster| cluster.system_identifier.clone()));
             let document = Document::of_listed(&root);
             known.extend(document.ok().map(|document| (id.clone(), document)));
+            // IDs are in order of time, so the first backup is the oldest.
             if stats.oldest.is_none() {
                 (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
             }
@@ -135,6 +136,7 @@ impl StatsArgs {
         }
         stats.sources = sources.len() as u64;
         stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
+        // A forecast fails where a prune would. All other numbers are right without it.
         if let Ok(pruned) = prune_forecast(&*objects, known, &BTreeSet::new()) {
             stats.freeable_bytes = Some(pruned.freed().bytes);
             stats.held_bytes = Some(pruned.held().bytes);
@@ -194,12 +196,8 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
         ),
     ];
     lines.push(("forgotten", forgotten(stats)));
-    let backup = |id: &Option<String>, time: &Option<String>| {
-        let (id, time) = (id.as_ref()?, time.as_ref()?);
-        Some(format!("{id}, {}", local_second(time)))
-    };
-    let oldest = backup(&stats.oldest, &stats.oldest_time);
-    let newest = backup(&stats.newest, &stats.newest_time);
+    let oldest = backup_line(stats.oldest.as_deref(), stats.oldest_time.as_deref());
+    let newest = backup_line(stats.newest.as_deref(), stats.newest_time.as_deref());
     lines.extend(oldest.map(|oldest| ("oldest", oldest)));
     lines.extend(newest.map(|newest| ("newest", newest)));
     let verified = match stats.last_verified {
@@ -222,6 +220,10 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
     lines
         .iter()
         .try_for_each(|(name, value)| text::line(out, &format!("{name:<10} {value}")))
+}
+
+fn backup_line(id: Option<&str>, time: Option<&str>) -> Option<String> {
+    Some(format!("{}, {}", id?, local_second(time?)))
 }
 
 /// Returns how much WAL was archived, if there is some.

@@ -89,8 +89,8 @@ fn check_unit_name(profile: &str) -> Result<()> {
     if profile.chars().all(is_plain) {
         return Ok(());
     }
-    let what = format!("cannot make a unit of the profile {profile:?}");
-    Err(Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot make a unit of the profile {profile:?}");
+    Err(Error::new(ErrorKind::Usage, message)
         .because("names of units have letters, digits and the characters : _ . -"))
 }
 
@@ -113,11 +113,11 @@ struct UnitNeeds {
 impl UnitNeeds {
     fn of(profile: &NamedProfile) -> Result<Self> {
         let words = step_words(profile, "backup");
-        let to = words.value("to").ok_or_else(|| {
-            let what = format!("the profile {:?} has no repository", profile.name);
-            Error::new(ErrorKind::Usage, what)
+        let target = words.value("to").ok_or_else(|| {
+            let message = format!("the profile {:?} has no repository", profile.name);
+            Error::new(ErrorKind::Usage, message)
         })?;
-        let location = Location::parse(to)?;
+        let location = Location::parse(target)?;
         let sources = &profile.profile.sources;
         let is_url = |source: &String| source.starts_with("postgres");
         let has_settings = words.has("connect");
@@ -129,9 +129,10 @@ impl UnitNeeds {
             .into_iter()
             .collect();
         written.extend(metrics.and_then(|file| file.parent().map(Path::to_owned)));
+        // The unit names these directories, and systemd does not know where the command would run.
         if let Some(relative) = written.iter().find(|path| !path.is_absolute()) {
-            let what = format!("cannot make a unit: {relative:?} is not an absolute path");
-            return Err(Error::new(ErrorKind::Usage, what));
+            let message = format!("cannot make a unit: {relative:?} is not an absolute path");
+            return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(Self {
             profile: profile.name.clone(),
@@ -289,8 +290,8 @@ fn unit_text(path: &Path) -> Result<String> {
 }
 
 fn unfit_path(path: &Path) -> Error {
-    let what = format!("cannot make a unit: it cannot name the path {path:?}");
-    Error::new(ErrorKind::Usage, what)
+    let message = format!("cannot make a unit: it cannot name the path {path:?}");
+    Error::new(ErrorKind::Usage, message)
 }
 
 /// Has a source directories for temporary files, or is it in one?

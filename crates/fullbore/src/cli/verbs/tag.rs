@@ -58,8 +58,8 @@ impl TagArgs {
         let mut tags = open_in(&objects, Some(&id), &filter)?.root.tags;
         for key in &self.remove {
             if tags.remove(key).is_none() {
-                let what = format!("backup {id:?} has no tag {key:?}");
-                return Err(Error::new(ErrorKind::NotFound, what));
+                let message = format!("backup {id:?} has no tag {key:?}");
+                return Err(Error::new(ErrorKind::NotFound, message));
             }
         }
         let is_changed = !(set.is_empty() && self.remove.is_empty());
@@ -83,8 +83,8 @@ impl TagArgs {
 fn check_distinct(set: &BTreeMap<String, String>, remove: &[String]) -> Result<()> {
     match remove.iter().find(|key| set.contains_key(*key)) {
         Some(key) => {
-            let what = format!("cannot both set and remove tag {key:?}");
-            Err(Error::new(ErrorKind::Usage, what))
+            let message = format!("cannot both set and remove tag {key:?}");
+            Err(Error::new(ErrorKind::Usage, message))
         }
         None => Ok(()),
     }

@@ -73,15 +73,16 @@ fn former_root(objects: &dyn Objects, id: &str) -> Result<(Vec<u8>, Root)> {
 }
 
 fn lost(id: &str, why: &str) -> Error {
-    let what = format!("cannot list backup {id:?} again");
-    Error::new(ErrorKind::NotFound, what).because(why.to_owned())
+    let message = format!("cannot list backup {id:?} again");
+    Error::new(ErrorKind::NotFound, message).because(why.to_owned())
 }
 
 fn needed_objects(root: &Root) -> Result<Vec<NeededObject>> {
-    let of_key = |(key, bytes): (String, u64)| {
-        let (dir, name) = key.rsplit_once('/')?;
-        let id = dir.rsplit_once('/').map_or(dir, |(_, id)| id);
-        Some((id.to_owned(), name.to_owned(), bytes))
-    };
-    Ok(needs(root)?.into_iter().filter_map(of_key).collect())
+    Ok(needs(root)?.into_iter().filter_map(parsed_key).collect())
+}
+
+fn parsed_key((key, bytes): (String, u64)) -> Option<(String, String, u64)> {
+    let (dir, name) = key.rsplit_once('/')?;
+    let id = dir.rsplit_once('/').map_or(dir, |(_, id)| id);
+    Some((id.to_owned(), name.to_owned(), bytes))
 }

@@ -16,7 +16,7 @@ const LOCKED: &str = "without a key, names and content were not checked";
 /// The last line of a verification.
 /// `against` is the tree that the backup was compared with.
 pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
-    let what = if found.data {
+    let message = if found.data {
         "every byte"
     } else {
         "the structure"
@@ -34,13 +34,13 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
     };
     match found.exit_code() {
         0 if found.is_locked => {
-            let what = if found.data {
+            let message = if found.data {
                 "all stored bytes of segments were"
             } else {
                 "the length of every object was"
             };
             let time = seconds(found.seconds);
-            format!("{subject} {is} stored as the roots say: {what} checked in {time}; {LOCKED}")
+            format!("{subject} {is} stored as the roots say: {message} checked in {time}; {LOCKED}")
         }
         0 if found.is_bare => {
             let time = seconds(found.seconds);
@@ -66,7 +66,7 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
             let same =
                 against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
             format!(
-                "{subject} {is} sound: {what} of {entries} was checked in {}{same}{lacking}{wrong}{trailed}",
+                "{subject} {is} sound: {message} of {entries} was checked in {}{same}{lacking}{wrong}{trailed}",
                 seconds(found.seconds)
             )
         }
@@ -127,13 +127,13 @@ fn damaged_ones(found: &Found) -> String {
     if ids.len() > NAMED {
         names.push_str(&format!(" and {} more", ids.len() - NAMED));
     }
-    let of = format!(
+    let total = format!(
         "{} of {}",
         count(ids.len() as u64),
         counted(found.of as u64, "backup")
     );
     format!(
-        "{of} {is} damaged in {}: {names}; {}",
+        "{total} {is} damaged in {}: {names}; {}",
         places(found),
         losers(found)
     )

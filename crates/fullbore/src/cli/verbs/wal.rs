@@ -417,8 +417,8 @@ fn fetch(get: &WalGet, is_alone: bool, is_quiet: bool) -> Result<u8> {
         Got::Written { leads_on } => {
             let behind = get.behind().filter(|_| leads_on && !is_alone);
             if let Some(Err(error)) = behind.map(|ahead| super::wal_server::fetch_ahead(&ahead)) {
-                let what = "could not leave a process that fetches ahead";
-                fullbore_platform::debug(|| Error::io(what, error).line());
+                let message = "could not leave a process that fetches ahead";
+                fullbore_platform::debug(|| Error::io(message, error).line());
             }
             Ok(0)
         }

@@ -82,9 +82,9 @@ pub(super) fn run(args: WalCheckArgs, storages: &Storages, is_quiet: bool) -> Re
             told(|out| check.run(out))
         }
         _ => {
-            let what = "a server and --to REPO belong together";
+            let message = "a server and --to REPO belong together";
             let hint = "`fullbore wal check postgres:// --to REPO`, or `fullbore wal check REPO`";
-            Err(Error::new(ErrorKind::Usage, what).hint(hint))
+            Err(Error::new(ErrorKind::Usage, message).hint(hint))
         }
     }
 }

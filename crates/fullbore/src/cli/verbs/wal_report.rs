@@ -98,7 +98,7 @@ pub(super) fn system_json(report: &SystemReport) -> serde_json::Value {
         "timelines": report.timelines.iter().map(timeline).collect::<Vec<_>>(),
         "gaps": report.gaps.iter().map(gap).collect::<Vec<_>>(),
         "accepted_gaps": report.accepted_gaps.iter().map(gap).collect::<Vec<_>>(),
-        "cut_off": report.cut_off.iter().map(|(id, at)| json!({ "backup": id, "gap": gap(at) })).collect::<Vec<_>>(),
+        "cut_off": report.cut_off.iter().map(|(id, spot)| json!({ "backup": id, "gap": gap(spot) })).collect::<Vec<_>>(),
         "doubtful_timelines": report.doubtful_timelines,
     })
 }
@@ -129,7 +129,7 @@ pub(super) fn print_system(report: &SystemReport, out: &mut dyn Write) -> Result
 }
 
 fn timeline_line(timeline: &TimelineReport) -> String {
-    let from = timeline
+    let source = timeline
         .parent
         .map(|(parent, place)| format!(", left timeline {parent} at {place}"));
     let ends = match timeline.ends {
@@ -146,7 +146,7 @@ fn timeline_line(timeline: &TimelineReport) -> String {
     format!(
         "timeline {}  {ends}{backups}{}",
         timeline.timeline,
-        from.unwrap_or_default()
+        source.unwrap_or_default()
     )
 }
 
@@ -260,7 +260,9 @@ fn read_all(archive: &WalArchive, listing: &WalListing, faults: &mut Vec<String>
             if known.0 != digest {
                 let other = archive.segment_of(known.1, name)?;
                 let difference = first_difference(&other, &content);
-                faults.extend(difference.map(|at| two_contents(name, [known.1, stored], at)));
+                faults.extend(
+                    difference.map(|position| two_contents(name, [known.1, stored], position)),
+                );
             }
             Ok(true)
         });

@@ -37,8 +37,8 @@ impl WalShow {
         read_repository(&*objects)?;
         let found = stored_segments(&objects, self.segment)?;
         if found.is_empty() {
-            let what = format!("could not find {} in {:?}", self.segment, self.repository);
-            return Err(Error::new(ErrorKind::NotFound, what)
+            let message = format!("could not find {} in {:?}", self.segment, self.repository);
+            return Err(Error::new(ErrorKind::NotFound, message)
                 .hint("`fullbore wal list REPO` shows what is there"));
         }
         for stored in &found {
@@ -122,8 +122,8 @@ fn add_facts(facts: &StoredFacts, object: &mut Value) {
     };
     if let Some(records) = &facts.records {
         object["records"] = records.count.into();
-        object["first_record"] = json!(records.first.map(|at| at.to_string()));
-        object["last_record"] = json!(records.last.map(|at| at.to_string()));
+        object["first_record"] = json!(records.first.map(|position| position.to_string()));
+        object["last_record"] = json!(records.last.map(|position| position.to_string()));
         object["last_commit"] = json!(commit_time(records).map(|time| time.to_string()));
     }
 }

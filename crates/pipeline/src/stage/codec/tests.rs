@@ -60,8 +60,8 @@ proptest! {
     fn a_damaged_frame_never_panics_nor_takes_more_memory(plain in vec(any::<u8>(), 1..3000), at: usize, with: u8) {
         for codec in ALL {
             let mut stored = packed(codec, &plain);
-            let at = at % stored.len();
-            stored[at] = with;
+            let offset = at % stored.len();
+            stored[offset] = with;
             let mut out = Vec::new();
             let _ = codec.decompressor().decompress(&stored, plain.len(), &mut out);
             prop_assert!(out.capacity() <= 2 * plain.len() + 64, "{} took {}", codec, out.capacity());

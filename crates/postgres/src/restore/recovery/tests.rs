@@ -77,15 +77,15 @@ fn cluster() -> ClusterInfo {
 
 #[test]
 fn a_server_pauses_at_a_target_by_default() {
-    let at = |action| RecoveryOptions {
+    let options_with = |action| RecoveryOptions {
         target: Some(RecoveryTarget::Immediate),
         action,
         ..RecoveryOptions::default()
     };
     let waits = [
-        at(None),
-        at(Some(TargetAction::Pause)),
-        at(Some(TargetAction::Promote)),
+        options_with(None),
+        options_with(Some(TargetAction::Pause)),
+        options_with(Some(TargetAction::Promote)),
         RecoveryOptions::default(),
     ];
     assert_eq!(
@@ -247,7 +247,7 @@ fn a_server_that_cannot_reach_the_latest_timeline_stays_on_its_own() {
             notes.join(" "),
         )
     };
-    let on = |timeline: &str| RecoveryOptions {
+    let options_on = |timeline: &str| RecoveryOptions {
         timeline: Some(timeline.into()),
         ..to(RecoveryTarget::Xid("7".into()))
     };
@@ -267,8 +267,8 @@ fn a_server_that_cannot_reach_the_latest_timeline_stays_on_its_own() {
             "current",
             "will stay on timeline 3; the newest backup that can reach timeline 5 is ID",
         ),
-        (on("5"), "5", "will not reach it"),
-        (on("latest"), "latest", "will not reach it"),
+        (options_on("5"), "5", "will not reach it"),
+        (options_on("latest"), "latest", "will not reach it"),
         (
             RecoveryOptions {
                 mode: Some(Mode::Standby),
@@ -304,7 +304,7 @@ fn only_settings_for_this_recovery_are_to_be_reset() {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    let on = |timeline: &str| RecoveryOptions {
+    let options_on = |timeline: &str| RecoveryOptions {
         timeline: Some(timeline.into()),
         ..RecoveryOptions::default()
     };
@@ -320,14 +320,14 @@ fn only_settings_for_this_recovery_are_to_be_reset() {
         passing(to(RecoveryTarget::Immediate)),
         "recovery_target recovery_target_timeline"
     );
-    assert_eq!(passing(on("3")), "recovery_target_timeline");
+    assert_eq!(passing(options_on("3")), "recovery_target_timeline");
     assert_eq!(passing(command("false")), "restore_command");
     let standby = RecoveryOptions {
         mode: Some(Mode::Standby),
-        ..on("3")
+        ..options_on("3")
     };
     for options in [
-        on("latest"),
+        options_on("latest"),
         command("cp /archive/%f %p"),
         RecoveryOptions::default(),
         standby,
@@ -339,7 +339,7 @@ fn only_settings_for_this_recovery_are_to_be_reset() {
 #[test]
 fn only_a_recovery_beyond_the_backup_follows_timelines() {
     let follows = |options: RecoveryOptions| options.follows_timelines();
-    let on = |timeline: &str, options| RecoveryOptions {
+    let options_on = |timeline: &str, options| RecoveryOptions {
         timeline: Some(timeline.into()),
         ..options
     };
@@ -350,13 +350,13 @@ fn only_a_recovery_beyond_the_backup_follows_timelines() {
     let name = || to(RecoveryTarget::Name("x".into()));
     assert!(follows(standby()) && follows(name()) && follows(fetching(RecoveryOptions::default())));
     assert!(
-        follows(on("latest", to(RecoveryTarget::Immediate)))
-            && follows(on("4", RecoveryOptions::default()))
+        follows(options_on("latest", to(RecoveryTarget::Immediate)))
+            && follows(options_on("4", RecoveryOptions::default()))
     );
     assert!(
         !follows(RecoveryOptions::default())
             && !follows(to(RecoveryTarget::Immediate))
-            && !follows(on("current", standby()))
+            && !follows(options_on("current", standby()))
     );
 }
 
@@ -521,7 +521,7 @@ fn recovery_to_a_point_without_restore_command_is_refused() {
         mode: Some(Mode::Point),
         ..RecoveryOptions::default()
     };
-    let on = |timeline: &str| RecoveryOptions {
+    let options_on = |timeline: &str| RecoveryOptions {
         timeline: Some(timeline.into()),
         ..RecoveryOptions::default()
     };
@@ -530,9 +530,13 @@ fn recovery_to_a_point_without_restore_command_is_refused() {
         to(RecoveryTarget::Lsn("1/3000000".into())),
         to(RecoveryTarget::Name("x".into())),
         to(RecoveryTarget::Xid("7".into())),
-        on("latest"),
+        options_on("latest"),
     ];
-    let near = [point(), to(RecoveryTarget::Immediate), on("current")];
+    let near = [
+        point(),
+        to(RecoveryTarget::Immediate),
+        options_on("current"),
+    ];
     let bare = ClusterInfo {
         wal: "archived".into(),
         ..cluster()

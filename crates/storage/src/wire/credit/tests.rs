@@ -205,14 +205,14 @@ fn read_step(state: &State, rules: Rules, at: usize) -> Option<State> {
 
 fn next_states(state: &State, rules: Rules) -> Vec<State> {
     let mut all = Vec::new();
-    for at in 0..2 {
-        let side = &state[at];
-        all.extend(read_step(state, rules, at));
+    for index in 0..2 {
+        let side = &state[index];
+        all.extend(read_step(state, rules, index));
         all.extend(
-            (0..side.sending.len()).filter_map(|upload| send_step(state, rules, at, upload)),
+            (0..side.sending.len()).filter_map(|upload| send_step(state, rules, index, upload)),
         );
         all.extend(
-            (0..side.storing.len()).flat_map(|upload| store_steps(state, rules, at, upload)),
+            (0..side.storing.len()).flat_map(|upload| store_steps(state, rules, index, upload)),
         );
     }
     all
@@ -220,13 +220,13 @@ fn next_states(state: &State, rules: Rules) -> Vec<State> {
 
 /// Everything that was sent was stored or belongs to an upload that failed, and all room is free again.
 fn check_end(state: &State, sent_bytes: &[Vec<u64>; 2], rules: Rules) {
-    for (at, side) in state.iter().enumerate() {
-        let other = &state[1 - at];
+    for (index, side) in state.iter().enumerate() {
+        let other = &state[1 - index];
         assert!(
             side.sending.iter().all(|sending| sending.is_answered),
             "{state:?}"
         );
-        for (storing, sent) in side.storing.iter().zip(&sent_bytes[1 - at]) {
+        for (storing, sent) in side.storing.iter().zip(&sent_bytes[1 - index]) {
             assert!(
                 storing.has_failed || storing.stored_bytes == *sent,
                 "{state:?}"
@@ -244,7 +244,7 @@ fn check_end(state: &State, sent_bytes: &[Vec<u64>; 2], rules: Rules) {
 /// Goes through all states. Returns how many there are, and one in which all wait for ever, if there is such a state.
 fn explore(rules: Rules, uploads: [&[&[u64]]; 2], fails: bool) -> (usize, Option<State>) {
     let bytes = uploads.map(|uploads| uploads.iter().map(|frames| frames.iter().sum()).collect());
-    let stores = |of: usize| vec![fails; uploads[of].len()];
+    let stores = |index: usize| vec![fails; uploads[index].len()];
     let first = [
         Side::new(rules, uploads[0], &stores(1)),
         Side::new(rules, uploads[1], &stores(0)),

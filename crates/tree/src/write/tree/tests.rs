@@ -32,11 +32,11 @@ fn file(path: &str, data: &str) -> Entry {
 #[test]
 fn an_object_of_this_restore_is_not_replaced_under_another_name() {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    fs::write(at("Case"), "from before").unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("Case"), "from before").unwrap();
     let mut writer = TargetWriter::new(&folding(dir.path()));
     writer.file(&file("Case", "one"), b"one").unwrap();
-    fs::hard_link(at("Case"), at("case")).unwrap();
+    fs::hard_link(path("Case"), path("case")).unwrap();
     let error = writer.file(&file("case", "two"), b"two").unwrap_err();
     assert_eq!(
         (error.kind, error.hint.is_none()),
@@ -48,10 +48,10 @@ fn an_object_of_this_restore_is_not_replaced_under_another_name() {
         writer.link(b"case", b"other").unwrap_err().kind,
         ErrorKind::NotFound
     );
-    assert_eq!(fs::read(at("case")).unwrap(), b"one");
+    assert_eq!(fs::read(path("case")).unwrap(), b"one");
     // A file with two names, one of which was replaced.
-    fs::write(at("x"), "x").unwrap();
-    fs::hard_link(at("x"), at("y")).unwrap();
+    fs::write(path("x"), "x").unwrap();
+    fs::hard_link(path("x"), path("y")).unwrap();
     writer
         .tree
         .unless_name_taken(b"x", fs::File::open(dir.path()).unwrap(), b"x", || Ok(()))
@@ -64,7 +64,10 @@ fn an_object_of_this_restore_is_not_replaced_under_another_name() {
     // A tar may hold the same name twice.
     writer.file(&file("Case", "three"), b"three").unwrap();
     assert_eq!(
-        (fs::read(at("Case")).unwrap(), fs::read(at("case")).unwrap()),
+        (
+            fs::read(path("Case")).unwrap(),
+            fs::read(path("case")).unwrap()
+        ),
         (b"three".into(), b"one".into())
     );
 }
@@ -72,8 +75,8 @@ fn an_object_of_this_restore_is_not_replaced_under_another_name() {
 #[test]
 fn a_directory_that_a_restore_has_made_is_not_entered_under_another_name() {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    fs::create_dir(at("before")).unwrap();
+    let inside = |name: &str| dir.path().join(name);
+    fs::create_dir(inside("before")).unwrap();
     let make = |path: &str, writer: &mut TargetWriter| {
         writer.directory(
             &Entry {
@@ -87,7 +90,7 @@ fn a_directory_that_a_restore_has_made_is_not_entered_under_another_name() {
     assert!(make("Dir", &mut writer).unwrap() && !make("before", &mut writer).unwrap());
     writer.file(&file("Implied/f", ""), b"").unwrap();
     for [name, other] in [["Dir", "dir"], ["before", "BEFORE"], ["Implied", "implied"]] {
-        fs::create_dir(at(other)).unwrap();
+        fs::create_dir(inside(other)).unwrap();
         let error = make(other, &mut writer).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Exists, "{}", error.line());
         let below = file(&format!("{other}/in/it"), "");
@@ -95,7 +98,7 @@ fn a_directory_that_a_restore_has_made_is_not_entered_under_another_name() {
             writer.file(&below, b"").unwrap_err().kind,
             ErrorKind::Exists
         );
-        assert_eq!(fs::read_dir(at(other)).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(inside(other)).unwrap().count(), 0);
         writer
             .file(&file(&format!("{name}/in/it"), ""), b"")
             .unwrap();

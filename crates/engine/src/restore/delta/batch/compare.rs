@@ -70,6 +70,7 @@ impl DeltaBatch<'_> {
             patch.finish(&mut worker.writer, entry)?;
             return self.count_file(false);
         }
+        // The worker that decodes the only frame writes the whole file.
         if item.extents.len() == 1 {
             return Ok(vec![wanted_extent(None, &item, 0, item.from)]);
         }
@@ -81,9 +82,9 @@ impl DeltaBatch<'_> {
         self.add_ended(target.clone());
         let mut offset = 0;
         let mut wants = Vec::new();
-        for at in 0..item.extents.len() {
-            wants.push(wanted_extent(Some(target.clone()), &item, at, offset));
-            offset += u64::from(item.extents[at].len);
+        for position in 0..item.extents.len() {
+            wants.push(wanted_extent(Some(target.clone()), &item, position, offset));
+            offset += u64::from(item.extents[position].len);
         }
         Ok(wants)
     }
@@ -122,13 +123,14 @@ impl DeltaBatch<'_> {
             false => std::iter::once(offset..offset + len).collect(),
         };
         let mut wants = Vec::new();
-        for at in range {
-            let end = offset + u64::from(item.extents[at].len);
+        for position in range {
+            let end = offset + u64::from(item.extents[position].len);
             let first = differing.partition_point(|bytes| bytes.end <= offset);
             let here = differing[first..]
                 .iter()
                 .take_while(|bytes| bytes.start < end);
-            let clamped = |at: u64| (at.clamp(offset, end) - offset) as usize;
+            let clamped =
+                |offset_in_file: u64| (offset_in_file.clamp(offset, end) - offset) as usize;
             let blocks: Vec<_> = here
                 .map(|bytes| clamped(bytes.start)..clamped(bytes.end))
                 .collect();
@@ -140,7 +142,7 @@ impl DeltaBatch<'_> {
                 wants.push(WantedPiece {
                     blocks,
                     provable,
-                    ..wanted_extent(Some(target.clone()), item, at, offset)
+                    ..wanted_extent(Some(target.clone()), item, position, offset)
                 });
             }
             offset = end;
@@ -169,29 +171,31 @@ impl DeltaBatch<'_> {
         item: &PageItem,
         bytes: Range<u64>,
     ) -> Result<Vec<Range<u64>>> {
-        let (mut found, mut at): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
+        let (mut found, mut offset): (Vec<Range<u64>>, _) = (Vec::new(), bytes.start);
         // Blocks of a cluster have 8 KiB: one call reads at least 1 MiB of them.
         let step = self
             .block_bytes()
             .max(1 << 20)
             .next_multiple_of(self.block_bytes());
-        while at < bytes.end {
-            let len = step.min(bytes.end - at) as usize;
+        while offset < bytes.end {
+            let len = step.min(bytes.end - offset) as usize;
             worker.buffer.resize(len.max(worker.buffer.len()), 0);
             let got = target
                 .patch
-                .read(&item.entry, at, &mut worker.buffer[..len])
+                .read(&item.entry, offset, &mut worker.buffer[..len])
                 .map_err(|e| read_error(item, e))?;
-            for (block, same) in judged(item, self.block_bytes(), at, &worker.buffer[..got], len) {
-                let start = at + block.start as u64;
-                let end = at + block.end as u64;
+            for (block, same) in
+                judged(item, self.block_bytes(), offset, &worker.buffer[..got], len)
+            {
+                let start = offset + block.start as u64;
+                let end = offset + block.end as u64;
                 match found.last_mut() {
                     _ if same == Some(true) => {}
                     Some(last) if last.end == start => last.end = end,
                     _ => found.push(start..end),
                 }
             }
-            at += len as u64;
+            offset += len as u64;
         }
         Ok(found)
     }

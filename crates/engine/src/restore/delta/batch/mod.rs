@@ -230,6 +230,7 @@ impl<'a> DeltaBatch<'a> {
         send: &mut dyn FnMut(CompareUnit) -> Result<()>,
     ) -> Result<()> {
         let parts = item.more || item.from > 0;
+        // The first record of this file was refused, and with it the file.
         if item.from > 0 && self.run.refused.contains(&item.entry.path) {
             return Ok(());
         }
@@ -240,6 +241,7 @@ impl<'a> DeltaBatch<'a> {
         if known != item.from || (!item.more && item.from + len != item.entry.data_len()) {
             return self.report_misfit(&item);
         }
+        // One frame, or no digests of blocks: there is nothing to divide.
         if !parts && (item.extents.len() < 2 || !self.has_blocks(&item)) {
             return send(CompareUnit::Whole(item));
         }
@@ -447,12 +449,12 @@ fn stretches(item: &PageItem, block: u64) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut stretch_start = item.from;
     let mut end = item.from;
-    for (at, extent) in item.extents.iter().enumerate() {
+    for (index, extent) in item.extents.iter().enumerate() {
         end += u64::from(extent.len);
         let is_enough = end - stretch_start >= STRETCH_BYTES && end.is_multiple_of(block.max(1));
-        if is_enough || at + 1 == item.extents.len() {
-            found.push(start..at + 1);
-            (start, stretch_start) = (at + 1, end);
+        if is_enough || index + 1 == item.extents.len() {
+            found.push(start..index + 1);
+            (start, stretch_start) = (index + 1, end);
         }
     }
     found

@@ -38,6 +38,7 @@ impl DeltaBatch<'_> {
         let plain = frames.plain();
         let wants = match decoded {
             Ok(None) => wants,
+            // A damaged frame may hold whole blocks: what a digest proves is written.
             Ok(Some(error)) => {
                 let (saved, lost) = wants
                     .into_iter()

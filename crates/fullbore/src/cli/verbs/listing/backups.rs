@@ -186,7 +186,7 @@ fn shortened(source: &str, columns: usize) -> String {
     let head = letters
         .iter()
         .position(|letter| *letter == ':')
-        .map_or(0, |at| at + 1);
+        .map_or(0, |index| index + 1);
     let head = head.min(columns / 2);
     let tail = columns - head - 1;
     let first = letters[..head].iter();

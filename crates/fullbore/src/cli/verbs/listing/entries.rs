@@ -71,17 +71,10 @@ fn target_text(kind: &EntryKind) -> String {
 
 fn entry_line(record: &Record, human: bool) -> String {
     let entry = &record.entry;
-    let owner = |name: &str, number: u32| {
-        if name.is_empty() {
-            number.to_string()
-        } else {
-            text::name(name.as_bytes())
-        }
-    };
     let owners = format!(
         "{}/{}",
-        owner(&entry.owner.user, entry.owner.uid),
-        owner(&entry.owner.group, entry.owner.gid)
+        owner_text(&entry.owner.user, entry.owner.uid),
+        owner_text(&entry.owner.group, entry.owner.gid)
     );
     let size = match &entry.kind {
         EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) => {
@@ -102,6 +95,14 @@ fn entry_line(record: &Record, human: bool) -> String {
         "{mode} {owners:<15} {size:>12} {time} {path}{target}{}",
         state_text(&record.state)
     )
+}
+
+fn owner_text(name: &str, number: u32) -> String {
+    if name.is_empty() {
+        number.to_string()
+    } else {
+        text::name(name.as_bytes())
+    }
 }
 
 fn state_text(state: &EntryState) -> String {
