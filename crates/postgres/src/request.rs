@@ -1,7 +1,7 @@
 //! The request to back up a cluster, and the first steps until its sources are open.
 
 use super::{
-    access::{ClusterAccess, OpenedFiles},
+    access::{AS_CHOSEN, ClusterAccess, OpenedFiles},
     archiver::{self, SegmentArchive},
     by_protocol,
     cluster_backup::ClusterBackup,
@@ -105,7 +105,7 @@ impl ClusterRequest {
     ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
         let cluster = match (&self.server, self.via) {
             (ClusterServer::Running(params), Via::Protocol) => {
-                return by_protocol::open(self, params, name, reading);
+                return by_protocol::open(self, params, name, (reading, AS_CHOSEN));
             }
             (ClusterServer::Running(params), via) => match self.open_access(params) {
                 Err(error) if via == Via::Auto && error.kind == ErrorKind::Permission => {
@@ -128,7 +128,8 @@ impl ClusterRequest {
         refused: Error,
     ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
         fullbore_platform::debug(|| format!("by protocol: {}", refused.line()));
-        by_protocol::open(self, params, name, reading).map_err(|error| match error.kind {
+        let reason = "the role may not read the files by SQL";
+        by_protocol::open(self, params, name, (reading, reason)).map_err(|error| match error.kind {
             ErrorKind::Permission => refused.detail(format!("nor by protocol: {}", error.line())),
             _ => error,
         })
@@ -154,6 +155,7 @@ impl ClusterRequest {
         reading: &Reading,
     ) -> Result<ClusterSource> {
         let data = access.data();
+        let warnings = access.warnings(&mut session)?;
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
         let request = match &id {
@@ -182,7 +184,7 @@ impl ClusterRequest {
             start,
             init_forks: InitForks::default(),
             inventory: ManifestInventory::new(facts.major, facts.system_identifier)?,
-            warnings: Mutex::default(),
+            warnings: Mutex::new(warnings),
             failed: Mutex::default(),
             facts: Mutex::new(root::ClusterInfo {
                 tablespaces,
@@ -279,6 +281,7 @@ impl ClusterRequest {
             archives: advice::turns_archiving_on(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
             via: access.name().to_owned(),
+            via_reason: access.reason.to_owned(),
             data_directory: root::EntryName(access.data().path().as_os_str().as_bytes().to_vec()),
             configuration: access.outside_config_files(facts.configuration),
             databases: facts.databases,

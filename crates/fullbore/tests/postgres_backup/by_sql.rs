@@ -65,7 +65,9 @@ pub(super) fn assert_same_as_files(via: &str) {
         let ran = cluster
             .backup("there", &["--via", via, "--json"])
             .ends_with(0);
-        assert_eq!(last_line(&ran)["postgres"]["via"], via);
+        let facts = &last_line(&ran)["postgres"];
+        assert_eq!(facts["via"], via);
+        assert_eq!(facts["via_reason"], "--via says so");
         cluster.assert_nothing_is_left();
         let repository = cluster.path("there");
         let there = files(&repository);
@@ -212,7 +214,8 @@ fn a_user_who_cannot_read_the_files_reads_them_by_sql() {
         .unwrap()
         .into();
     let ran = ran.ends_with(0);
-    assert!(ran.err.contains(", read by SQL, from "), "{}", ran.err);
+    let way = ", read by SQL because this user may not read the data directory, from ";
+    assert!(ran.err.contains(way), "{}", ran.err);
     cluster.assert_nothing_is_left();
 }
 
@@ -250,5 +253,27 @@ fn files_that_come_and_go_while_they_are_read_by_sql_do_no_harm() {
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
+    }
+}
+
+#[test]
+fn a_server_that_logs_every_statement_is_named() {
+    let Some(version) = debian() else { return };
+    for (line, setting) in [
+        ("log_statement = all", Some("log_statement = all")),
+        (
+            "log_min_duration_statement = 0",
+            Some("log_min_duration_statement = 0"),
+        ),
+        ("log_duration = on", Some("log_duration = on")),
+        ("log_statement = mod", None),
+    ] {
+        let cluster = Cluster::new(version, &[line]);
+        let ran = cluster.backup("repository", &["--via", "sql"]).ends_with(0);
+        let warning = "warning: the server logs every statement";
+        assert_eq!(ran.err.contains(warning), setting.is_some(), "{}", ran.err);
+        assert!(ran.err.contains(setting.unwrap_or_default()), "{}", ran.err);
+        let by_files = cluster.backup("repository", &[]).ends_with(0);
+        assert!(!by_files.err.contains(warning), "{}", by_files.err);
     }
 }

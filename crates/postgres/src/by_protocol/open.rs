@@ -26,7 +26,8 @@ use std::{
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
 };
 
-/// Connects, begins a backup, and opens its source. `name` is as for [`ClusterRequest::open`].
+/// Connects, begins a backup, and opens its source. `name` is as for [`ClusterRequest::open`], and
+/// `reason` says why this way was taken.
 ///
 /// # Errors
 /// The server's; [`ErrorKind::Unsupported`] if nothing but an estimate is wanted.
@@ -34,11 +35,14 @@ pub(crate) fn open(
     request: &ClusterRequest,
     params: &Params,
     name: &dyn Fn(&str) -> Result<Option<String>>,
-    reading: &Reading,
+    (reading, reason): (&Reading, &str),
 ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
     let mut client = ReplicationClient::connect(params)?;
     let identity = client.identify()?;
-    let facts = facts(&mut client, &identity, request.wal)?;
+    let facts = ClusterInfo {
+        via_reason: reason.to_owned(),
+        ..facts(&mut client, &identity, request.wal)?
+    };
     let sizes = sizes(&mut client)?;
     let directory_mode = client.setting("data_directory_mode")?;
     let directory_mode = u32::from_str_radix(&directory_mode, 8).unwrap_or(0o700) & 0o777;

@@ -45,6 +45,11 @@ const STAT: &str = "SELECT path, size, isdir, floor(extract(epoch FROM modificat
 const TABLESPACES: &str = "SELECT name::oid, textsend(pg_tablespace_location(name::oid)) \
     FROM pg_ls_dir('pg_tblspc', true, false) AS name WHERE name ~ '^[1-9][0-9]{0,9}$'";
 
+/// The setting for which the server logs a statement such as [`READ`].
+const LOGGED: &str = "SELECT CASE WHEN current_setting('log_statement') = 'all' THEN 'log_statement = all' \
+    WHEN current_setting('log_min_duration_statement') = '0' THEN 'log_min_duration_statement = 0' \
+    WHEN current_setting('log_duration')::bool THEN 'log_duration = on' END";
+
 const MARK: &str = "SELECT (SELECT system_identifier FROM pg_control_system()), \
     extract(epoch FROM pg_postmaster_start_time())::text";
 
@@ -94,6 +99,22 @@ impl Session {
             }
         }
         Ok(missing)
+    }
+
+    /// Returns a warning if the server logs each statement that reads files.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(crate) fn statement_log_warning(&mut self) -> Result<Option<String>> {
+        let what = "could not ask the server what it logs";
+        let row = self.row(what, LOGGED, &[])?;
+        let setting: Option<String> = row.get(0)?;
+        Ok(setting.map(|setting| {
+            format!(
+                "the server logs every statement ({setting}): a backup by SQL adds about 300 lines \
+                 a GB to its log"
+            )
+        }))
     }
 
     /// Returns the error for a role that lacks these rights.
