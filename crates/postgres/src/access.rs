@@ -194,7 +194,7 @@ impl ClusterAccess {
                 let (late, trees) = opener.open_trees(spaces, reading)?;
                 Ok(OpenedFiles::of_trees(path, late, trees))
             }
-            FilesWay::Sql(data) => open_remote(data.clone(), facts, catalog, spaces),
+            FilesWay::Sql(data) => open_remote(data.clone(), facts, catalog, (spaces, reading)),
         }
     }
 }
@@ -278,7 +278,7 @@ fn open_remote(
     data: Arc<SqlDir>,
     facts: &ServerFacts,
     catalog: u32,
-    spaces: &[Tablespace],
+    (spaces, reading): (&[Tablespace], &Reading),
 ) -> Result<OpenedFiles> {
     let prepared = data.names(PREPARED)?.into_iter().map(|name| name.bytes);
     let layout = ClusterLayout::new(facts.major, catalog, true).with_prepared(prepared.collect());
@@ -291,7 +291,8 @@ fn open_remote(
     let inside = |space| path_inside(data.path(), space);
     let elsewhere = spaces.iter().filter_map(inside).collect::<HashSet<_>>();
     let data: Arc<dyn DataDir> = data;
-    let tree = RemoteTree::new(data.clone(), late.clone(), owner, elsewhere);
+    let ahead = reading.ahead_bytes;
+    let tree = RemoteTree::new(data.clone(), late.clone(), owner, elsewhere, ahead);
     Ok(OpenedFiles {
         data,
         late,

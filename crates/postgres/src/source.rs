@@ -457,8 +457,13 @@ impl Source for ClusterPart {
         self.tree.opener()
     }
 
+    fn prepare(&self, slices: Stream<Slice>) -> Stream<Slice> {
+        self.tree.prepare(slices)
+    }
+
     fn on_all_read(&self) {
         self.unread.locked().take();
+        self.tree.on_all_read();
     }
 
     fn finish(&self) -> Result<Stream<Scanned>> {

@@ -391,6 +391,7 @@ impl Backup {
             split,
             spool,
             own: Own::default(),
+            ahead_bytes: self.tuning.ahead_bytes(),
             waits: waits.clone(),
         }
     }

@@ -154,6 +154,7 @@ fn open_cluster(
         split: options.split,
         walkers: walkers(),
         own: options.own,
+        ahead_bytes: options.ahead_bytes,
         waits: options.waits,
     };
     let id = OnceCell::new();
@@ -195,6 +196,8 @@ pub(crate) struct OpenOptions {
     /// Whether input is spooled, because its length must be known before it is stored.
     pub(crate) spool: bool,
     pub(crate) own: Own,
+    /// Memory for what is read ahead of the frames.
+    pub(crate) ahead_bytes: u64,
     pub(crate) waits: Arc<Waits>,
 }
 
@@ -333,8 +336,8 @@ impl Source for ComparedSource {
         self.source.is_sorted()
     }
 
-    fn take(&self, slice: &Slice) -> Result<()> {
-        self.source.take(slice)
+    fn prepare(&self, slices: source::Stream<Slice>) -> source::Stream<Slice> {
+        self.source.prepare(slices)
     }
 
     fn settle(&self, record: &mut Record) {

@@ -2,10 +2,12 @@
 
 use super::{
     args,
-    by_sql::{assert_consistent_under_load, assert_same_as_files, damage, last_line},
+    by_sql::{
+        assert_consistent_under_load, assert_same_as_files, assert_standby_starts_as_a_primary,
+        damage, last_line,
+    },
     cluster::{Cluster, debian, some_versions},
     runs::fullbore,
-    standby::{catch_up, standby_of},
 };
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -51,27 +53,7 @@ fn a_second_backup_that_is_sent_stores_only_blocks_that_changed() {
 
 #[test]
 fn a_standby_sends_a_cluster_that_starts_as_a_primary() {
-    for version in some_versions() {
-        let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
-        let standby = standby_of(&primary);
-        primary.psql_each(&[
-            "CREATE TABLE after AS SELECT n FROM generate_series(1, 5000) n",
-            "CHECKPOINT",
-        ]);
-        catch_up(&primary, &standby);
-        standby.backup("repository", BY_PROTOCOL).ends_with(0);
-        let repository = standby.path("repository");
-        let root = fullbore(args!["show", repository, "--json"])
-            .json()
-            .remove(0);
-        let restored = Cluster::restored(version, &repository);
-        restored.assert_verifies();
-        assert!(!restored.data().join("standby.signal").exists());
-        restored.start();
-        restored.assert_has_content();
-        assert_eq!(restored.psql("SELECT count(*) FROM after"), "5000");
-        assert_eq!(root["postgres"]["standby"], true);
-    }
+    assert_standby_starts_as_a_primary(BY_PROTOCOL);
 }
 
 #[test]

@@ -5,6 +5,8 @@ use super::{
     cluster::{Cluster, debian, some_versions, versions},
     load::{Load, assert_balanced, transactions},
     runs::{FULLBORE, Ran, fullbore, is_root, or_skip},
+    slow_line::SlowLine,
+    standby::{catch_up, standby_of},
 };
 use serde_json::Value;
 use std::{
@@ -106,6 +108,110 @@ pub(super) fn assert_consistent_under_load(way: &[&str]) {
         restored.assert_has_content();
         assert_balanced(&restored, before, after);
     }
+}
+
+/// A standby gives a backup in this way that starts as a primary.
+pub(super) fn assert_standby_starts_as_a_primary(way: &[&str]) {
+    for version in some_versions() {
+        let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+        let standby = standby_of(&primary);
+        primary.psql_each(&[
+            "CREATE TABLE after AS SELECT n FROM generate_series(1, 5000) n",
+            "CHECKPOINT",
+        ]);
+        catch_up(&primary, &standby);
+        standby.backup("repository", way).ends_with(0);
+        let repository = standby.path("repository");
+        let root = fullbore(args!["show", repository, "--json"])
+            .json()
+            .remove(0);
+        let restored = Cluster::restored(version, &repository);
+        restored.assert_verifies();
+        assert!(!restored.data().join("standby.signal").exists());
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT count(*) FROM after"), "5000");
+        assert_eq!(root["postgres"]["standby"], true);
+    }
+}
+
+/// The address of a cluster at the other end of a line.
+fn url_over(line: &SlowLine) -> String {
+    format!("postgres://postgres@127.0.0.1:{}/postgres", line.port)
+}
+
+#[test]
+fn a_standby_is_read_by_sql_and_starts_as_a_primary() {
+    assert_standby_starts_as_a_primary(BY_SQL);
+}
+
+#[test]
+fn over_a_slow_line_files_are_asked_for_with_few_statements() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &["log_min_duration_statement = 0"]);
+    cluster.psql_each(&["VACUUM", "CHECKPOINT"]);
+    cluster.backup("files", &["--quiet"]).ends_with(0);
+    let socket = cluster.path(".s.PGSQL.5432");
+    let line = SlowLine::to(&socket, Duration::from_millis(20), 100_000_000);
+    let to = cluster.path("there");
+    let before = cluster.log().len();
+    let backup = args![
+        "backup",
+        url_over(&line),
+        "--to",
+        to,
+        "--via",
+        "sql",
+        "--quiet"
+    ];
+    fullbore(backup).ends_with(0);
+    let log = cluster.log()[before..].to_owned();
+    let is_read = |line: &&str| line.contains("execute s") && line.contains("pg_read_binary_file");
+    let statements = log.lines().filter(is_read).count() as u64;
+    assert_eq!(files(&to), files(&cluster.path("files")));
+    // Each of the four sessions asks for some windows of 4 MiB at once; late files come one by one.
+    let megabytes = line.received.load(Relaxed) >> 20;
+    assert!(megabytes > 30, "{megabytes}");
+    assert!(statements < 30, "{statements} for {megabytes} MB");
+}
+
+#[test]
+fn a_session_that_is_cut_at_any_statement_ends_the_backup() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let line = SlowLine::to(&cluster.path(".s.PGSQL.5432"), Duration::ZERO, u64::MAX);
+    let to = cluster.path("repository");
+    let mut failures = 0;
+    for cut in (1..).step_by(11) {
+        line.left.store(cut, Relaxed);
+        let backup = args![
+            "backup",
+            url_over(&line),
+            "--to",
+            to,
+            "--via",
+            "sql",
+            "--quiet"
+        ];
+        let ran = fullbore(backup);
+        let is_cut = line.left.load(Relaxed) <= 0;
+        if ran.code == 0 {
+            // Some questions need no answer: they only save work.
+            fullbore(args!["verify", to, "--data", "--quiet"]).ends_with(0);
+            fs::remove_dir_all(&to).unwrap();
+            if !is_cut {
+                break;
+            }
+            continue;
+        }
+        failures += 1;
+        ran.ends_with(1);
+        let listed = fullbore(args!["list", to, "--json"]);
+        assert!(!listed.out.contains("\"id\""), "{}", listed.out);
+    }
+    assert!(failures > 8, "{failures}");
+    line.left.store(i64::MAX, Relaxed);
+    cluster.assert_nothing_is_left();
 }
 
 #[test]

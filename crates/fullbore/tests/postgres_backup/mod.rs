@@ -24,4 +24,4 @@ mod stock;
 mod tablespaces;
 mod wal;
 
-use testkit::{args, runs, servers};
+use testkit::{args, runs, servers, slow_line};

@@ -266,6 +266,21 @@ impl SentCluster {
         self.add_content((path.to_vec(), offset), content)
     }
 
+    /// Takes the content of a slice, which comes next in the stream.
+    fn take(&self, slice: &Slice) -> Result<()> {
+        match slice {
+            Slice::Piece {
+                file,
+                offset,
+                len,
+                last,
+            } if !self.late.locked().contains_key(&file.entry.path) => {
+                self.take_piece(&file.entry.path, (*offset, *len, *last))
+            }
+            Slice::Piece { .. } | Slice::Members(..) => Ok(()),
+        }
+    }
+
     fn add_content(&self, place: (EntryPath, u64), content: Vec<u8>) -> Result<()> {
         if let Some(name) = place.0.strip_prefix(b"pg_wal/") {
             let name = String::from_utf8_lossy(name);
@@ -361,18 +376,14 @@ impl Source for SentSource {
         false
     }
 
-    fn take(&self, slice: &Slice) -> Result<()> {
-        match slice {
-            Slice::Piece {
-                file,
-                offset,
-                len,
-                last,
-            } if !self.0.late.locked().contains_key(&file.entry.path) => {
-                self.0.take_piece(&file.entry.path, (*offset, *len, *last))
-            }
-            Slice::Piece { .. } | Slice::Members(..) => Ok(()),
-        }
+    /// Takes the content of each slice from the stream, in order.
+    fn prepare(&self, slices: Stream<Slice>) -> Stream<Slice> {
+        let cluster = self.0.clone();
+        Box::new(slices.map(move |slice| {
+            let slice = slice?;
+            cluster.take(&slice)?;
+            Ok(slice)
+        }))
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {

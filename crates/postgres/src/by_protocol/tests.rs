@@ -180,10 +180,8 @@ impl Script {
         let cluster = sent_cluster(Wal::Included, &identity, facts, sizes, stream, holder)?;
         let source = SentSource(Arc::new(cluster));
         let mut files = BTreeMap::new();
-        for slice in pack(source.scan()?, FRAME_BYTES) {
-            let slice = slice?;
-            source.take(&slice)?;
-            add_content(&source, slice, &mut files)?;
+        for slice in source.prepare(pack(source.scan()?, FRAME_BYTES)) {
+            add_content(&source, slice?, &mut files)?;
         }
         drop(source.finish()?);
         source.0.check()?;

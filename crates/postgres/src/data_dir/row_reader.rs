@@ -4,7 +4,12 @@
 //! the length of the scan: zeros fill it if it became shorter. Any other file, such as configuration, is
 //! stored as it is now, and read again if it changed meanwhile.
 
-use super::{FileRange, ROW_BYTES, remote_tree::RemoteFiles, rows};
+use super::{
+    FileRange, ROW_BYTES,
+    fetch_queue::{FetchItem, FetchedContent},
+    remote_tree::RemoteFiles,
+    rows,
+};
 use fullbore_format::{
     entry::{ByteRun, Entry, EntryKind},
     error::{Error, Result},
@@ -12,7 +17,7 @@ use fullbore_format::{
     pax,
 };
 use fullbore_pipeline::{
-    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
     known::{BaseEntry, StoredRun, Trust},
 };
 use fullbore_platform::read::{self, PageCacheUse};
@@ -160,7 +165,7 @@ fn append_head(
     buf: &mut Vec<u8>,
 ) -> Result<FrameEntry> {
     let entry = large.entry.clone();
-    if !files.exists(&entry.path)? {
+    if !files.exists(&large)? {
         large.failed.get_or_init(|| "it vanished".to_owned());
         let what = FrameContent::Whole(entry, EntryState::Vanished);
         return Ok(part(what, buf.len(), 0));
@@ -178,19 +183,15 @@ pub(super) fn read_piece(
     (offset, len, last): (u64, u32, bool),
     mut buf: Buf,
 ) -> Result<Frame> {
+    let fetched = files.take(&file.entry.path, offset)?;
     if file.failed.get().is_some() {
         return Ok(Frame::new(buf, Vec::new(), last));
     }
-    let known = file.known.as_ref();
-    let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
-    let wanted = match &runs {
-        Some(runs) => changed_runs(offset, runs),
-        None => vec![ByteRun {
-            offset,
-            len: len.into(),
-        }],
-    };
-    files.append_runs(&file.entry.path, &wanted, &mut buf)?;
+    let (wanted, runs) = wanted_runs(&file, offset, len);
+    match fetched {
+        Some(fetched) => buf.extend_from_slice(&fetched.bytes),
+        None => files.append_runs(&file.entry.path, &wanted, &mut buf)?,
+    }
     let is_alone = file.known.is_some();
     if last && !is_alone {
         pad(&mut buf, file.data_len);
@@ -201,6 +202,47 @@ pub(super) fn read_piece(
         ..part(what, 0, len as usize)
     };
     Ok(Frame::new(buf, vec![piece], last || is_alone))
+}
+
+/// Returns the places that are read of a piece of a large file, and where the whole of the piece is
+/// if only changes are read.
+fn wanted_runs(file: &LargeFile, offset: u64, len: u32) -> (Vec<ByteRun>, Option<Vec<StoredRun>>) {
+    let known = file.known.as_ref();
+    let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
+    let len = len.into();
+    let wanted = match &runs {
+        Some(runs) => changed_runs(offset, runs),
+        None => vec![ByteRun { offset, len }],
+    };
+    (wanted, runs)
+}
+
+/// Calls `add` with what the reader of a slice will take.
+pub(super) fn items_of(files: &RemoteFiles, slice: &Slice, add: &mut dyn FnMut(FetchItem)) {
+    match slice {
+        Slice::Members(small, _) => {
+            let read = small.iter().filter(|scanned| is_read(scanned));
+            read.filter_map(|scanned| files.whole_item(scanned))
+                .for_each(add);
+        }
+        Slice::Piece {
+            file, offset, len, ..
+        } => {
+            let path = &file.entry.path;
+            let (wanted, _) = wanted_runs(file, *offset, *len);
+            if wanted.is_empty() || files.late.open(path).is_some() {
+                return;
+            }
+            let ranges = wanted
+                .iter()
+                .flat_map(|run| rows(path, run.offset, run.len));
+            add(FetchItem {
+                key: (path.clone(), *offset),
+                ranges: ranges.map(|range| (range.offset, range.len)).collect(),
+                is_padded: true,
+            });
+        }
+    }
 }
 
 /// Returns the places in the file of those runs of a piece that changed.
@@ -224,11 +266,50 @@ fn changed_runs(mut at: u64, runs: &[StoredRun]) -> Vec<ByteRun> {
 
 impl RemoteFiles {
     /// Returns whether the file is there.
-    fn exists(&self, path: &[u8]) -> Result<bool> {
+    ///
+    /// The beginning of its content says so, if that is read. Of a file whose beginning is known from
+    /// an earlier backup it does not matter: if it is gone, the WAL drops it again.
+    fn exists(&self, file: &LargeFile) -> Result<bool> {
+        let path = &file.entry.path;
         if self.late.open(path).is_some() {
             return Ok(true);
         }
-        Ok(self.data.stat(&[path])?.iter().any(Option::is_some))
+        if let Some(fetched) = self.fetched()
+            && let Some(is_missing) = fetched.is_missing(&(path.clone(), 0))?
+        {
+            return Ok(!is_missing);
+        }
+        let is_known = { file.known.as_ref() }.is_some_and(|known| known.changed.is_some());
+        Ok(is_known || self.data.stat(&[path])?.iter().any(Option::is_some))
+    }
+
+    /// Takes content that was read ahead.
+    fn take(&self, path: &[u8], offset: u64) -> Result<Option<FetchedContent>> {
+        let Some(fetched) = self.fetched() else {
+            return Ok(None);
+        };
+        fetched.take(&(path.to_vec(), offset))
+    }
+
+    /// Returns what is read of a whole file; `None` for a late file.
+    fn whole_item(&self, scanned: &Scanned) -> Option<FetchItem> {
+        let path = &scanned.entry.path;
+        if self.late.open(path).is_some() {
+            return None;
+        }
+        let more = if self.late.repairs(path) {
+            0
+        } else {
+            ROW_BYTES
+        };
+        let len = scanned.entry.size() + u64::from(more);
+        // An empty file is asked for as well: it may be gone.
+        let ranges = rows(path, 0, len.max(1));
+        Some(FetchItem {
+            key: (path.clone(), 0),
+            ranges: ranges.map(|range| (range.offset, range.len)).collect(),
+            is_padded: false,
+        })
     }
 
     /// Appends runs of a file. Zeros take the place of bytes that are not there any more.
@@ -299,32 +380,31 @@ impl RemoteFiles {
     }
 
     /// Reads files from the beginning to the end: up to the size of the scan if WAL repairs the file,
-    /// otherwise as far as it goes now, within one more row.
+    /// otherwise as far as it goes now, within one more row. What was read ahead is taken.
     fn read_whole(&self, wanted: &[&Scanned]) -> Result<Vec<Content>> {
         let mut contents: Vec<Content> = Vec::with_capacity(wanted.len());
-        let mut ranges: Vec<FileRange<'_>> = Vec::new();
+        let mut items: Vec<FetchItem> = Vec::new();
         let mut owners: Vec<usize> = Vec::new();
         for (at, scanned) in wanted.iter().enumerate() {
             let path = &scanned.entry.path;
-            let late = self.late.open(path).is_some();
+            if let Some(fetched) = self.take(path, 0)? {
+                contents.push((!fetched.is_missing).then_some(fetched.bytes));
+                continue;
+            }
             let mut content = Vec::new();
-            if late {
-                let len = scanned.entry.size();
-                self.append_runs(path, &[ByteRun { offset: 0, len }], &mut content)?;
-            } else {
-                let more = if self.late.repairs(path) {
-                    0
-                } else {
-                    ROW_BYTES
-                };
-                let len = scanned.entry.size() + u64::from(more);
-                // An empty file is asked for as well: it may be gone.
-                let asked = rows(path, 0, len.max(1));
-                ranges.extend(asked);
-                owners.resize(ranges.len(), at);
+            match self.whole_item(scanned) {
+                Some(item) => {
+                    owners.resize(owners.len() + item.ranges.len(), at);
+                    items.push(item);
+                }
+                None => {
+                    let len = scanned.entry.size();
+                    self.append_runs(path, &[ByteRun { offset: 0, len }], &mut content)?;
+                }
             }
             contents.push(Some(content));
         }
+        let ranges: Vec<FileRange<'_>> = items.iter().flat_map(FetchItem::file_ranges).collect();
         let mut owners = owners.into_iter();
         self.data.read(&ranges, &mut |row| {
             let Some(at) = owners.next() else { return };
