@@ -8,7 +8,7 @@
 
 use super::{
     archiver::{self, SegmentArchive},
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ChangedBlocks, ClusterBackup, EarlierBackup},
     control,
     data_dir::{DataDir, DataTree},
     init_forks::{InitForks, NewForks},
@@ -391,11 +391,15 @@ impl ClusterBackup for ClusterSource {
         }))
     }
 
-    fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
+    fn begin(&self, earlier: Option<&EarlierBackup<'_>>) -> Result<Option<Arc<dyn ChangedBlocks>>> {
+        let Some(earlier) = earlier else {
+            return Ok(None);
+        };
         let now = self.facts();
-        self.ask_summaries("changed files are read as a whole", |session| {
-            BlockChanges::since(session, &*self.data, base, &now, self.sizes)
-        })
+        let changes = self.ask_summaries("changed files are read as a whole", |session| {
+            BlockChanges::since(session, &*self.data, earlier.facts, &now, self.sizes)
+        });
+        Ok(changes.map(|changes| Arc::new(changes) as Arc<dyn ChangedBlocks>))
     }
 
     fn check(&self) -> Result<()> {

@@ -14,9 +14,8 @@ use fullbore_pipeline::{
 use fullbore_platform as platform;
 use fullbore_platform::{BlockedCalls, metrics::waits::Waits};
 use fullbore_postgres::{
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ChangedBlocks, ClusterBackup, EarlierBackup},
     request::{ClusterRequest, Reading},
-    wal_summaries::BlockChanges,
 };
 use fullbore_repository::{base::Base, compare::Compare, ids::SourceMark};
 use fullbore_tree::unmatched::unmatched_warning;
@@ -278,16 +277,28 @@ impl OpenedSubject {
         warnings.chain(cluster).chain(warning).chain(idle).collect()
     }
 
-    /// Makes the sources report unchanged data that `base` has. The server is not asked for changes
-    /// if all content is compared.
-    pub(crate) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
-        let asked = self
-            .cluster
-            .as_ref()
-            .filter(|_| compare != Compare::Content);
-        let changes = asked
-            .and_then(|cluster| cluster.changes_since(base.cluster()?))
-            .map(Arc::new);
+    /// Begins the backup of a cluster. Makes the sources report unchanged data that the base has. The
+    /// server is not asked for changes if all content is compared.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn begin(
+        &mut self,
+        base: Option<&Arc<Base>>,
+        (compare, block_bytes): (Compare, u64),
+    ) -> Result<()> {
+        let asked = base.filter(|_| compare != Compare::Content);
+        let changes = match &self.cluster {
+            Some(cluster) => begin_cluster(&**cluster, asked, block_bytes)?,
+            None => None,
+        };
+        if let Some(base) = base {
+            self.compare(base, changes.as_ref());
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, base: &Arc<Base>, changes: Option<&Arc<dyn ChangedBlocks>>) {
         // A follower reads files that are created during the backup, so no earlier backup has them.
         for source in self
             .sources
@@ -297,11 +308,28 @@ impl OpenedSubject {
             *source = Arc::new(ComparedSource {
                 source: source.clone(),
                 base: base.clone(),
-                changes: changes.clone(),
+                changes: changes.cloned(),
             });
         }
         self.is_compared = true;
     }
+}
+
+/// Begins the backup of a cluster; returns the blocks that changed since the base.
+fn begin_cluster(
+    cluster: &dyn ClusterBackup,
+    base: Option<&Arc<Base>>,
+    block_bytes: u64,
+) -> Result<Option<Arc<dyn ChangedBlocks>>> {
+    let earlier = base.and_then(|base| base.cluster().zip(Some(base)));
+    let Some((facts, base)) = earlier else {
+        return cluster.begin(None);
+    };
+    cluster.begin(Some(&EarlierBackup {
+        facts,
+        block_bytes,
+        for_each_file: &|each| base.for_each_block_file(each),
+    }))
 }
 
 /// A source whose scan refers to data of earlier backups.
@@ -309,7 +337,7 @@ struct ComparedSource {
     source: Arc<dyn Source>,
     base: Arc<Base>,
     /// Changed blocks of a cluster since the base.
-    changes: Option<Arc<BlockChanges>>,
+    changes: Option<Arc<dyn ChangedBlocks>>,
 }
 
 impl Source for ComparedSource {
@@ -321,10 +349,9 @@ impl Source for ComparedSource {
             return Ok(compared);
         };
         Ok(Box::new(compared.map(move |scanned| {
-            scanned.map(|mut scanned| {
-                changes.narrow(&mut scanned);
-                scanned
-            })
+            let mut scanned = scanned?;
+            changes.narrow(&mut scanned)?;
+            Ok(scanned)
         })))
     }
 

@@ -23,7 +23,7 @@ use std::{
 const BY_SQL: &[&str] = &["--via", "sql", "--quiet"];
 
 /// Files that differ from backup to backup.
-const OF_THE_BACKUP: [&str; 4] = [
+pub(super) const OF_THE_BACKUP: [&str; 4] = [
     "backup_label",
     "backup_manifest",
     "tablespace_map",

@@ -1,8 +1,11 @@
 //! Begins a backup by protocol, with what a role with REPLICATION may ask.
 
-use super::{SentCluster, SentFiles, SentSource, archives::SentArchives, sent_wal::SentWal};
+use super::{
+    SentCluster, SentFiles, archives::SentArchives, deferred::SentBackup, earlier,
+    sent_wal::SentWal,
+};
 use crate::{
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ClusterBackup, EarlierBackup},
     conninfo::Params,
     inventory::ManifestInventory,
     layout::ClusterLayout,
@@ -19,14 +22,17 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, EntryName, Tablespace},
 };
-use fullbore_pipeline::source::Source;
+use fullbore_platform::metrics::waits::Waits;
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
 };
 
-/// Connects, begins a backup, and opens its source. `name` is as for [`ClusterRequest::open`], and
+/// The first version that sends changed blocks only.
+const INCREMENTAL_SINCE: u32 = 17;
+
+/// Connects, and opens a source that begins the backup when its base is known. `name` is as for [`ClusterRequest::open`], and
 /// `reason` says why this way was taken.
 ///
 /// # Errors
@@ -57,42 +63,157 @@ pub(crate) fn open(
             .because("archive_mode is off")
             .hint("leave out --wal archived: the WAL is then in the backup"));
     }
-    let options = BaseBackupOptions {
-        label: format!("fullbore {id}"),
-        fast: request.fast,
-        includes_wal: request.wal == Wal::Included,
-        awaits_archive: request.wal == Wal::Archived,
-    };
-    let stream = reading
-        .waits
-        .record("the server's checkpoint", || client.base_backup(&options))?;
-    let holder = hold_wal(params, request, &identity)?;
-    let cluster = sent_cluster(
-        request.wal,
-        &identity,
+    let backup = Arc::new(SentBackup::new(RunningServer {
+        client,
+        params: params.clone(),
+        identity,
         facts,
-        (sizes, directory_mode),
-        stream,
-        holder,
-    )?;
-    let cluster = Arc::new(cluster);
-    let source: Arc<dyn Source> = Arc::new(SentSource(cluster.clone()));
-    Ok((cluster, vec![source]))
+        sizes,
+        directory_mode,
+        wal: request.wal,
+        options: BaseBackupOptions {
+            label: format!("fullbore {id}"),
+            fast: request.fast,
+            includes_wal: request.wal == Wal::Included,
+            awaits_archive: request.wal == Wal::Archived,
+            is_incremental: false,
+        },
+        waits: reading.waits.clone(),
+    }));
+    Ok((backup.clone(), vec![backup]))
 }
 
-pub(super) fn sent_cluster(
+/// A server that was not told to begin.
+pub(super) struct RunningServer {
+    pub(super) client: ReplicationClient,
+    pub(super) params: Params,
+    identity: ServerIdentity,
+    pub(super) facts: ClusterInfo,
+    pub(super) sizes: Sizes,
+    directory_mode: u32,
     wal: Wal,
-    identity: &ServerIdentity,
-    facts: ClusterInfo,
-    (sizes, directory_mode): (Sizes, u32),
-    stream: BaseBackupStream,
-    holder: ReplicationClient,
-) -> Result<SentCluster> {
-    let system_identifier = identity.system_identifier.parse();
-    let system_identifier = system_identifier.map_err(|_| {
+    options: BaseBackupOptions,
+    waits: Arc<Waits>,
+}
+
+/// A backup that has begun.
+pub(super) struct BegunBackup {
+    pub(super) wal: Wal,
+    pub(super) identity: ServerIdentity,
+    pub(super) facts: ClusterInfo,
+    pub(super) sizes: Sizes,
+    pub(super) directory_mode: u32,
+    pub(super) stream: BaseBackupStream,
+    pub(super) holder: ReplicationClient,
+    /// For questions by SQL; `None` in tests.
+    pub(super) params: Option<Params>,
+    pub(super) is_incremental: bool,
+    pub(super) warnings: Vec<String>,
+}
+
+impl RunningServer {
+    /// Begins the backup: an incremental one, if the server can tell what changed since the earlier
+    /// one.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(super) fn begin(mut self, earlier: Option<&EarlierBackup<'_>>) -> Result<BegunBackup> {
+        let mut warnings = Vec::new();
+        let incremental = match earlier.filter(|_| self.facts.major >= INCREMENTAL_SINCE) {
+            Some(earlier) => self.begin_incremental(earlier, &mut warnings)?,
+            None => None,
+        };
+        let is_incremental = incremental.is_some();
+        let (client, options, waits) = (self.client, self.options, self.waits);
+        let stream = match incremental {
+            Some(stream) => stream,
+            None => start(client, &options, &waits)?,
+        };
+        let holder = hold_wal(&self.params, self.wal, &self.identity)?;
+        Ok(BegunBackup {
+            wal: self.wal,
+            identity: self.identity,
+            facts: self.facts,
+            sizes: self.sizes,
+            directory_mode: self.directory_mode,
+            stream,
+            holder,
+            params: Some(self.params),
+            is_incremental,
+            warnings,
+        })
+    }
+
+    /// Begins an incremental backup; returns `None` with a warning if the server sends whole files.
+    fn begin_incremental(
+        &mut self,
+        earlier: &EarlierBackup<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<BaseBackupStream>> {
+        let mut warn = |why: &str| {
+            warnings.push(format!(
+                "the server sent all files, not only blocks that changed: {why}"
+            ));
+        };
+        if let Some(why) = earlier::refusal(self, earlier)? {
+            warn(why);
+            return Ok(None);
+        }
+        // The session stays usable, whatever the server says to this one.
+        let mut client = ReplicationClient::connect(&self.params)?;
+        if client.identify()?.system_identifier != self.identity.system_identifier {
+            return Err(other_server());
+        }
+        let options = BaseBackupOptions {
+            is_incremental: true,
+            ..self.options.clone()
+        };
+        let system_identifier = system_number(&self.identity)?;
+        let begun = earlier::upload(&mut client, earlier, system_identifier)
+            .and_then(|()| start(client, &options, &self.waits));
+        match begun {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error) if error.kind == ErrorKind::Unreachable => Err(error),
+            Err(error) => {
+                warn(
+                    &error
+                        .source
+                        .as_ref()
+                        .map_or(error.what.clone(), ToString::to_string),
+                );
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn start(
+    client: ReplicationClient,
+    options: &BaseBackupOptions,
+    waits: &Waits,
+) -> Result<BaseBackupStream> {
+    waits.record("the server's checkpoint", || client.base_backup(options))
+}
+
+fn system_number(identity: &ServerIdentity) -> Result<u64> {
+    identity.system_identifier.parse().map_err(|_| {
         let message = "cannot understand the system identifier of the server";
         Error::new(ErrorKind::Unsupported, message)
-    })?;
+    })
+}
+
+pub(super) fn sent_cluster(begun: BegunBackup) -> Result<SentCluster> {
+    let BegunBackup {
+        wal,
+        identity,
+        facts,
+        sizes,
+        directory_mode,
+        stream,
+        holder,
+        ..
+    } = begun;
+    let system_identifier = system_number(&identity)?;
     let facts = ClusterInfo {
         start_lsn: stream.start.to_string(),
         tablespaces: tablespaces(&stream.tablespaces),
@@ -105,6 +226,8 @@ pub(super) fn sent_cluster(
         system_identifier,
         sizes,
         directory_mode,
+        is_incremental: begun.is_incremental,
+        params: begun.params,
         inventory: ManifestInventory::new(facts.major, system_identifier)?,
         layout: ClusterLayout::new(facts.major, 0, true),
         sent_wal: Mutex::new(SentWal::new(stream.start, facts.wal_segment_bytes)),
@@ -113,6 +236,7 @@ pub(super) fn sent_cluster(
         sent: Mutex::new(SentFiles {
             archives: SentArchives::new(stream),
             pending: None,
+            patch: None,
             first: None,
             model: Entry::default(),
             has_control: false,
@@ -121,7 +245,7 @@ pub(super) fn sent_cluster(
         }),
         contents: Mutex::new(HashMap::new()),
         late: Mutex::new(HashMap::new()),
-        warnings: Mutex::default(),
+        warnings: Mutex::new(begun.warnings),
         failed: Mutex::default(),
         end: OnceLock::new(),
         names_bad_pages: AtomicBool::new(false),
@@ -129,23 +253,23 @@ pub(super) fn sent_cluster(
     })
 }
 
+fn other_server() -> Error {
+    let message = "cannot back up the cluster: a second session is with another server";
+    Error::new(ErrorKind::Unsupported, message)
+        .hint("name one server, without a proxy that distributes sessions")
+}
+
 /// Opens a session that keeps the WAL of the backup as long as it lasts.
 ///
 /// The slot begins at the last checkpoint, which is that of the backup. If another one came in between and
 /// the server has removed WAL, it says so when it sends the WAL.
-fn hold_wal(
-    params: &Params,
-    request: &ClusterRequest,
-    identity: &ServerIdentity,
-) -> Result<ReplicationClient> {
+fn hold_wal(params: &Params, wal: Wal, identity: &ServerIdentity) -> Result<ReplicationClient> {
     let mut holder = ReplicationClient::connect(params)?;
     let found = holder.identify()?.system_identifier;
     if found != identity.system_identifier {
-        let message = "cannot back up the cluster: a second session is with another server";
-        return Err(Error::new(ErrorKind::Unsupported, message)
-            .hint("name one server, without a proxy that distributes sessions"));
+        return Err(other_server());
     }
-    if request.wal == Wal::Included {
+    if wal == Wal::Included {
         let number = RandomState::new().build_hasher().finish() as u32;
         holder.hold_wal(&format!("fullbore_{}_{number:08x}", std::process::id()))?;
     }

@@ -1,6 +1,9 @@
 //! Servers that send what no server sends.
 
-use super::{SentSource, open::sent_cluster};
+use super::{
+    SentSource,
+    open::{BegunBackup, sent_cluster},
+};
 use crate::{
     cluster_backup::ClusterBackup,
     control::{self, Control},
@@ -159,6 +162,7 @@ impl Script {
             fast: true,
             includes_wal: true,
             awaits_archive: false,
+            is_incremental: false,
         };
         let client = ReplicationClient::of_bytes(self.major, bytes);
         let stream = client.base_backup(&options)?;
@@ -176,8 +180,18 @@ impl Script {
             ..ClusterInfo::default()
         };
         let holder = ReplicationClient::of_bytes(self.major, Vec::new());
-        let sizes = (Sizes::default(), 0o700);
-        let cluster = sent_cluster(Wal::Included, &identity, facts, sizes, stream, holder)?;
+        let cluster = sent_cluster(BegunBackup {
+            wal: Wal::Included,
+            identity,
+            facts,
+            sizes: Sizes::default(),
+            directory_mode: 0o700,
+            stream,
+            holder,
+            params: None,
+            is_incremental: false,
+            warnings: Vec::new(),
+        })?;
         let source = SentSource(Arc::new(cluster));
         let mut files = BTreeMap::new();
         for slice in source.prepare(pack(source.scan()?, FRAME_BYTES)) {

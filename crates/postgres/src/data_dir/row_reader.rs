@@ -18,7 +18,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
-    known::{BaseEntry, StoredRun, Trust},
+    known::{self, BaseEntry, StoredRun, Trust},
 };
 use fullbore_platform::read::{self, PageCacheUse};
 use fullbore_tree::read::{Overlay, pad, part};
@@ -211,7 +211,7 @@ fn wanted_runs(file: &LargeFile, offset: u64, len: u32) -> (Vec<ByteRun>, Option
     let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
     let len = len.into();
     let wanted = match &runs {
-        Some(runs) => changed_runs(offset, runs),
+        Some(runs) => known::changed_places(offset, runs),
         None => vec![ByteRun { offset, len }],
     };
     (wanted, runs)
@@ -243,25 +243,6 @@ pub(super) fn items_of(files: &RemoteFiles, slice: &Slice, add: &mut dyn FnMut(F
             });
         }
     }
-}
-
-/// Returns the places in the file of those runs of a piece that changed.
-fn changed_runs(mut at: u64, runs: &[StoredRun]) -> Vec<ByteRun> {
-    let mut changed = Vec::new();
-    for run in runs {
-        let len = match *run {
-            StoredRun::Kept { len, .. } => len,
-            StoredRun::Here { len, .. } => {
-                changed.push(ByteRun {
-                    offset: at,
-                    len: len.into(),
-                });
-                len
-            }
-        };
-        at += u64::from(len);
-    }
-    changed
 }
 
 impl RemoteFiles {

@@ -7,7 +7,7 @@
 use super::{
     AnswerRow, ReplicationClient,
     message::{Fields, Message, Messages, lost, unexpected},
-    place,
+    place, read_answer,
     refusal::{refusal, state_of},
     text_at, timeline_number,
 };
@@ -35,6 +35,8 @@ pub struct BaseBackupOptions {
     pub includes_wal: bool,
     /// Whether the server waits until the WAL is archived.
     pub awaits_archive: bool,
+    /// Whether the server sends the blocks that changed since the backup whose manifest it got.
+    pub is_incremental: bool,
 }
 
 /// A tablespace, as the server names it.
@@ -107,6 +109,9 @@ impl BaseBackupOptions {
         );
         add("TABLESPACE_MAP", "TABLESPACE_MAP true".to_owned());
         add("", "TARGET 'client'".to_owned());
+        if self.is_incremental {
+            add("", "INCREMENTAL true".to_owned());
+        }
         match major {
             ..BRACKETS_SINCE => format!("BASE_BACKUP {}", words.join(" ")),
             _ => format!("BASE_BACKUP ({})", words.join(", ")),
@@ -115,6 +120,48 @@ impl BaseBackupOptions {
 }
 
 impl ReplicationClient {
+    /// Sends the server the manifest of an earlier backup, of so many `messages`, which `next` returns by their
+    /// numbers. The next base backup of this session may be an incremental one.
+    ///
+    /// # Errors
+    /// The server's; those of `next`, after which the session is of no further use.
+    pub fn upload_manifest(
+        &mut self,
+        messages: u64,
+        next: &mut dyn FnMut(u64) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        self.send("UPLOAD_MANIFEST")?;
+        let failed = "the server refused the manifest of the earlier backup";
+        match self.copy_begins()? {
+            Ok(()) => {}
+            Err(body) => return Err(refusal(failed, &body)),
+        }
+        for number in 0..messages {
+            self.messages.write(Some(b'd'), &next(number)?)?;
+        }
+        self.messages.write(Some(b'c'), b"")?;
+        let answer = read_answer(&mut self.messages)?;
+        answer.map(drop).map_err(|body| refusal(failed, &body))
+    }
+
+    /// Waits until the server wants the bytes of a copy. The inner error is the server's.
+    fn copy_begins(&mut self) -> Result<Result<(), Vec<u8>>> {
+        for _ in 0..MAX_OTHERS {
+            let message = self.messages.next()?;
+            match message.ok_or_else(|| lost(&io::ErrorKind::TimedOut.into()))? {
+                Message { kind: b'G', .. } => return Ok(Ok(())),
+                Message { kind: b'E', body } => return Ok(Err(body)),
+                Message {
+                    kind: b'N' | b'S', ..
+                } => {}
+                Message { kind, .. } => {
+                    return Err(unexpected(&format!("a message of kind {kind}")));
+                }
+            }
+        }
+        Err(unexpected("too many notices"))
+    }
+
     /// Begins a base backup. Returns when the server has done its checkpoint.
     ///
     /// # Errors

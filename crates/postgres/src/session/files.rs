@@ -81,6 +81,14 @@ impl Session {
         })
     }
 
+    /// Returns the system identifier of the cluster.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(crate) fn system_identifier(&mut self) -> Result<u64> {
+        Ok(self.mark()?.system_identifier.cast_unsigned())
+    }
+
     /// Returns the statements that let the role read the server's files; empty if it may.
     ///
     /// # Errors
