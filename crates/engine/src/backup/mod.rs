@@ -162,6 +162,7 @@ impl Backup {
         let is_new_repository = destination.abilities().is_new;
         let found = chosen.and_then(|chosen| {
             let found = self.find_base(&mut *destination, &subject, chosen)?;
+            subject.keep_name(found.cluster_name);
             let base = found.base.map(Arc::new);
             subject.begin(base.as_ref(), (self.base.compare, self.block_bytes()))?;
             Ok((base, found.unlike, found.damage, found.is_new_source))

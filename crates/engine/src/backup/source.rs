@@ -277,6 +277,16 @@ impl OpenedSubject {
         warnings.chain(cluster).chain(warning).chain(idle).collect()
     }
 
+    /// Keeps the name that a cluster has in its latest backup, if this backup or that one does not know its
+    /// path: not every role may see it.
+    pub(crate) fn keep_name(&mut self, name: Option<SourceInfo>) {
+        let is_empty = |source: &SourceInfo| source.paths.iter().all(|path| path.0.is_empty());
+        let kept = name.filter(|name| is_empty(name) || is_empty(&self.origin));
+        if let Some(kept) = kept.filter(|_| self.cluster.is_some()) {
+            self.origin = kept;
+        }
+    }
+
     /// Begins the backup of a cluster. Makes the sources report unchanged data that the base has. The
     /// server is not asked for changes if all content is compared.
     ///

@@ -251,6 +251,44 @@ fn without_a_proof_of_what_changed_all_files_are_sent_and_the_reason_is_said() {
 }
 
 #[test]
+fn a_cluster_is_one_source_whatever_the_role_may_see() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    cluster.psql("CREATE ROLE sender LOGIN REPLICATION");
+    let runs = [
+        ("sender", "protocol", None),
+        ("postgres", "sql", None),
+        ("sender", "protocol", Some("--full")),
+        ("postgres", "files", None),
+    ];
+    for first in [0, 1] {
+        let to = cluster.path(&format!("repository{first}"));
+        for (role, via, full) in &runs[first..] {
+            let url = cluster.url_as(role);
+            let backup = args!["backup", url, "--to", to, "--via", via, "--quiet"];
+            fullbore(backup.into_iter().chain(full.map(Into::into))).ends_with(0);
+        }
+        let listed = fullbore(args!["list", to, "--json"]).json();
+        let sources: Vec<String> = listed
+            .iter()
+            .filter(|line| line["source"].is_object())
+            .map(|line| line["source"].to_string())
+            .collect();
+        assert_eq!(sources.len(), 4 - first, "{listed:?}");
+        assert!(
+            sources.iter().all(|source| *source == sources[0]),
+            "{sources:?}"
+        );
+        let forgotten = fullbore(args!["forget", to, "--keep-last", "1", "--quiet"]);
+        forgotten.ends_with(0);
+        let restored = Cluster::restored(version, &to);
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(fullbore(args!["list", to, "--json"]).json().len(), 1);
+    }
+}
+
+#[test]
 fn a_standby_sends_a_cluster_that_starts_as_a_primary() {
     assert_standby_starts_as_a_primary(BY_PROTOCOL);
 }

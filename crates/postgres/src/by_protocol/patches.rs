@@ -172,3 +172,48 @@ impl Numbers {
         numbers.iter().map(|bytes| (self.read)(*bytes)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patch(blocks: &[u32], kept_below: u32) -> SentPatch {
+        SentPatch {
+            page_bytes: 8192,
+            blocks: blocks.to_vec(),
+            taken: 0,
+            kept_below,
+            member_bytes: 0,
+        }
+    }
+
+    fn runs(patch: &SentPatch, pages: u64, old_pages: u64) -> Vec<(u64, u64)> {
+        let runs = patch.changed_runs(pages * 8192, old_pages * 8192);
+        runs.iter()
+            .map(|run| (run.offset / 8192, run.len / 8192))
+            .collect()
+    }
+
+    #[test]
+    fn blocks_that_are_neither_sent_nor_kept_are_changed() {
+        assert_eq!(runs(&patch(&[2, 3, 7], 9), 9, 9), [(2, 2), (7, 1)]);
+        assert_eq!(runs(&patch(&[], 9), 9, 9), []);
+        assert_eq!(
+            runs(&patch(&[2], 9), 9, 6),
+            [(2, 1), (6, 3)],
+            "it has grown"
+        );
+        assert_eq!(runs(&patch(&[2], 5), 9, 9), [(2, 1), (5, 4)], "it was cut");
+        assert_eq!(runs(&patch(&[8], 5), 9, 9), [(5, 4)]);
+        assert_eq!(runs(&patch(&[4], 5), 5, 5), [(4, 1)]);
+    }
+
+    #[test]
+    fn only_relations_have_changed_blocks() {
+        let path = patched_path(b"base/5/INCREMENTAL.16384.1").unwrap();
+        assert_eq!(path, b"base/5/16384.1");
+        for other in ["INCREMENTAL.16384", "base/5/INCREMENTAL.x", "base/5/16384"] {
+            assert_eq!(patched_path(other.as_bytes()), None, "{other}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use super::{
     open::{BegunBackup, sent_cluster},
 };
 use crate::{
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ChangedBlocks, ClusterBackup},
     control::{self, Control},
     lsn::{Lsn, segment_name},
     relation::Sizes,
@@ -20,7 +20,7 @@ use fullbore_format::{
     root::ClusterInfo,
 };
 use fullbore_pipeline::{
-    frame::{Buf, FrameContent, Slice},
+    frame::{Buf, FrameContent, Scanned, Slice},
     pack::pack,
     source::Source,
 };
@@ -33,6 +33,7 @@ const FRAME_BYTES: u32 = 4096; // less than the control file has
 #[derive(Clone)]
 struct Script {
     major: u32,
+    is_incremental: bool,
     messages: Vec<Vec<u8>>,
 }
 
@@ -134,7 +135,11 @@ fn script_of(major: u32, members: &[Vec<u8>]) -> Script {
     messages.extend(answer(&[&[Some("0/200100"), Some("1")]]));
     messages.push(message(b'C', b"BASE_BACKUP\0"));
     messages.push(message(b'Z', b"I"));
-    Script { major, messages }
+    Script {
+        major,
+        is_incremental: false,
+        messages,
+    }
 }
 
 /// What a run took from the server: each file with its content.
@@ -156,7 +161,27 @@ impl Script {
         self.receive_bytes(self.messages.concat())
     }
 
+    /// The error of the comparison with a base that does not have the file.
+    fn first_narrowed(&self, path: &str) -> Error {
+        let source = self.open(self.messages.concat()).unwrap();
+        let mut scan = source.scan().unwrap();
+        let is_it = |scanned: &Scanned| scanned.entry.path == path.as_bytes();
+        let mut scanned = scan.find_map(|next| next.ok().filter(is_it)).unwrap();
+        source.0.narrow(&mut scanned).unwrap_err()
+    }
+
     fn receive_bytes(&self, bytes: Vec<u8>) -> Result<Received> {
+        let source = self.open(bytes)?;
+        let mut files = BTreeMap::new();
+        for slice in source.prepare(pack(source.scan()?, FRAME_BYTES)) {
+            add_content(&source, slice?, &mut files)?;
+        }
+        drop(source.finish()?);
+        source.0.check()?;
+        Ok(Received { files, source })
+    }
+
+    fn open(&self, bytes: Vec<u8>) -> Result<SentSource> {
         let options = BaseBackupOptions {
             label: "test".into(),
             fast: true,
@@ -189,17 +214,10 @@ impl Script {
             stream,
             holder,
             params: None,
-            is_incremental: false,
+            is_incremental: self.is_incremental,
             warnings: Vec::new(),
         })?;
-        let source = SentSource(Arc::new(cluster));
-        let mut files = BTreeMap::new();
-        for slice in source.prepare(pack(source.scan()?, FRAME_BYTES)) {
-            add_content(&source, slice?, &mut files)?;
-        }
-        drop(source.finish()?);
-        source.0.check()?;
-        Ok(Received { files, source })
+        Ok(SentSource(Arc::new(cluster)))
     }
 }
 
@@ -422,4 +440,79 @@ fn the_server_has_the_last_word_about_torn_pages() {
     damaged.settle(&mut record);
     assert_eq!(record, torn());
     assert_eq!(damaged.0.warnings().len(), 2, "no file was named");
+}
+
+/// A member with changed blocks: its numbers, the numbers of its blocks, and so many pages of content.
+fn patch(numbers: [u32; 3], blocks: &[u32], pages: usize) -> Vec<u8> {
+    let all = numbers.iter().chain(blocks);
+    let mut content: Vec<u8> = all.flat_map(|number| number.to_le_bytes()).collect();
+    if !blocks.is_empty() {
+        content.resize(content.len().next_multiple_of(8192), 0);
+    }
+    content.resize(content.len() + pages * 8192, 7);
+    file("base/5/INCREMENTAL.16384", &content)
+}
+
+const PATCH_MAGIC: u32 = 0xd3ae_1f0d;
+
+/// Receives a backup with a member that has changed blocks.
+fn receive_patch(member: Vec<u8>) -> Result<Received> {
+    let mut all = members();
+    all.insert(6, directory("base/5"));
+    all.insert(7, member);
+    let script = Script {
+        is_incremental: true,
+        ..script_of(18, &all)
+    };
+    script.receive()
+}
+
+#[test]
+fn changed_blocks_that_cannot_be_are_refused() {
+    for (why, member) in [
+        ("no magic", patch([1, 1, 9], &[3], 1)),
+        (
+            "fewer blocks than said",
+            patch([PATCH_MAGIC, 2, 9], &[3, 4], 1),
+        ),
+        ("more blocks than said", patch([PATCH_MAGIC, 1, 9], &[3], 2)),
+        ("a block twice", patch([PATCH_MAGIC, 2, 9], &[3, 3], 2)),
+        ("blocks in no order", patch([PATCH_MAGIC, 2, 9], &[4, 3], 2)),
+        (
+            "behind the end of a file",
+            patch([PATCH_MAGIC, 1, 9], &[131_072], 1),
+        ),
+        ("too long a file", patch([PATCH_MAGIC, 0, u32::MAX], &[], 0)),
+        (
+            "too many blocks",
+            patch([PATCH_MAGIC, u32::MAX, 9], &[3], 1),
+        ),
+        ("too short", file("base/5/INCREMENTAL.16384", &[0; 11])),
+    ] {
+        let error = receive_patch(member).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{why}: {error:?}");
+    }
+    // A full backup has no such members.
+    let mut all = members();
+    all.insert(6, patch([1, 1, 9], &[3], 1));
+    assert!(
+        script_of(18, &all).receive().is_ok(),
+        "it is a file as any other"
+    );
+}
+
+#[test]
+fn changed_blocks_of_a_file_without_base_are_refused() {
+    let error = {
+        let all = [&members()[..6], &[patch([PATCH_MAGIC, 1, 9], &[3], 1)]].concat();
+        let script = Script {
+            is_incremental: true,
+            ..script_of(18, &all)
+        };
+        script.first_narrowed("base/5/16384")
+    };
+    assert!(
+        error.line().contains("was not backed up before"),
+        "{error:?}"
+    );
 }
