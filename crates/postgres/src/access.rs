@@ -11,6 +11,7 @@ use super::{
     },
     late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
+    outside_config::OutsideConfig,
     request::{ClusterRequest, Reading},
     same_server,
     session::{ServerFacts, Session, WalSpace},
@@ -161,6 +162,17 @@ impl ClusterAccess {
         match &self.way {
             FilesWay::Files(path) => Some(WalSpace::new(path.join("pg_wal"))),
             FilesWay::Sql(_) => None,
+        }
+    }
+
+    /// Reads the configuration outside of the data directory, if the backup shall have it.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(super) fn outside_config(&self) -> Result<OutsideConfig> {
+        match &self.way {
+            FilesWay::Files(_) => Ok(OutsideConfig::default()),
+            FilesWay::Sql(data) => OutsideConfig::read(data),
         }
     }
 

@@ -21,6 +21,7 @@ pub mod layout;
 pub mod lsn;
 pub mod manifest;
 pub mod new_init_forks;
+mod outside_config;
 pub mod page_checksum;
 pub mod page_stage;
 pub mod relation;

@@ -9,6 +9,7 @@ use super::{
     init_forks::InitForks,
     inventory::ManifestInventory,
     lsn::Lsn,
+    outside_config::OutsideConfig,
     restore::advice,
     same_server,
     session::{Catalog, HeldSession, ServerFacts, Session},
@@ -157,7 +158,9 @@ impl ClusterRequest {
         reading: &Reading,
     ) -> Result<ClusterSource> {
         let data = access.data();
-        let warnings = access.warnings(&mut session)?;
+        let mut warnings = access.warnings(&mut session)?;
+        let config = access.outside_config()?;
+        warnings.extend(config.warnings.iter().cloned());
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
         let request = match &id {
@@ -188,10 +191,15 @@ impl ClusterRequest {
             inventory: ManifestInventory::new(facts.major, facts.system_identifier)?,
             warnings: Mutex::new(warnings),
             failed: Mutex::default(),
-            facts: Mutex::new(root::ClusterInfo {
-                tablespaces,
-                ..request.cluster_info(facts, &access, start)
+            facts: Mutex::new({
+                let info = request.cluster_info(facts, &access, start);
+                root::ClusterInfo {
+                    tablespaces,
+                    configuration: config.missing(info.configuration),
+                    ..info
+                }
             }),
+            config,
             data,
             late,
             trees,
@@ -336,6 +344,7 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         warnings: Mutex::default(),
         failed: Mutex::default(),
         facts: Mutex::new(facts),
+        config: OutsideConfig::default(),
         data,
         late,
         trees,

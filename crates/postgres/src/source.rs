@@ -16,6 +16,7 @@ use super::{
     late_files::LateFiles,
     lsn::Lsn,
     manifest::WalRange,
+    outside_config::OutsideConfig,
     page_stage::PageCheck,
     relation::Sizes,
     request::Wal,
@@ -69,6 +70,8 @@ pub struct ClusterSource {
     pub(super) facts: Mutex<root::ClusterInfo>,
     pub(super) inventory: ManifestInventory,
     pub(super) init_forks: InitForks,
+    /// Configuration that is not in the data directory.
+    pub(super) config: OutsideConfig,
     /// What the operator should know about the server.
     pub(super) warnings: Mutex<Vec<String>>,
     /// The first error that makes the backup void.
@@ -200,6 +203,9 @@ impl ClusterSource {
             scanned.push(self.listed_late_file(tree, &path, &content)?);
         }
         self.check_timeline(&stopped)?;
+        for (name, content) in &self.config.files {
+            scanned.push(self.listed_late_file(tree, name.as_bytes(), content)?);
+        }
         scanned.push(self.control_file(tree, &control)?);
         scanned.push(self.listed_late_file(tree, b"backup_label", &stopped.backup_label)?);
         if !stopped.tablespace_map.is_empty() {

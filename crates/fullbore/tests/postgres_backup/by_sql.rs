@@ -5,6 +5,7 @@ use super::{
     cluster::{Cluster, debian, some_versions, versions},
     load::{Load, assert_balanced, transactions},
     runs::{FULLBORE, Ran, fullbore, is_root, or_skip},
+    servers::{Version, own},
     slow_line::SlowLine,
     standby::{catch_up, standby_of},
 };
@@ -212,6 +213,94 @@ fn a_session_that_is_cut_at_any_statement_ends_the_backup() {
     assert!(failures > 8, "{failures}");
     line.left.store(i64::MAX, Relaxed);
     cluster.assert_nothing_is_left();
+}
+
+/// A running cluster whose configuration is in another directory, as Debian has it.
+fn configured_elsewhere(version: &Version) -> Cluster {
+    let cluster = Cluster::stopped(version, &["work_mem = 1234kB", "include_dir = 'conf.d'"]);
+    let etc = cluster.make_dir("etc");
+    for name in ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"] {
+        fs::rename(cluster.data().join(name), etc.join(name)).unwrap();
+    }
+    fs::create_dir(etc.join("conf.d")).unwrap();
+    fs::write(
+        etc.join("conf.d/more.conf"),
+        "log_line_prefix = 'it''s %m '\n",
+    )
+    .unwrap();
+    fs::set_permissions(etc.join("conf.d"), fs::Permissions::from_mode(0o755)).unwrap();
+    let places = format!(
+        "data_directory = '{}'\nhba_file = '{1}/pg_hba.conf'\nident_file = '{1}/pg_ident.conf'\n",
+        cluster.data().display(),
+        etc.display()
+    );
+    let main = etc.join("postgresql.conf");
+    let text = fs::read_to_string(&main).unwrap();
+    fs::write(&main, text + &places).unwrap();
+    let place = format!("-c config_file={}", main.display());
+    assert!(cluster.starts_with(&place), "{}", cluster.log());
+    cluster
+}
+
+#[test]
+fn configuration_in_another_place_is_restored_as_far_as_the_role_may_see_it() {
+    for version in some_versions() {
+        let cluster = configured_elsewhere(version);
+        let ran = cluster.backup("all", &["--via", "sql"]).ends_with(0);
+        assert!(!ran.err.contains("not in this backup"), "{}", ran.err);
+        let backup = match version.major {
+            15.. => "pg_backup_start(text, boolean), pg_backup_stop(boolean)",
+            _ => "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)",
+        };
+        let read = "pg_read_binary_file(text, bigint, bigint, boolean), pg_ls_dir(text, boolean, boolean), \
+             pg_stat_file(text, boolean)";
+        cluster.psql_each(&[
+            "CREATE ROLE reader LOGIN REPLICATION",
+            &format!("GRANT EXECUTE ON FUNCTION {backup}, {read} TO reader"),
+        ]);
+        let by_reader = |to: &str| {
+            let to = cluster.path(to);
+            fullbore(args![
+                "backup",
+                cluster.url_as("reader"),
+                "--to",
+                to,
+                "--via",
+                "sql"
+            ])
+            .ends_with(0)
+        };
+        let ran = by_reader("some");
+        assert!(
+            ran.err.contains("GRANT pg_read_all_settings"),
+            "{}",
+            ran.err
+        );
+        cluster.psql("GRANT pg_read_all_settings TO reader");
+        let ran = by_reader("more");
+        let hba = cluster.path("etc/pg_hba.conf");
+        assert!(
+            ran.err.contains("not in this backup") && ran.err.contains(&*hba.to_string_lossy()),
+            "{}",
+            ran.err
+        );
+        for to in ["all", "some", "more"] {
+            let restored = Cluster::restored(version, &cluster.path(to));
+            restored.assert_verifies();
+            if to != "all" {
+                let copy = restored.data().join("pg_hba.conf");
+                fs::copy(&hba, &copy).unwrap();
+                own(&copy);
+            }
+            restored.start();
+            restored.assert_has_content();
+            let made = fs::read_to_string(restored.data().join("postgresql.conf")).unwrap();
+            assert_eq!(restored.psql("SHOW work_mem"), "1234kB", "{to}: {made}");
+            assert_eq!(restored.psql("SHOW log_line_prefix"), "it's %m ");
+            let place = restored.data().display().to_string();
+            assert_eq!(restored.psql("SHOW data_directory"), place);
+        }
+    }
 }
 
 #[test]

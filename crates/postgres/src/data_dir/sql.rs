@@ -3,7 +3,7 @@
 use super::{DataDir, FileIdentity, FileRange, FoundFile, RangeReceiver};
 use crate::{
     conninfo::Params,
-    session::{FileSession, ServerMark, Session},
+    session::{ConfigPlaces, FileSession, ServerMark, Session},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
@@ -63,6 +63,22 @@ impl SqlDir {
             idle: Mutex::new(idle),
             is_idle: Condvar::new(),
         })
+    }
+
+    /// Asks where the configuration is.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn config_places(&self) -> Result<ConfigPlaces> {
+        self.with(FileSession::config_places)
+    }
+
+    /// Returns the settings that files set, with their values.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn file_settings(&self) -> Result<Vec<(String, String)>> {
+        self.with(FileSession::file_settings)
     }
 
     /// Runs `run` in a session that no other thread uses, and waits for one.
