@@ -113,6 +113,12 @@ impl ClusterAccess {
         Self { way, reason }
     }
 
+    /// Returns whether the server must keep WAL in a slot until it was read. By SQL the WAL is read as it is
+    /// written, and a role without the right to make a slot takes the risk that a segment is removed.
+    pub(super) fn holds_wal(&self, facts: &ServerFacts) -> bool {
+        facts.may_hold_wal || matches!(self.way, FilesWay::Files(_))
+    }
+
     /// The name of the way in the root.
     pub(super) fn name(&self) -> &'static str {
         match &self.way {

@@ -57,6 +57,9 @@ pub enum ClusterServer {
     Stopped(PathBuf),
 }
 
+const UNHELD_WAL: &str = "the role has no REPLICATION, so the server did not keep WAL for the backup: the backup fails if the \
+    server removes WAL too early";
+
 /// Location of the WAL that a backup needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wal {
@@ -160,6 +163,7 @@ impl ClusterRequest {
         let data = access.data();
         let mut warnings = access.warnings(&mut session)?;
         let config = access.outside_config()?;
+        let is_wal_held = access.holds_wal(&facts);
         warnings.extend(config.warnings.iter().cloned());
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
@@ -167,6 +171,9 @@ impl ClusterRequest {
             Some(_) => self.resolved(&mut session, &facts)?,
             None => self.clone(),
         };
+        if request.wal == Wal::Included && !is_wal_held {
+            warnings.push(UNHELD_WAL.to_owned());
+        }
         let start = id
             .map(|id| request.begin_backup(&mut session, &facts, (&access, &id), &reading.waits))
             .transpose()?;
@@ -184,6 +191,7 @@ impl ClusterRequest {
             archive: request.archive.clone(),
             session: Some(HeldSession::new(session, params, access.wal_space())?),
             control: Vec::new(),
+            is_wal_held,
             catalog,
             sizes: now.sizes,
             start,
@@ -245,7 +253,7 @@ impl ClusterRequest {
         (access, id): (&ClusterAccess, &str),
         waits: &Waits,
     ) -> Result<Lsn> {
-        let is_held = self.wal == Wal::Included;
+        let is_held = self.wal == Wal::Included && access.holds_wal(facts);
         let is_held_later = is_held && session.has_slot_limit();
         if is_held {
             session.hold_wal()?;
@@ -336,6 +344,7 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         archive: None,
         session: None,
         control: bytes,
+        is_wal_held: true,
         catalog: Catalog::default(),
         sizes: control.sizes,
         start: None,

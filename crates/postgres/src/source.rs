@@ -60,6 +60,8 @@ pub struct ClusterSource {
     /// end.
     pub(super) control: Vec<u8>,
     pub(super) data: Arc<dyn DataDir>,
+    /// Whether the server keeps the WAL until it was read.
+    pub(super) is_wal_held: bool,
     /// The catalog before the backup began; empty for a stopped cluster.
     pub(super) catalog: Catalog,
     /// Bytes of a page, and pages of a segment file.
@@ -362,7 +364,16 @@ impl ClusterSource {
         if let Some(session) = &self.session {
             session.check()?;
         }
+        let wal = match &slice {
+            Slice::Piece { file, .. } if file.entry.path.starts_with(b"pg_wal/") => {
+                Some(file.clone())
+            }
+            _ => None,
+        };
         let frame = tree.read(slice, buf)?;
+        if let Some(lost) = wal.filter(|file| file.failed.get().is_some()) {
+            return Err(self.loss_of(&lost.entry.path));
+        }
         for part in &frame.parts {
             match &part.what {
                 FrameContent::Whole(entry, state) => check_readable(&entry.path, state)?,

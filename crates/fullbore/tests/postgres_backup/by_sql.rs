@@ -248,16 +248,8 @@ fn configuration_in_another_place_is_restored_as_far_as_the_role_may_see_it() {
         let cluster = configured_elsewhere(version);
         let ran = cluster.backup("all", &["--via", "sql"]).ends_with(0);
         assert!(!ran.err.contains("not in this backup"), "{}", ran.err);
-        let backup = match version.major {
-            15.. => "pg_backup_start(text, boolean), pg_backup_stop(boolean)",
-            _ => "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)",
-        };
-        let read = "pg_read_binary_file(text, bigint, bigint, boolean), pg_ls_dir(text, boolean, boolean), \
-             pg_stat_file(text, boolean)";
-        cluster.psql_each(&[
-            "CREATE ROLE reader LOGIN REPLICATION",
-            &format!("GRANT EXECUTE ON FUNCTION {backup}, {read} TO reader"),
-        ]);
+        make_reader(&cluster);
+        cluster.psql("ALTER ROLE reader REPLICATION");
         let by_reader = |to: &str| {
             let to = cluster.path(to);
             fullbore(args![
@@ -385,6 +377,71 @@ fn a_role_with_four_grants_reads_by_sql_and_is_told_which_are_missing() {
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
+    }
+}
+
+/// A role that may read files by SQL and has no REPLICATION.
+fn make_reader(cluster: &Cluster) {
+    let backup = match cluster.version.major {
+        15.. => "pg_backup_start(text, boolean), pg_backup_stop(boolean)",
+        _ => "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)",
+    };
+    let read = "pg_read_binary_file(text, bigint, bigint, boolean), pg_ls_dir(text, boolean, boolean), \
+         pg_stat_file(text, boolean)";
+    cluster.psql_each(&[
+        "CREATE ROLE reader LOGIN",
+        &format!("GRANT EXECUTE ON FUNCTION {backup}, {read} TO reader"),
+    ]);
+}
+
+#[test]
+fn a_role_without_replication_reads_wal_while_the_server_has_it() {
+    for version in some_versions() {
+        for (keep, code) in [("1GB", 0), ("0", 1)] {
+            let keep = format!("wal_keep_size = {keep}");
+            let lines = [&keep, "max_wal_size = 32MB", "min_wal_size = 32MB"];
+            let cluster = Cluster::new(version, &lines);
+            make_reader(&cluster);
+            let to = cluster.path("repository");
+            let is_over = AtomicBool::new(false);
+            let ran = thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut client = cluster.client();
+                    while !is_over.load(Relaxed) {
+                        for sql in [
+                            "CREATE TABLE t (n int)",
+                            "DROP TABLE t",
+                            "SELECT pg_switch_wal()",
+                            "CHECKPOINT",
+                        ] {
+                            client.batch_execute(sql).unwrap();
+                        }
+                    }
+                });
+                sleep(Duration::from_millis(300));
+                let url = cluster.url_as("reader");
+                let ran = fullbore(args!["backup", url, "--to", to, "--via", "sql"]);
+                is_over.store(true, Relaxed);
+                ran
+            });
+            let ran = ran.ends_with(code);
+            if code == 1 {
+                assert!(ran.err.contains("ALTER ROLE"), "{}", ran.err);
+                let listed = fullbore(args!["list", to, "--json"]);
+                assert!(!listed.out.contains("\"id\""), "{}", listed.out);
+                continue;
+            }
+            assert!(
+                ran.err.contains("the role has no REPLICATION"),
+                "{}",
+                ran.err
+            );
+            cluster.assert_nothing_is_left();
+            let restored = Cluster::restored(version, &to);
+            restored.assert_verifies();
+            restored.start();
+            restored.assert_has_content();
+        }
     }
 }
 

@@ -43,6 +43,8 @@ pub(super) struct FetchedContent {
     pub(super) bytes: Vec<u8>,
     /// Whether the file was not there.
     pub(super) is_missing: bool,
+    /// Whether the file ended within a range.
+    pub(super) is_short: bool,
 }
 
 /// The items of one scan.
@@ -355,6 +357,7 @@ impl<'a> Filling<'a> {
         let content = &mut self.content;
         let end = content.bytes.len() + len;
         content.is_missing |= row.is_none();
+        content.is_short |= row.is_some_and(|row| row.len() < len);
         content.bytes.extend_from_slice(row.unwrap_or_default());
         if wanted.is_padded {
             content.bytes.resize(end, 0);

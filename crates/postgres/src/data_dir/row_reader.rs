@@ -137,7 +137,8 @@ fn append_file(
     let Scanned {
         mut entry, known, ..
     } = scanned;
-    let Some(mut content) = content else {
+    let is_cut = |content: &Vec<u8>| is_wal(&entry.path) && (content.len() as u64) < entry.size();
+    let Some(mut content) = content.filter(|content| !is_cut(content)) else {
         let what = FrameContent::Whole(entry, EntryState::Vanished);
         return Ok(part(what, buf.len(), 0));
     };
@@ -188,9 +189,17 @@ pub(super) fn read_piece(
         return Ok(Frame::new(buf, Vec::new(), last));
     }
     let (wanted, runs) = wanted_runs(&file, offset, len);
-    match fetched {
-        Some(fetched) => buf.extend_from_slice(&fetched.bytes),
+    let is_complete = match fetched {
+        Some(fetched) => {
+            buf.extend_from_slice(&fetched.bytes);
+            !fetched.is_missing && !fetched.is_short
+        }
         None => files.append_runs(&file.entry.path, &wanted, &mut buf)?,
+    };
+    if !is_complete && is_wal(&file.entry.path) {
+        file.failed
+            .get_or_init(|| "the server removed it".to_owned());
+        return Ok(Frame::new(buf, Vec::new(), last));
     }
     let is_alone = file.known.is_some();
     if last && !is_alone {
@@ -202,6 +211,11 @@ pub(super) fn read_piece(
         ..part(what, 0, len as usize)
     };
     Ok(Frame::new(buf, vec![piece], last || is_alone))
+}
+
+/// Returns whether a file is WAL: no other file replaces what is missing of it.
+fn is_wal(path: &[u8]) -> bool {
+    path.starts_with(b"pg_wal/")
 }
 
 /// Returns the places that are read of a piece of a large file, and where the whole of the piece is
@@ -293,8 +307,9 @@ impl RemoteFiles {
         })
     }
 
-    /// Appends runs of a file. Zeros take the place of bytes that are not there any more.
-    fn append_runs(&self, path: &[u8], runs: &[ByteRun], buf: &mut Vec<u8>) -> Result<()> {
+    /// Appends runs of a file. Zeros take the place of bytes that are not there any more; returns whether
+    /// all were there.
+    fn append_runs(&self, path: &[u8], runs: &[ByteRun], buf: &mut Vec<u8>) -> Result<bool> {
         if let Some(file) = self.late.open(path) {
             let failed = |error| Error::io("could not read a temporary file", error);
             let file = file.map_err(failed)?;
@@ -304,18 +319,22 @@ impl RemoteFiles {
                 read::read_full(&file, buf, run.offset, len, PageCacheUse::Keep).map_err(failed)?;
                 buf.resize(end, 0);
             }
-            return Ok(());
+            return Ok(true);
         }
         let ranges: Vec<_> = runs
             .iter()
             .flat_map(|run| rows(path, run.offset, run.len))
             .collect();
         let mut lengths = ranges.iter().map(|range| range.len as usize);
+        let mut is_complete = true;
         self.data.read(&ranges, &mut |row| {
-            let end = buf.len() + lengths.next().unwrap_or(0);
+            let len = lengths.next().unwrap_or(0);
+            let end = buf.len() + len;
+            is_complete &= row.is_some_and(|row| row.len() == len);
             buf.extend_from_slice(row.unwrap_or_default());
             buf.resize(end, 0);
-        })
+        })?;
+        Ok(is_complete)
     }
 
     /// Reads the content of small files.
