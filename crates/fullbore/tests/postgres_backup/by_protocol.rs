@@ -4,7 +4,7 @@ use super::{
     args,
     by_sql::{
         OF_THE_BACKUP, assert_consistent_under_load, assert_same_as_files,
-        assert_standby_starts_as_a_primary, damage, last_line,
+        assert_standby_starts_as_a_primary, damage, files, last_line,
     },
     cluster::{Cluster, debian, some_versions, versions},
     runs::fullbore,
@@ -248,6 +248,48 @@ fn without_a_proof_of_what_changed_all_files_are_sent_and_the_reason_is_said() {
     }
     run("postgres", "the server was started since the last backup");
     fullbore(args!["verify", to, "--data", "--quiet"]).ends_with(0);
+}
+
+#[test]
+fn over_a_line_that_answers_late_the_server_compresses() {
+    for version in versions() {
+        let cluster = Cluster::new(version, &[]);
+        let space = cluster.make_dir("space");
+        cluster.psql(&format!(
+            "CREATE TABLESPACE space LOCATION '{}'",
+            space.display()
+        ));
+        cluster.psql_each(&[
+            "CREATE TABLE elsewhere TABLESPACE space AS SELECT n FROM generate_series(1, 500) n",
+            "VACUUM",
+            "CHECKPOINT",
+        ]);
+        let (at_once, _) = received(&cluster, &["--full"]);
+        let line = SlowLine::to(
+            &cluster.path(".s.PGSQL.5432"),
+            Duration::from_millis(4),
+            u64::MAX,
+        );
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", line.port);
+        let to = cluster.path("repository");
+        fullbore(args![
+            "backup", url, "--to", to, "--via", "protocol", "--full", "--quiet"
+        ])
+        .ends_with(0);
+        let late = line.received.load(Relaxed);
+        let is_compressed = late < at_once / 2;
+        // Debian's server was built with lz4; of those that the tests build none was.
+        let has_lz4 = version.major >= 15 && cluster.psql("SELECT version()").contains("Debian");
+        assert_eq!(is_compressed, has_lz4, "{late} of {at_once}");
+        let [earlier, later] =
+            ["repository@latest~1", "repository@latest"].map(|from| files(&cluster.path(from)));
+        assert_eq!(earlier, later);
+        let restored = Cluster::restored(version, &to);
+        restored.assert_verifies();
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT count(*) FROM elsewhere"), "500");
+    }
 }
 
 #[test]

@@ -32,8 +32,12 @@ pub(super) const OF_THE_BACKUP: [&str; 4] = [
 ];
 
 /// Paths, sizes and digests of the files of a backup, but for those of the backup itself.
-fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
-    let backup = format!("{}@latest", repository.display());
+pub(super) fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
+    let shown = repository.display().to_string();
+    let backup = match shown.contains('@') {
+        true => shown,
+        false => format!("{shown}@latest"),
+    };
     let lines = fullbore(args!["list", backup, "--json"]).json();
     let entry = |line: &Value| {
         let path = line["path"].as_str()?.to_owned();

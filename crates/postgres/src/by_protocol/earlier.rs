@@ -33,7 +33,7 @@ pub(super) fn refusal(
     server: &mut RunningServer,
     earlier: &EarlierBackup<'_>,
 ) -> Result<Option<&'static str>> {
-    if server.client.setting("summarize_wal")? != "on" {
+    if server.setting("summarize_wal")? != "on" {
         return Ok(Some("summarize_wal is off"));
     }
     let facts = &server.facts;

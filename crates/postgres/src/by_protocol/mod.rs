@@ -10,6 +10,7 @@ mod deferred;
 mod earlier;
 mod ending;
 mod frames;
+mod lz4;
 mod open;
 mod patches;
 mod sent_wal;

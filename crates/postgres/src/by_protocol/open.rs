@@ -22,12 +22,16 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, EntryName, Tablespace},
 };
-use fullbore_platform::metrics::waits::Waits;
+use fullbore_platform::{self as platform, metrics::waits::Waits};
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
+
+/// Answers that take so long come over a line that is slower than a server sends.
+const LATE: Duration = Duration::from_millis(1);
 
 /// The first version that sends changed blocks only.
 const INCREMENTAL_SINCE: u32 = 17;
@@ -50,6 +54,7 @@ pub(crate) fn open(
         ..facts(&mut client, &identity, request.wal)?
     };
     let sizes = sizes(&mut client)?;
+    let is_compressed = answers_late(&mut client)?;
     let directory_mode = client.setting("data_directory_mode")?;
     let directory_mode = u32::from_str_radix(&directory_mode, 8).unwrap_or(0o700) & 0o777;
     let Some(id) = name(&identity.system_identifier)? else {
@@ -64,7 +69,7 @@ pub(crate) fn open(
             .hint("leave out --wal archived: the WAL is then in the backup"));
     }
     let backup = Arc::new(SentBackup::new(RunningServer {
-        client,
+        client: Some(client),
         params: params.clone(),
         identity,
         facts,
@@ -77,6 +82,7 @@ pub(crate) fn open(
             includes_wal: request.wal == Wal::Included,
             awaits_archive: request.wal == Wal::Archived,
             is_incremental: false,
+            is_compressed,
         },
         waits: reading.waits.clone(),
     }));
@@ -85,7 +91,8 @@ pub(crate) fn open(
 
 /// A server that was not told to begin.
 pub(super) struct RunningServer {
-    pub(super) client: ReplicationClient,
+    /// An open session.
+    client: Option<ReplicationClient>,
     pub(super) params: Params,
     identity: ServerIdentity,
     pub(super) facts: ClusterInfo,
@@ -118,30 +125,66 @@ impl RunningServer {
     /// # Errors
     /// The server's.
     pub(super) fn begin(mut self, earlier: Option<&EarlierBackup<'_>>) -> Result<BegunBackup> {
+        match self.begin_once(earlier) {
+            // Such a server was built without lz4.
+            Err(error) if self.options.is_compressed && is_about_compression(&error) => {
+                platform::debug(|| error.line());
+                self.options.is_compressed = false;
+                self.begin_once(earlier)
+            }
+            begun => begun,
+        }
+    }
+
+    fn begin_once(&mut self, earlier: Option<&EarlierBackup<'_>>) -> Result<BegunBackup> {
         let mut warnings = Vec::new();
         let incremental = match earlier.filter(|_| self.facts.major >= INCREMENTAL_SINCE) {
             Some(earlier) => self.begin_incremental(earlier, &mut warnings)?,
             None => None,
         };
         let is_incremental = incremental.is_some();
-        let (client, options, waits) = (self.client, self.options, self.waits);
         let stream = match incremental {
             Some(stream) => stream,
-            None => start(client, &options, &waits)?,
+            None => start(self.take_client()?, &self.options, &self.waits)?,
         };
         let holder = hold_wal(&self.params, self.wal, &self.identity)?;
         Ok(BegunBackup {
             wal: self.wal,
-            identity: self.identity,
-            facts: self.facts,
+            identity: self.identity.clone(),
+            facts: self.facts.clone(),
             sizes: self.sizes,
             directory_mode: self.directory_mode,
             stream,
             holder,
-            params: Some(self.params),
+            params: Some(self.params.clone()),
             is_incremental,
             warnings,
         })
+    }
+
+    /// Asks for a setting that every role may read.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(super) fn setting(&mut self, name: &str) -> Result<String> {
+        let mut client = self.take_client()?;
+        let value = client.setting(name);
+        self.client = Some(client);
+        value
+    }
+
+    /// Takes the open session, or opens another one with the same server: a backup that does not begin ends
+    /// its session.
+    fn take_client(&mut self) -> Result<ReplicationClient> {
+        if let Some(client) = self.client.take() {
+            return Ok(client);
+        }
+        let mut client = ReplicationClient::connect(&self.params)?;
+        let found = client.identify()?.system_identifier;
+        if found != self.identity.system_identifier {
+            return Err(other_server());
+        }
+        Ok(client)
     }
 
     /// Begins an incremental backup; returns `None` with a warning if the server sends whole files.
@@ -159,11 +202,7 @@ impl RunningServer {
             warn(why);
             return Ok(None);
         }
-        // The session stays usable, whatever the server says to this one.
-        let mut client = ReplicationClient::connect(&self.params)?;
-        if client.identify()?.system_identifier != self.identity.system_identifier {
-            return Err(other_server());
-        }
+        let mut client = self.take_client()?;
         let options = BaseBackupOptions {
             is_incremental: true,
             ..self.options.clone()
@@ -173,7 +212,9 @@ impl RunningServer {
             .and_then(|()| start(client, &options, &self.waits));
         match begun {
             Ok(stream) => Ok(Some(stream)),
-            Err(error) if error.kind == ErrorKind::Unreachable => Err(error),
+            Err(error) if error.kind == ErrorKind::Unreachable || is_about_compression(&error) => {
+                Err(error)
+            }
             Err(error) => {
                 warn(
                     &error
@@ -193,6 +234,22 @@ fn start(
     waits: &Waits,
 ) -> Result<BaseBackupStream> {
     waits.record("the server's checkpoint", || client.base_backup(options))
+}
+
+fn is_about_compression(error: &Error) -> bool {
+    error.line().contains("compression")
+}
+
+/// Returns whether the line to the server is slow, as its answers come late: then the server compresses. That costs the
+/// server 0.3 s of processor time a GB, and moves a seventh of the bytes.
+fn answers_late(client: &mut ReplicationClient) -> Result<bool> {
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        client.setting("block_size")?;
+        fastest = fastest.min(begun.elapsed());
+    }
+    Ok(fastest >= LATE)
 }
 
 fn system_number(identity: &ServerIdentity) -> Result<u64> {

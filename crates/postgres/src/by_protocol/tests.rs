@@ -188,6 +188,7 @@ impl Script {
             includes_wal: true,
             awaits_archive: false,
             is_incremental: false,
+            is_compressed: false,
         };
         let client = ReplicationClient::of_bytes(self.major, bytes);
         let stream = client.base_backup(&options)?;

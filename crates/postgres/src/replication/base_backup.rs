@@ -37,6 +37,8 @@ pub struct BaseBackupOptions {
     pub awaits_archive: bool,
     /// Whether the server sends the blocks that changed since the backup whose manifest it got.
     pub is_incremental: bool,
+    /// Whether the server compresses with lz4, if its version can.
+    pub is_compressed: bool,
 }
 
 /// A tablespace, as the server names it.
@@ -79,6 +81,7 @@ pub struct BaseBackupStream {
     /// the framing up to version 14.
     expected: Vec<Option<usize>>,
     is_copying: bool,
+    is_compressed: bool,
 }
 
 impl BaseBackupOptions {
@@ -109,6 +112,9 @@ impl BaseBackupOptions {
         );
         add("TABLESPACE_MAP", "TABLESPACE_MAP true".to_owned());
         add("", "TARGET 'client'".to_owned());
+        if self.is_compressed {
+            add("", "COMPRESSION 'lz4'".to_owned());
+        }
         if self.is_incremental {
             add("", "INCREMENTAL true".to_owned());
         }
@@ -176,6 +182,7 @@ impl ReplicationClient {
             tablespaces: Vec::new(),
             expected: Vec::new(),
             is_copying: false,
+            is_compressed: options.is_compressed && self.major >= BRACKETS_SINCE,
         };
         let (start, timeline) = stream.position()?;
         (stream.start, stream.start_timeline) = (start, timeline);
@@ -191,6 +198,11 @@ impl BaseBackupStream {
     /// Major version of the server.
     pub fn major(&self) -> u32 {
         self.major
+    }
+
+    /// Returns whether archives are compressed with lz4.
+    pub fn is_compressed(&self) -> bool {
+        self.is_compressed
     }
 
     /// Returns whether archives end with blocks of zeros.
@@ -256,9 +268,17 @@ impl BaseBackupStream {
 
     /// An archive is named for its tablespace.
     fn named_archive(&mut self, name: &[u8]) -> Result<BackupPart> {
+        let ending = if self.is_compressed {
+            ".tar.lz4"
+        } else {
+            ".tar"
+        };
         let is_it = |archive: &Option<usize>| match archive {
-            None => name == b"base.tar",
-            Some(index) => name == format!("{}.tar", self.tablespaces[*index].oid).as_bytes(),
+            None => name == format!("base{ending}").as_bytes(),
+            Some(index) => {
+                let oid = self.tablespaces[*index].oid;
+                name == format!("{oid}{ending}").as_bytes()
+            }
         };
         let index = self.expected.iter().position(is_it);
         let index = index.ok_or_else(|| unexpected(&format!("an archive {}", quoted(name))))?;
