@@ -10,9 +10,11 @@ pub struct EarlierBackup<'a> {
     pub facts: &'a root::ClusterInfo,
     /// Bytes of a block that can be referred to.
     pub block_bytes: u64,
-    /// Calls a function with the files of which single blocks can be referred to.
-    pub for_each_file: &'a dyn Fn(&mut dyn FnMut(&Entry)),
+    pub for_each_file: ForEachFile<'a>,
 }
+
+/// Calls a function with the files of which single blocks can be referred to.
+pub type ForEachFile<'a> = &'a dyn Fn(&mut dyn FnMut(&Entry));
 
 /// The blocks that changed since an earlier backup.
 pub trait ChangedBlocks: Send + Sync {

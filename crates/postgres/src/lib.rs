@@ -10,6 +10,7 @@ mod access;
 pub mod archiver;
 mod by_protocol;
 pub mod cluster_backup;
+mod cluster_part;
 pub mod conninfo;
 pub mod control;
 pub mod data_dir;

@@ -9,6 +9,7 @@
 use super::{
     archiver::{self, SegmentArchive},
     cluster_backup::{ChangedBlocks, ClusterBackup, EarlierBackup},
+    cluster_part::ClusterPart,
     control,
     data_dir::{DataDir, DataTree},
     init_forks::{InitForks, NewForks},
@@ -32,12 +33,12 @@ use fullbore_format::{
     digest::crc32c,
     entry::{self, order},
     error::{Error, ErrorKind, Result, quoted},
-    page::{EntryState, Record},
+    page::EntryState,
     root,
 };
 use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, Scanned, Slice},
-    source::{OpenAhead, Source, Stream},
+    source::Source,
 };
 use fullbore_platform as platform;
 use fullbore_platform::{
@@ -46,10 +47,7 @@ use fullbore_platform::{
 };
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc, Mutex,
-        mpsc::{Sender, channel},
-    },
+    sync::{Arc, Mutex, mpsc::channel},
 };
 
 /// A cluster that is being backed up. Dropping it ends the session, and with it the backup mode and the slot.
@@ -87,16 +85,6 @@ pub struct ClusterSource {
 }
 
 pub type Sources = Vec<Arc<dyn Source>>;
-
-/// One stream of the cluster: the directories on one device.
-struct ClusterPart {
-    cluster: Arc<ClusterSource>,
-    tree: Arc<dyn DataTree>,
-    /// True for the stream that carries the late files.
-    is_first: bool,
-    /// Held until the stream is read.
-    unread: Mutex<Option<Sender<()>>>,
-}
 
 impl ClusterSource {
     /// Makes one source for each stream. If `split` allows several streams, one of them is for the
@@ -158,7 +146,7 @@ impl ClusterSource {
     }
 
     /// Ends the backup; returns the late files, sorted by path.
-    fn finish(&self, tree: &dyn DataTree) -> Result<Vec<Scanned>> {
+    pub(super) fn finish(&self, tree: &dyn DataTree) -> Result<Vec<Scanned>> {
         if let Some(error) = self.failed.locked().take() {
             return Err(error);
         }
@@ -429,7 +417,7 @@ impl ClusterBackup for ClusterSource {
 
 /// Fails for a file that exists and cannot be read: WAL does not replace it. A file that vanished
 /// was dropped, or WAL restores it (rule 17).
-fn check_readable(path: &[u8], state: &EntryState) -> Result<()> {
+pub(super) fn check_readable(path: &[u8], state: &EntryState) -> Result<()> {
     match state {
         EntryState::Unreadable(why) => unreadable_error(path, why),
         _ => Ok(()),
@@ -445,54 +433,4 @@ fn unreadable_error(path: &[u8], reason: &str) -> Result<()> {
         "run fullbore as root or as the server's user, and move files that do not belong to the \
             server out of its directory",
     ))
-}
-
-impl Source for ClusterPart {
-    fn scan(&self) -> Result<Stream<Scanned>> {
-        let scanned = self.tree.scan()?;
-        let cluster = self.cluster.clone();
-        Ok(Box::new(scanned.map(move |scanned| {
-            let scanned = scanned?;
-            check_readable(&scanned.entry.path, &scanned.state)?;
-            cluster.late.check_not_linked(&scanned.entry)?;
-            cluster.inventory.register(&scanned);
-            cluster.init_forks.note(&scanned.entry);
-            Ok(scanned)
-        })))
-    }
-
-    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
-        self.cluster.read(&*self.tree, slice, buf)
-    }
-
-    fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
-        if let Err(error) = self.cluster.inventory.list_stored(record, crc32c) {
-            self.cluster.failed.locked().get_or_insert(error);
-        }
-        if record.state == EntryState::Whole {
-            self.cluster.awaited.locked().remove(&record.entry.path);
-        }
-    }
-
-    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
-        self.tree.opener()
-    }
-
-    fn prepare(&self, slices: Stream<Slice>) -> Stream<Slice> {
-        self.tree.prepare(slices)
-    }
-
-    fn on_all_read(&self) {
-        self.unread.locked().take();
-        self.tree.on_all_read();
-    }
-
-    fn finish(&self) -> Result<Stream<Scanned>> {
-        let late = if self.is_first {
-            self.cluster.finish(&*self.tree)?
-        } else {
-            Vec::new()
-        };
-        Ok(Box::new(late.into_iter().map(Ok)))
-    }
 }
