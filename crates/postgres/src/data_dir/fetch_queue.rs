@@ -150,6 +150,13 @@ impl FetchQueue {
         !state.0.is_over()
     }
 
+    /// Returns the error of a fetcher, if there is one.
+    pub(super) fn failure(&self) -> Option<Error> {
+        let mut state = self.state.lock();
+        let has_failed = state.0.failed.is_some();
+        has_failed.then(|| state.0.end_reason())
+    }
+
     /// Returns whether all items were added.
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().0.is_closed

@@ -108,6 +108,10 @@ impl SliceScan {
         if let Some(last) = head {
             _ = self.queued.send(last);
         }
+        // A scan that ends early is no whole one.
+        if let Some(error) = self.queue.failure() {
+            _ = self.queued.send((Err(error), 0));
+        }
     }
 
     /// Adds what the reader of a slice will take. Returns the number of the last window.
