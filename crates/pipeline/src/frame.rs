@@ -129,6 +129,9 @@ pub struct Scanned {
     pub is_read_ahead: bool,
     /// Whether the scan delivers the objects in this directory.
     pub content: ContentScope,
+    /// Whether only changed runs of the content arrive: the file has frames of its own, however
+    /// small it is.
+    pub comes_in_runs: bool,
 }
 
 /// Whether a scan delivers the objects in a directory. Of those that it does not deliver, nothing is
@@ -157,6 +160,7 @@ impl Scanned {
             known: None,
             is_read_ahead: false,
             content: ContentScope::default(),
+            comes_in_runs: false,
         }
     }
 }

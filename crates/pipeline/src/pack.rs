@@ -114,7 +114,7 @@ impl Pack {
         };
         // A large file gets frames of its own, after the small ones before it: the order of the
         // archive stays.
-        if len > self.most_bytes {
+        if len > self.most_bytes || scanned.comes_in_runs {
             let pieces = len.div_ceil(self.frame_bytes);
             let large = LargeFile::new(scanned, len, pieces);
             self.large = Some((large.clone(), 0));

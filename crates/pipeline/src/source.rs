@@ -43,13 +43,10 @@ pub trait Source: Send + Sync {
         true
     }
 
-    /// Takes the content of a slice, for a source whose bytes come in one order only. Called for every
-    /// slice of the scan in order, by the thread that scans, before the slice is read.
-    ///
-    /// # Errors
-    /// Errors that make the whole backup impossible.
-    fn take(&self, _slice: &Slice) -> Result<()> {
-        Ok(())
+    /// Passes the slices of the scan on in their order, in the thread that scans. A source whose content comes
+    /// in one order takes it meanwhile, and one that answers late reads ahead.
+    fn prepare(&self, slices: Stream<Slice>) -> Stream<Slice> {
+        slices
     }
 
     /// Corrects the record of an entry by facts that are known only when all was read. Called for

@@ -11,6 +11,7 @@ use super::{
     },
     late_files::LateFiles,
     layout::{ClusterLayout, PREPARED},
+    outside_config::OutsideConfig,
     request::{ClusterRequest, Reading, Via},
     same_server,
     session::{ServerFacts, Session, WalSpace},
@@ -29,8 +30,17 @@ use std::{
     sync::Arc,
 };
 
+/// The way was named by the user.
+pub(super) const AS_CHOSEN: &str = "--via says so";
+
 /// An open way to the files of a running cluster.
-pub(super) enum ClusterAccess {
+pub(super) struct ClusterAccess {
+    way: FilesWay,
+    /// Why this way was taken.
+    pub(super) reason: &'static str,
+}
+
+enum FilesWay {
     /// The data directory on this host.
     Files(PathBuf),
     /// Sessions with the server.
@@ -55,42 +65,59 @@ impl ClusterAccess {
         session: &mut Session,
         facts: &ServerFacts,
     ) -> Result<Self> {
-        let local = match request.via {
-            Via::Sql => return open_sql(request, params, session, facts),
-            Via::Files | Via::Auto | Via::Protocol => same_server::find_data_directory(facts),
+        if request.via == Via::Sql {
+            let way = open_sql(request, params, session, facts)?;
+            return Ok(Self::new(way, AS_CHOSEN));
+        }
+        let local = same_server::find_data_directory(facts);
+        if request.via == Via::Files {
+            return Ok(Self::new(FilesWay::Files(local?.0), AS_CHOSEN));
+        }
+        let refused = match local {
+            Ok((data, _)) if is_here(session, facts, &data) => {
+                let reason = "the data directory is on this host";
+                return Ok(Self::new(FilesWay::Files(data), reason));
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
         };
-        let refused = match (local, request.via) {
-            (Ok((data, _)), Via::Files) => return Ok(Self::Files(data)),
-            (Err(error), Via::Files) => return Err(error),
-            (Ok((data, _)), _) if is_here(session, facts, &data) => return Ok(Self::Files(data)),
-            (Ok(_), _) => None,
-            (Err(error), _) => Some(error),
-        };
+        let reason = not_local_reason(facts, refused.as_ref());
         if let Some(error) = &refused {
             platform::debug(|| format!("by SQL: {}", error.line()));
         }
         let by_sql = open_sql(request, params, session, facts);
-        by_sql.map_err(|error| match refused {
+        let way = by_sql.map_err(|error| match refused {
             Some(local) if error.kind == ErrorKind::Permission => {
                 both_refused(params, local, error)
             }
             _ => error,
-        })
+        })?;
+        Ok(Self::new(way, reason))
+    }
+
+    fn new(way: FilesWay, reason: &'static str) -> Self {
+        Self { way, reason }
+    }
+
+    /// Returns whether the server must keep WAL in a slot until it was read. By SQL the WAL is read as it is
+    /// written, and a role without the right to make a slot takes the risk that a segment is removed.
+    pub(super) fn holds_wal(&self, facts: &ServerFacts) -> bool {
+        facts.may_hold_wal || matches!(self.way, FilesWay::Files(_))
     }
 
     /// The name of the way in the root.
     pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::Files(_) => "files",
-            Self::Sql(_) => "sql",
+        match &self.way {
+            FilesWay::Files(_) => "files",
+            FilesWay::Sql(_) => "sql",
         }
     }
 
     /// The data directory, before its trees are open.
     pub(super) fn data(&self) -> Arc<dyn DataDir> {
-        match self {
-            Self::Files(path) => Arc::new(LocalDir::new(path)),
-            Self::Sql(data) => data.clone(),
+        match &self.way {
+            FilesWay::Files(path) => Arc::new(LocalDir::new(path)),
+            FilesWay::Sql(data) => data.clone(),
         }
     }
 
@@ -103,25 +130,49 @@ impl ClusterAccess {
         session: &mut Session,
         facts: &ServerFacts,
     ) -> Result<()> {
-        match self {
-            Self::Files(path) => same_server::check_same_server(session, facts.may_hold_wal, path),
-            Self::Sql(_) => Ok(()),
+        match &self.way {
+            FilesWay::Files(path) => {
+                same_server::check_same_server(session, facts.may_hold_wal, path)
+            }
+            FilesWay::Sql(_) => Ok(()),
+        }
+    }
+
+    /// Returns what the operator should know about this way.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(super) fn warnings(&self, session: &mut Session) -> Result<Vec<String>> {
+        match &self.way {
+            FilesWay::Files(_) => Ok(Vec::new()),
+            FilesWay::Sql(_) => Ok(session.statement_log_warning()?.into_iter().collect()),
         }
     }
 
     /// The disk that holds the server's WAL, if this host sees it.
     pub(super) fn wal_space(&self) -> Option<WalSpace> {
-        match self {
-            Self::Files(path) => Some(WalSpace::new(path.join("pg_wal"))),
-            Self::Sql(_) => None,
+        match &self.way {
+            FilesWay::Files(path) => Some(WalSpace::new(path.join("pg_wal"))),
+            FilesWay::Sql(_) => None,
+        }
+    }
+
+    /// Reads the configuration outside of the data directory, if the backup shall have it.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(super) fn outside_config(&self) -> Result<OutsideConfig> {
+        match &self.way {
+            FilesWay::Files(_) => Ok(OutsideConfig::default()),
+            FilesWay::Sql(data) => OutsideConfig::read(data),
         }
     }
 
     /// The configuration files outside of the data directory.
     pub(super) fn outside_config_files(&self, reported: Vec<EntryName>) -> Vec<EntryName> {
-        match self {
-            Self::Files(path) => trees::outside_config_files(path, reported),
-            Self::Sql(_) => reported,
+        match &self.way {
+            FilesWay::Files(path) => trees::outside_config_files(path, reported),
+            FilesWay::Sql(_) => reported,
         }
     }
 
@@ -136,8 +187,8 @@ impl ClusterAccess {
         spaces: &[Tablespace],
         reading: &Reading,
     ) -> Result<OpenedFiles> {
-        match self {
-            Self::Files(path) => {
+        match &self.way {
+            FilesWay::Files(path) => {
                 let opener = TreeOpener {
                     data: path,
                     major: facts.major,
@@ -147,7 +198,7 @@ impl ClusterAccess {
                 let (late, trees) = opener.open_trees(spaces, reading)?;
                 Ok(OpenedFiles::of_trees(path, late, trees))
             }
-            Self::Sql(data) => open_remote(data.clone(), facts, catalog, spaces),
+            FilesWay::Sql(data) => open_remote(data.clone(), facts, catalog, (spaces, reading)),
         }
     }
 }
@@ -179,12 +230,26 @@ fn is_here(session: &mut Session, facts: &ServerFacts, data: &Path) -> bool {
     same_server::check_same_server(session, facts.may_hold_wal, data).is_ok()
 }
 
+/// Returns why the files are not read from a data directory of this host.
+fn not_local_reason(facts: &ServerFacts, refused: Option<&Error>) -> &'static str {
+    match refused.map(|error| error.kind) {
+        None => "the data directory on this host belongs to another server",
+        Some(_) if facts.data_directory.is_none() => {
+            "the role may not see the path of the data directory"
+        }
+        Some(ErrorKind::NotFound) => "the data directory is not on this host",
+        Some(ErrorKind::Permission) => "this user may not read the data directory",
+        Some(ErrorKind::Usage) => "the data directory on this host belongs to another cluster",
+        Some(_) => "the data directory on this host cannot be read",
+    }
+}
+
 fn open_sql(
     request: &ClusterRequest,
     params: &Params,
     session: &mut Session,
     facts: &ServerFacts,
-) -> Result<ClusterAccess> {
+) -> Result<FilesWay> {
     let path = facts.data_directory.clone().unwrap_or_default();
     let data = SqlDir::open(params, session, path, request.sessions)?;
     // What may fail later for lack of a right is tried before the backup begins.
@@ -196,7 +261,7 @@ fn open_sql(
         let why = "the control file has another system identifier than the server";
         return Err(Error::new(ErrorKind::Unsupported, message).because(why));
     }
-    Ok(ClusterAccess::Sql(Arc::new(data)))
+    Ok(FilesWay::Sql(Arc::new(data)))
 }
 
 /// Returns the error if neither way is open: that of the files if the server is on this host, as
@@ -220,7 +285,7 @@ fn open_remote(
     data: Arc<SqlDir>,
     facts: &ServerFacts,
     catalog: u32,
-    spaces: &[Tablespace],
+    (spaces, reading): (&[Tablespace], &Reading),
 ) -> Result<OpenedFiles> {
     let prepared = data.names(PREPARED)?.into_iter().map(|name| name.bytes);
     let layout = ClusterLayout::new(facts.major, catalog, true).with_prepared(prepared.collect());
@@ -233,7 +298,8 @@ fn open_remote(
     let inside = |space| path_inside(data.path(), space);
     let elsewhere = spaces.iter().filter_map(inside).collect::<HashSet<_>>();
     let data: Arc<dyn DataDir> = data;
-    let tree = RemoteTree::new(data.clone(), late.clone(), owner, elsewhere);
+    let ahead = reading.ahead_bytes;
+    let tree = RemoteTree::new(data.clone(), late.clone(), owner, elsewhere, ahead);
     Ok(OpenedFiles {
         data,
         late,

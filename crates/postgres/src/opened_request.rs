@@ -1,13 +1,14 @@
 //! The first steps of a backup of a cluster, until its sources are open.
 
 use super::{
-    access::{ClusterAccess, OpenedFiles},
+    access::{AS_CHOSEN, ClusterAccess, OpenedFiles},
     archiver, by_protocol,
     cluster_backup::ClusterBackup,
     conninfo::Params,
     init_forks::InitForks,
     inventory::ManifestInventory,
     lsn::Lsn,
+    outside_config::OutsideConfig,
     request::{ClusterRequest, ClusterServer, Reading, Via, Wal},
     restore::advice,
     same_server,
@@ -28,6 +29,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+const UNHELD_WAL: &str = "the role has no REPLICATION, so the server did not keep WAL for the backup: the backup fails if the \
+    server removes WAL too early";
+
 impl ClusterRequest {
     /// Connects, begins a backup, and opens the sources. `name` gets the system identifier of the
     /// cluster and returns the id of the backup. Without an id no backup begins: the sources only
@@ -42,7 +46,7 @@ impl ClusterRequest {
     ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
         let cluster = match (&self.server, self.via) {
             (ClusterServer::Running(params), Via::Protocol) => {
-                return by_protocol::open(self, params, name, reading);
+                return by_protocol::open(self, params, name, (reading, AS_CHOSEN));
             }
             (ClusterServer::Running(params), via) => match self.open_access(params) {
                 Err(error) if via == Via::Auto && error.kind == ErrorKind::Permission => {
@@ -65,7 +69,8 @@ impl ClusterRequest {
         refused: Error,
     ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
         fullbore_platform::debug(|| format!("by protocol: {}", refused.line()));
-        by_protocol::open(self, params, name, reading).map_err(|error| match error.kind {
+        let reason = "the role may not read the files by SQL";
+        by_protocol::open(self, params, name, (reading, reason)).map_err(|error| match error.kind {
             ErrorKind::Permission => refused.detail(format!("nor by protocol: {}", error.line())),
             _ => error,
         })
@@ -91,12 +96,19 @@ impl ClusterRequest {
         reading: &Reading,
     ) -> Result<ClusterSource> {
         let data = access.data();
+        let mut warnings = access.warnings(&mut session)?;
+        let config = access.outside_config()?;
+        let is_wal_held = access.holds_wal(&facts);
+        warnings.extend(config.warnings.iter().cloned());
         let catalog = session.catalog()?;
         let id = name(&facts.system_identifier.to_string())?;
         let request = match &id {
             Some(_) => self.resolved(&mut session, &facts)?,
             None => self.clone(),
         };
+        if request.wal == Wal::Included && !is_wal_held {
+            warnings.push(UNHELD_WAL.to_owned());
+        }
         let start = id
             .map(|id| request.begin_backup(&mut session, &facts, (&access, &id), &reading.waits))
             .transpose()?;
@@ -114,17 +126,23 @@ impl ClusterRequest {
             archive: request.archive.clone(),
             session: Some(HeldSession::new(session, params, access.wal_space())?),
             control: Vec::new(),
+            is_wal_held,
             catalog,
             sizes: now.sizes,
             start,
             init_forks: InitForks::default(),
             inventory: ManifestInventory::new(facts.major, facts.system_identifier)?,
-            warnings: Mutex::default(),
+            warnings: Mutex::new(warnings),
             failed: Mutex::default(),
-            facts: Mutex::new(root::ClusterInfo {
-                tablespaces,
-                ..request.cluster_info(facts, &access, start)
+            facts: Mutex::new({
+                let info = request.cluster_info(facts, &access, start);
+                root::ClusterInfo {
+                    tablespaces,
+                    configuration: config.missing(info.configuration),
+                    ..info
+                }
             }),
+            config,
             data,
             late,
             trees,
@@ -170,7 +188,7 @@ impl ClusterRequest {
         (access, id): (&ClusterAccess, &str),
         waits: &Waits,
     ) -> Result<Lsn> {
-        let is_held = self.wal == Wal::Included;
+        let is_held = self.wal == Wal::Included && access.holds_wal(facts);
         let is_held_later = is_held && session.has_slot_limit();
         if is_held {
             session.hold_wal()?;
@@ -216,6 +234,7 @@ impl ClusterRequest {
             archives: advice::turns_archiving_on(&facts.archive_mode),
             has_restore_command: facts.has_restore_command,
             via: access.name().to_owned(),
+            via_reason: access.reason.to_owned(),
             data_directory: root::EntryName(access.data().path().as_os_str().as_bytes().to_vec()),
             configuration: access.outside_config_files(facts.configuration),
             databases: facts.databases,
@@ -260,6 +279,7 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         archive: None,
         session: None,
         control: bytes,
+        is_wal_held: true,
         catalog: Catalog::default(),
         sizes: control.sizes,
         start: None,
@@ -268,6 +288,7 @@ fn open_stopped(data: &Path, reading: &Reading) -> Result<ClusterSource> {
         warnings: Mutex::default(),
         failed: Mutex::default(),
         facts: Mutex::new(facts),
+        config: OutsideConfig::default(),
         data,
         late,
         trees,

@@ -76,6 +76,8 @@ pub struct Reading {
     pub walkers: usize,
     /// Files and directories that this backup writes to; the backup excludes them.
     pub own: Own,
+    /// Memory for what is read ahead by SQL.
+    pub ahead_bytes: u64,
     /// Counts the time spent waiting for the server.
     pub waits: Arc<Waits>,
 }

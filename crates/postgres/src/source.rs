@@ -8,7 +8,8 @@
 
 use super::{
     archiver::{self, SegmentArchive},
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ChangedBlocks, ClusterBackup, EarlierBackup},
+    cluster_part::ClusterPart,
     control,
     data_dir::{DataDir, DataTree},
     init_forks::{InitForks, NewForks},
@@ -16,6 +17,7 @@ use super::{
     late_files::LateFiles,
     lsn::Lsn,
     manifest::WalRange,
+    outside_config::OutsideConfig,
     page_stage::PageCheck,
     relation::Sizes,
     request::Wal,
@@ -31,12 +33,12 @@ use fullbore_format::{
     digest::crc32c,
     entry::{self, order},
     error::{Error, ErrorKind, Result, quoted},
-    page::{EntryState, Record},
+    page::EntryState,
     root,
 };
 use fullbore_pipeline::{
     frame::{Buf, Frame, FrameContent, Scanned, Slice},
-    source::{OpenAhead, Source, Stream},
+    source::Source,
 };
 use fullbore_platform as platform;
 use fullbore_platform::{
@@ -45,10 +47,7 @@ use fullbore_platform::{
 };
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc, Mutex,
-        mpsc::{Sender, channel},
-    },
+    sync::{Arc, Mutex, mpsc::channel},
 };
 
 /// A cluster that is being backed up. Dropping it ends the session, and with it the backup mode and the slot.
@@ -59,6 +58,8 @@ pub struct ClusterSource {
     /// end.
     pub(super) control: Vec<u8>,
     pub(super) data: Arc<dyn DataDir>,
+    /// Whether the server keeps the WAL until it was read.
+    pub(super) is_wal_held: bool,
     /// The catalog before the backup began; empty for a stopped cluster.
     pub(super) catalog: Catalog,
     /// Bytes of a page, and pages of a segment file.
@@ -69,6 +70,8 @@ pub struct ClusterSource {
     pub(super) facts: Mutex<root::ClusterInfo>,
     pub(super) inventory: ManifestInventory,
     pub(super) init_forks: InitForks,
+    /// Configuration that is not in the data directory.
+    pub(super) config: OutsideConfig,
     /// What the operator should know about the server.
     pub(super) warnings: Mutex<Vec<String>>,
     /// The first error that makes the backup void.
@@ -82,16 +85,6 @@ pub struct ClusterSource {
 }
 
 pub type Sources = Vec<Arc<dyn Source>>;
-
-/// One stream of the cluster: the directories on one device.
-struct ClusterPart {
-    cluster: Arc<ClusterSource>,
-    tree: Arc<dyn DataTree>,
-    /// True for the stream that carries the late files.
-    is_first: bool,
-    /// Held until the stream is read.
-    unread: Mutex<Option<Sender<()>>>,
-}
 
 impl ClusterSource {
     /// Makes one source for each stream. If `split` allows several streams, one of them is for the
@@ -153,7 +146,7 @@ impl ClusterSource {
     }
 
     /// Ends the backup; returns the late files, sorted by path.
-    fn finish(&self, tree: &dyn DataTree) -> Result<Vec<Scanned>> {
+    pub(super) fn finish(&self, tree: &dyn DataTree) -> Result<Vec<Scanned>> {
         if let Some(error) = self.failed.locked().take() {
             return Err(error);
         }
@@ -200,6 +193,9 @@ impl ClusterSource {
             scanned.push(self.listed_late_file(tree, &path, &content)?);
         }
         self.check_timeline(&stopped)?;
+        for (name, content) in &self.config.files {
+            scanned.push(self.listed_late_file(tree, name.as_bytes(), content)?);
+        }
         scanned.push(self.control_file(tree, &control)?);
         scanned.push(self.listed_late_file(tree, b"backup_label", &stopped.backup_label)?);
         if !stopped.tablespace_map.is_empty() {
@@ -356,7 +352,16 @@ impl ClusterSource {
         if let Some(session) = &self.session {
             session.check()?;
         }
+        let wal = match &slice {
+            Slice::Piece { file, .. } if file.entry.path.starts_with(b"pg_wal/") => {
+                Some(file.clone())
+            }
+            _ => None,
+        };
         let frame = tree.read(slice, buf)?;
+        if let Some(lost) = wal.filter(|file| file.failed.get().is_some()) {
+            return Err(self.loss_of(&lost.entry.path));
+        }
         for part in &frame.parts {
             match &part.what {
                 FrameContent::Whole(entry, state) => check_readable(&entry.path, state)?,
@@ -391,11 +396,15 @@ impl ClusterBackup for ClusterSource {
         }))
     }
 
-    fn changes_since(&self, base: &root::ClusterInfo) -> Option<BlockChanges> {
+    fn begin(&self, earlier: Option<&EarlierBackup<'_>>) -> Result<Option<Arc<dyn ChangedBlocks>>> {
+        let Some(earlier) = earlier else {
+            return Ok(None);
+        };
         let now = self.facts();
-        self.ask_summaries("changed files are read as a whole", |session| {
-            BlockChanges::since(session, &*self.data, base, &now, self.sizes)
-        })
+        let changes = self.ask_summaries("changed files are read as a whole", |session| {
+            BlockChanges::since(session, &*self.data, earlier.facts, &now, self.sizes)
+        });
+        Ok(changes.map(|changes| Arc::new(changes) as Arc<dyn ChangedBlocks>))
     }
 
     fn check(&self) -> Result<()> {
@@ -408,7 +417,7 @@ impl ClusterBackup for ClusterSource {
 
 /// Fails for a file that exists and cannot be read: WAL does not replace it. A file that vanished
 /// was dropped, or WAL restores it (rule 17).
-fn check_readable(path: &[u8], state: &EntryState) -> Result<()> {
+pub(super) fn check_readable(path: &[u8], state: &EntryState) -> Result<()> {
     match state {
         EntryState::Unreadable(why) => unreadable_error(path, why),
         _ => Ok(()),
@@ -424,49 +433,4 @@ fn unreadable_error(path: &[u8], reason: &str) -> Result<()> {
         "run fullbore as root or as the server's user, and move files that do not belong to the \
             server out of its directory",
     ))
-}
-
-impl Source for ClusterPart {
-    fn scan(&self) -> Result<Stream<Scanned>> {
-        let scanned = self.tree.scan()?;
-        let cluster = self.cluster.clone();
-        Ok(Box::new(scanned.map(move |scanned| {
-            let scanned = scanned?;
-            check_readable(&scanned.entry.path, &scanned.state)?;
-            cluster.late.check_not_linked(&scanned.entry)?;
-            cluster.inventory.register(&scanned);
-            cluster.init_forks.note(&scanned.entry);
-            Ok(scanned)
-        })))
-    }
-
-    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
-        self.cluster.read(&*self.tree, slice, buf)
-    }
-
-    fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
-        if let Err(error) = self.cluster.inventory.list_stored(record, crc32c) {
-            self.cluster.failed.locked().get_or_insert(error);
-        }
-        if record.state == EntryState::Whole {
-            self.cluster.awaited.locked().remove(&record.entry.path);
-        }
-    }
-
-    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
-        self.tree.opener()
-    }
-
-    fn on_all_read(&self) {
-        self.unread.locked().take();
-    }
-
-    fn finish(&self) -> Result<Stream<Scanned>> {
-        let late = if self.is_first {
-            self.cluster.finish(&*self.tree)?
-        } else {
-            Vec::new()
-        };
-        Ok(Box::new(late.into_iter().map(Ok)))
-    }
 }

@@ -33,6 +33,14 @@ pub fn find(
     now: &ClusterInfo,
     start: Lsn,
 ) -> Result<Option<Witness>> {
+    let Some(last) = last_summary(session, now, start)? else {
+        return Ok(None);
+    };
+    current_anchor(session, data, file_name(now.timeline, last))
+}
+
+/// Returns the last summary, if the server has summarized its WAL up to `start`.
+fn last_summary(session: &mut Session, now: &ClusterInfo, start: Lsn) -> Result<Option<Span>> {
     // A primary summarizes up to the backup's checkpoint at once; a standby waits for more WAL.
     let patience = if now.standby {
         Duration::ZERO
@@ -46,10 +54,7 @@ pub fn find(
         .summaries(now.timeline)?
         .into_iter()
         .filter(|(_, end)| *end >= start);
-    let Some(last) = reaching.max_by_key(|(_, end)| *end) else {
-        return Ok(None);
-    };
-    current_anchor(session, data, file_name(now.timeline, last))
+    Ok(reaching.max_by_key(|(_, end)| *end))
 }
 
 /// Returns whether the anchor of the backup `base` still exists: then the summaries cover
@@ -85,6 +90,46 @@ fn current_anchor(
         inode,
         ctime,
     }))
+}
+
+/// As [`find`], where the files of the server cannot be seen: without the inode and the change time of
+/// the summary.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_by_name(
+    session: &mut Session,
+    now: &ClusterInfo,
+    start: Lsn,
+) -> Result<Option<Witness>> {
+    let Some(last) = last_summary(session, now, start)? else {
+        return Ok(None);
+    };
+    Ok(Some(Witness {
+        server_start: session.server_start()?,
+        summary: file_name(now.timeline, last),
+        ..Witness::default()
+    }))
+}
+
+/// Returns whether the server was not started since the backup `base`, and still has the summary of its
+/// anchor. Unlike [`still_exists`], this does not notice that the memory of a machine was reset
+/// together with its disks.
+///
+/// # Errors
+/// If the session is lost.
+pub fn is_still_named(session: &mut Session, base: &ClusterInfo) -> Result<bool> {
+    let Some(witness) = &base.witness else {
+        return Ok(false);
+    };
+    let summaries = session.summaries(base.timeline)?;
+    let mut names = summaries
+        .into_iter()
+        .map(|span| file_name(base.timeline, span));
+    Ok(
+        session.server_start()? == witness.server_start
+            && names.any(|name| name == witness.summary),
+    )
 }
 
 /// Returns the server's name of a summary file (walsummary.c): the timeline, the start and the end.

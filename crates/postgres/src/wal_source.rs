@@ -38,6 +38,9 @@ use std::{
 /// Pause between two questions to the server for its WAL position.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Hint for WAL that the server did not keep.
+const UNHELD: &str = "`ALTER ROLE … REPLICATION` lets the server keep it for the backup; or raise wal_keep_size, or use --wal archived";
+
 /// Segments that may wait to be stored before the backup counts as falling behind.
 const MAX_PENDING: u64 = 2;
 
@@ -417,9 +420,14 @@ impl ClusterSource {
     /// Returns the error for a missing file: the reason that the session gives, or that the file is
     /// missing.
     pub(super) fn loss_of(&self, path: &[u8]) -> Error {
-        self.check_wal_kept()
-            .err()
-            .unwrap_or_else(|| missing_error(path))
+        let missing = || {
+            let error = missing_error(path);
+            match self.is_wal_held {
+                true => error,
+                false => error.hint(UNHELD),
+            }
+        };
+        self.check_wal_kept().err().unwrap_or_else(missing)
     }
 }
 

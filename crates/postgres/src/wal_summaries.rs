@@ -10,6 +10,7 @@
 //! record (rules 22, 24).
 
 use super::{
+    cluster_backup::ChangedBlocks,
     data_dir::DataDir,
     lsn::Lsn,
     relation::{RelationFile, RelationFork, Sizes, relation_of},
@@ -155,29 +156,6 @@ impl BlockChanges {
         self.held += (self.forks.len() - forks) * FORK_BLOCKS;
     }
 
-    /// Limits the read of a file to the places that can have changed, if the file would be read and
-    /// compared.
-    pub fn narrow(&self, scanned: &mut Scanned) {
-        let Some(known) = scanned
-            .known
-            .as_mut()
-            .filter(|known| known.trust == Trust::Nothing)
-        else {
-            return;
-        };
-        let old_size = known.parts[0].entry.size();
-        let whole = known
-            .parts
-            .iter()
-            .all(|part| part.state == EntryState::Whole);
-        let size = scanned.entry.size();
-        if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
-            && let Some(runs) = self.changed_runs((space, database), file, size, old_size)
-        {
-            known.limit_changes(runs, size);
-        }
-    }
-
     /// Returns the places where a file, now of `size` bytes and formerly of `old_size` bytes, can
     /// have changed; `None` for everywhere.
     fn changed_runs(
@@ -245,8 +223,35 @@ impl Blocks {
     }
 }
 
+impl ChangedBlocks for BlockChanges {
+    fn narrow(&self, scanned: &mut Scanned) -> Result<()> {
+        let Some(known) = scanned
+            .known
+            .as_mut()
+            .filter(|known| known.trust == Trust::Nothing)
+        else {
+            return Ok(());
+        };
+        let old_size = known.parts[0].entry.size();
+        let whole = known
+            .parts
+            .iter()
+            .all(|part| part.state == EntryState::Whole);
+        let size = scanned.entry.size();
+        if let Some((space, database, file)) = relation_of(&scanned.entry.path).filter(|_| whole)
+            && let Some(runs) = self.changed_runs((space, database), file, size, old_size)
+        {
+            known.limit_changes(runs, size);
+        }
+        Ok(())
+    }
+}
+
 /// Returns the starts of both backups, if the summaries between them can tell all changes.
-fn comparable_starts(base: &root::ClusterInfo, now: &root::ClusterInfo) -> Option<(Lsn, Lsn)> {
+pub(super) fn comparable_starts(
+    base: &root::ClusterInfo,
+    now: &root::ClusterInfo,
+) -> Option<(Lsn, Lsn)> {
     let start: Lsn = base.start_lsn.parse().ok()?;
     let end: Lsn = now.start_lsn.parse().ok()?;
     let is_same_kind = base.timeline == now.timeline && base.checksums == now.checksums;

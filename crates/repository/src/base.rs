@@ -73,6 +73,8 @@ pub struct FoundBase {
     pub damage: BTreeSet<String>,
     /// Whether there are backups of other sources, and none of this one.
     pub is_new_source: bool,
+    /// The name of the cluster in the latest backup of it.
+    pub cluster_name: Option<SourceInfo>,
 }
 
 /// The backups that the next one of their source is compared with, and their segments that it may
@@ -134,6 +136,7 @@ impl Base {
                     unlike,
                     mut damage,
                     is_new_source,
+                    cluster_name,
                     ..
                 } = chosen;
                 let base = (!archives.is_empty()).then(|| {
@@ -150,6 +153,7 @@ impl Base {
                     base,
                     damage,
                     is_new_source,
+                    cluster_name,
                 });
             }
             // A prune removed a base between choice and announcement: choose again without it. Each

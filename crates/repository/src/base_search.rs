@@ -21,7 +21,7 @@ use crate::archive::{Archive, object::ObjectName};
 use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    root::{Root, is_pseudonym},
+    root::{EntryName, Root, SourceInfo, is_pseudonym},
 };
 use fullbore_platform as platform;
 use fullbore_storage::Objects;
@@ -49,6 +49,8 @@ pub struct ChosenBases {
     pub(super) damage: BTreeSet<String>,
     /// Whether there are backups, and none of them is of this source.
     pub(super) is_new_source: bool,
+    /// The name of the cluster in the latest backup of it.
+    pub(super) cluster_name: Option<SourceInfo>,
 }
 
 impl ChosenBases {
@@ -75,16 +77,21 @@ impl ChosenBases {
         wanted: &WantedBase,
         new_backup: &NewBackup<'_>,
     ) -> Result<()> {
+        let mut search = BaseSearch::new(objects, new_backup);
         if wanted.full {
+            if has_no_path(new_backup) {
+                search.candidates(files, None, &self.gone)?;
+                self.cluster_name = search.cluster_name;
+            }
             return Ok(());
         }
-        let mut search = BaseSearch::new(objects, new_backup);
         self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
         let is_any = !ids_of(files, BackupState::Listed).is_empty();
         self.is_new_source = is_any
             && self.archives.is_empty()
             && search.unlike.is_none()
             && search.damage.is_empty();
+        self.cluster_name = search.cluster_name;
         self.unlike = search.unlike;
         self.damage.extend(search.damage);
         Ok(())
@@ -103,6 +110,8 @@ struct BaseSearch<'a> {
     unlike: Option<Unlike>,
     /// Damaged roots of the source.
     damage: BTreeSet<String>,
+    /// The name of the cluster in the latest backup of it.
+    cluster_name: Option<SourceInfo>,
     /// A root that was sealed with a generation that the key does not have, or that only a key can read.
     sealed_otherwise: Option<Error>,
 }
@@ -120,6 +129,7 @@ impl<'a> BaseSearch<'a> {
             pseudonym: pseudonym(&**objects, new_backup.origin),
             unlike: None,
             damage: BTreeSet::new(),
+            cluster_name: None,
             sealed_otherwise: None,
         }
     }
@@ -212,6 +222,7 @@ impl<'a> BaseSearch<'a> {
                 return None;
             }
         };
+        self.note_name(&archive.root);
         match self.difference(&archive.root) {
             None if self.is_of_other_key(&id) => {}
             None => return Some(archive),
@@ -224,6 +235,14 @@ impl<'a> BaseSearch<'a> {
             }
         }
         None
+    }
+
+    /// Notes the name of the cluster, if this host can read it.
+    fn note_name(&mut self, root: &Root) {
+        let is_named = !is_pseudonym(&root.source) && !root.source.paths.is_empty();
+        if self.like.cluster.is_some() && is_named && self.is_of_source(root) {
+            self.cluster_name.get_or_insert_with(|| root.source.clone());
+        }
     }
 
     /// A damaged root, also one that somebody else has made, is damage and does not end a backup.
@@ -290,6 +309,12 @@ impl<'a> BaseSearch<'a> {
         }
         differs(base, self.like)
     }
+}
+
+/// Returns whether the path of the cluster is not known.
+fn has_no_path(new_backup: &NewBackup<'_>) -> bool {
+    let is_empty = |path: &EntryName| path.0.is_empty();
+    new_backup.cluster.is_some() && new_backup.origin.paths.iter().all(is_empty)
 }
 
 /// Divides ids, oldest first, by the letters of a source. Returns the ids that have them, newest

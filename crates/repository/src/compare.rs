@@ -209,7 +209,7 @@ impl CompareRules {
     /// Returns how far an object matches the record of its path; `None` if it does not. If the
     /// owner changed, the file counts as the same only if its inode is the same; otherwise it is
     /// read.
-    fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
+    pub(super) fn trust(self, scanned: &Scanned, record: &Record, begun: Time) -> Option<Trust> {
         let (entry, whole) = (&scanned.entry, record.state == EntryState::Whole);
         let EntryKind::File { .. } = entry.kind else {
             return (record.state == scanned.state && record.entry == *entry)

@@ -13,6 +13,7 @@
 pub mod annotations;
 pub mod archive;
 pub mod base;
+mod base_files;
 mod base_search;
 pub mod compare;
 pub mod counted;

@@ -8,5 +8,6 @@ pub mod pool;
 pub mod runs;
 pub mod servers;
 pub mod shared;
+pub mod slow_line;
 pub mod sshd;
 pub mod stores;

@@ -160,23 +160,20 @@ impl Backup {
         };
         let (mut destination, chosen) = self.open_beside_bases(open, &subject, &look)?;
         let is_new_repository = destination.abilities().is_new;
-        let found = chosen.and_then(|chosen| self.find_base(&mut *destination, &subject, chosen));
-        let FoundBase {
-            base,
-            unlike,
-            mut damage,
-            is_new_source,
-        } = match found {
+        let found = chosen.and_then(|chosen| {
+            let found = self.find_base(&mut *destination, &subject, chosen)?;
+            subject.keep_name(found.cluster_name);
+            let base = found.base.map(Arc::new);
+            subject.begin(base.as_ref(), (self.base.compare, self.block_bytes()))?;
+            Ok((base, found.unlike, found.damage, found.is_new_source))
+        });
+        let (base, unlike, mut damage, is_new_source) = match found {
             Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
                 return Err(error);
             }
         };
-        let base = base.map(Arc::new);
-        if let Some(base) = &base {
-            subject.compare(base, self.base.compare);
-        }
         let draft = Root {
             id,
             time,
@@ -391,6 +388,7 @@ impl Backup {
             split,
             spool,
             own: Own::default(),
+            ahead_bytes: self.tuning.ahead_bytes(),
             waits: waits.clone(),
         }
     }

@@ -14,9 +14,8 @@ use fullbore_pipeline::{
 use fullbore_platform as platform;
 use fullbore_platform::{BlockedCalls, metrics::waits::Waits};
 use fullbore_postgres::{
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ChangedBlocks, ClusterBackup, EarlierBackup},
     request::{ClusterRequest, Reading},
-    wal_summaries::BlockChanges,
 };
 use fullbore_repository::{base::Base, compare::Compare, ids::SourceMark};
 use fullbore_tree::unmatched::unmatched_warning;
@@ -154,6 +153,7 @@ fn open_cluster(
         split: options.split,
         walkers: walkers(),
         own: options.own,
+        ahead_bytes: options.ahead_bytes,
         waits: options.waits,
     };
     let id = OnceCell::new();
@@ -195,6 +195,8 @@ pub(crate) struct OpenOptions {
     /// Whether input is spooled, because its length must be known before it is stored.
     pub(crate) spool: bool,
     pub(crate) own: Own,
+    /// Memory for what is read ahead of the frames.
+    pub(crate) ahead_bytes: u64,
     pub(crate) waits: Arc<Waits>,
 }
 
@@ -275,16 +277,38 @@ impl OpenedSubject {
         warnings.chain(cluster).chain(warning).chain(idle).collect()
     }
 
-    /// Makes the sources report unchanged data that `base` has. The server is not asked for changes
-    /// if all content is compared.
-    pub(crate) fn compare(&mut self, base: &Arc<Base>, compare: Compare) {
-        let asked = self
-            .cluster
-            .as_ref()
-            .filter(|_| compare != Compare::Content);
-        let changes = asked
-            .and_then(|cluster| cluster.changes_since(base.cluster()?))
-            .map(Arc::new);
+    /// Keeps the name that a cluster has in its latest backup, if this backup or that one does not know its
+    /// path: not every role may see it.
+    pub(crate) fn keep_name(&mut self, name: Option<SourceInfo>) {
+        let is_empty = |source: &SourceInfo| source.paths.iter().all(|path| path.0.is_empty());
+        let kept = name.filter(|name| is_empty(name) || is_empty(&self.origin));
+        if let Some(kept) = kept.filter(|_| self.cluster.is_some()) {
+            self.origin = kept;
+        }
+    }
+
+    /// Begins the backup of a cluster. Makes the sources report unchanged data that the base has. The
+    /// server is not asked for changes if all content is compared.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn begin(
+        &mut self,
+        base: Option<&Arc<Base>>,
+        (compare, block_bytes): (Compare, u64),
+    ) -> Result<()> {
+        let asked = base.filter(|_| compare != Compare::Content);
+        let changes = match &self.cluster {
+            Some(cluster) => begin_cluster(&**cluster, asked, block_bytes)?,
+            None => None,
+        };
+        if let Some(base) = base {
+            self.compare(base, changes.as_ref());
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, base: &Arc<Base>, changes: Option<&Arc<dyn ChangedBlocks>>) {
         // A follower reads files that are created during the backup, so no earlier backup has them.
         for source in self
             .sources
@@ -294,11 +318,28 @@ impl OpenedSubject {
             *source = Arc::new(ComparedSource {
                 source: source.clone(),
                 base: base.clone(),
-                changes: changes.clone(),
+                changes: changes.cloned(),
             });
         }
         self.is_compared = true;
     }
+}
+
+/// Begins the backup of a cluster; returns the blocks that changed since the base.
+fn begin_cluster(
+    cluster: &dyn ClusterBackup,
+    base: Option<&Arc<Base>>,
+    block_bytes: u64,
+) -> Result<Option<Arc<dyn ChangedBlocks>>> {
+    let earlier = base.and_then(|base| base.cluster().zip(Some(base)));
+    let Some((facts, base)) = earlier else {
+        return cluster.begin(None);
+    };
+    cluster.begin(Some(&EarlierBackup {
+        facts,
+        block_bytes,
+        for_each_file: &|each| base.for_each_block_file(each),
+    }))
 }
 
 /// A source whose scan refers to data of earlier backups.
@@ -306,7 +347,7 @@ struct ComparedSource {
     source: Arc<dyn Source>,
     base: Arc<Base>,
     /// Changed blocks of a cluster since the base.
-    changes: Option<Arc<BlockChanges>>,
+    changes: Option<Arc<dyn ChangedBlocks>>,
 }
 
 impl Source for ComparedSource {
@@ -318,10 +359,9 @@ impl Source for ComparedSource {
             return Ok(compared);
         };
         Ok(Box::new(compared.map(move |scanned| {
-            scanned.map(|mut scanned| {
-                changes.narrow(&mut scanned);
-                scanned
-            })
+            let mut scanned = scanned?;
+            changes.narrow(&mut scanned)?;
+            Ok(scanned)
         })))
     }
 
@@ -333,8 +373,8 @@ impl Source for ComparedSource {
         self.source.is_sorted()
     }
 
-    fn take(&self, slice: &Slice) -> Result<()> {
-        self.source.take(slice)
+    fn prepare(&self, slices: source::Stream<Slice>) -> source::Stream<Slice> {
+        self.source.prepare(slices)
     }
 
     fn settle(&self, record: &mut Record) {

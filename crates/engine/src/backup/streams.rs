@@ -223,15 +223,6 @@ fn record_order(source: &Arc<dyn Source>) -> RecordOrder {
     RecordOrder::Unsorted(Arc::new(move |record| source.settle(record)))
 }
 
-/// Has the source take the content of each slice in order.
-fn taken(source: Arc<dyn Source>, slices: source::Stream<Slice>) -> source::Stream<Slice> {
-    Box::new(slices.map(move |slice| {
-        let slice = slice?;
-        source.take(&slice)?;
-        Ok(slice)
-    }))
-}
-
 /// The work on the frames of one stream.
 ///
 /// A thread reads a frame and computes on it while it is in the processor's cache.
@@ -428,7 +419,7 @@ impl StreamRun<'_> {
     ) -> Result<()> {
         let workers = &self.threads.workers;
         let mut here: Option<WorkFn<Slice, Frame>> = None;
-        let slices = taken(self.source.clone(), pack(entries, self.frame_bytes));
+        let slices = self.source.prepare(pack(entries, self.frame_bytes));
         for frame in workers.ordered(slices, line.clone()) {
             let mut next = Some(frame?);
             if let Some(chooser) = &self.chooser {

@@ -82,6 +82,19 @@ impl Tuning {
         })
     }
 
+    /// Returns the memory for what a far source sends ahead of the frames: what two streams leave of
+    /// three quarters of the memory, and at most 64 MiB.
+    pub fn ahead_bytes(&self) -> u64 {
+        const STREAMS: usize = 2;
+        let frames = self.depths(STREAMS).map_or(usize::MAX, |depths| {
+            STREAMS * (depths.line + 1) + depths.permits.get()
+        });
+        let used = u64::from(self.frame_bytes).saturating_mul(frames as u64);
+        (self.memory_bytes * 3 / 4)
+            .saturating_sub(used)
+            .min(64 << 20)
+    }
+
     fn too_little_memory(&self, streams: usize) -> Error {
         let least = (streams as u64 * 3 + 1) * u64::from(self.frame_bytes) * 4 / 3;
         let memory = binary_bytes(self.memory_bytes);

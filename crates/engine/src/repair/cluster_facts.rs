@@ -74,6 +74,7 @@ fn cluster_of(archive: &Archive, control: &Control) -> ClusterInfo {
         archives: false,
         has_restore_command: false,
         via: String::new(),
+        via_reason: String::new(),
         data_directory: EntryName::default(),
         configuration: Vec::new(),
         tablespaces: file_of(archive, b"tablespace_map")

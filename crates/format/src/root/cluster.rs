@@ -44,6 +44,9 @@ pub struct ClusterInfo {
     /// How the files were read: `files`, `sql` or `protocol`; empty if the server was not running.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub via: String,
+    /// Why the files were read in this way; empty if the server was not running.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub via_reason: String,
     /// The data directory of the server. Empty if the role may not read its path.
     pub data_directory: EntryName,
     /// Configuration files outside of the data directory, which are not in the backup.

@@ -184,9 +184,9 @@ fn cluster(cluster: &ClusterInfo) -> String {
         ""
     };
     let way = match cluster.via.as_str() {
-        "sql" => ", read by SQL",
-        "protocol" => ", read by protocol",
-        _ => "",
+        "sql" => format!(", read by SQL because {}", cluster.via_reason),
+        "protocol" => format!(", read by protocol because {}", cluster.via_reason),
+        _ => String::new(),
     };
     format!(
         "PostgreSQL {version}{standby}{way}, from {start_lsn} to {stop_lsn} on timeline {timeline}; {place}"

@@ -4,15 +4,15 @@ use super::{
     args,
     cluster::{Cluster, debian, some_versions, versions},
     load::{Load, assert_balanced, transactions},
-    runs::{FULLBORE, Ran, fullbore, is_root, or_skip},
+    runs::{Ran, fullbore},
+    standby::{catch_up, standby_of},
 };
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::{FileExt, PermissionsExt},
+    os::unix::fs::FileExt,
     path::Path,
-    process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread::{self, sleep},
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 const BY_SQL: &[&str] = &["--via", "sql", "--quiet"];
 
 /// Files that differ from backup to backup.
-const OF_THE_BACKUP: [&str; 4] = [
+pub(super) const OF_THE_BACKUP: [&str; 4] = [
     "backup_label",
     "backup_manifest",
     "tablespace_map",
@@ -29,8 +29,12 @@ const OF_THE_BACKUP: [&str; 4] = [
 ];
 
 /// Paths, sizes and digests of the files of a backup, but for those of the backup itself.
-fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
-    let backup = format!("{}@latest", repository.display());
+pub(super) fn files(repository: &Path) -> BTreeMap<String, (u64, String)> {
+    let shown = repository.display().to_string();
+    let backup = match shown.contains('@') {
+        true => shown,
+        false => format!("{shown}@latest"),
+    };
     let lines = fullbore(args!["list", backup, "--json"]).json();
     let entry = |line: &Value| {
         let path = line["path"].as_str()?.to_owned();
@@ -65,7 +69,9 @@ pub(super) fn assert_same_as_files(via: &str) {
         let ran = cluster
             .backup("there", &["--via", via, "--json"])
             .ends_with(0);
-        assert_eq!(last_line(&ran)["postgres"]["via"], via);
+        let facts = &last_line(&ran)["postgres"];
+        assert_eq!(facts["via"], via);
+        assert_eq!(facts["via_reason"], "--via says so");
         cluster.assert_nothing_is_left();
         let repository = cluster.path("there");
         let there = files(&repository);
@@ -104,6 +110,36 @@ pub(super) fn assert_consistent_under_load(way: &[&str]) {
         restored.assert_has_content();
         assert_balanced(&restored, before, after);
     }
+}
+
+/// A standby gives a backup in this way that starts as a primary.
+pub(super) fn assert_standby_starts_as_a_primary(way: &[&str]) {
+    for version in some_versions() {
+        let primary = Cluster::new(version, &["wal_keep_size = 64MB"]);
+        let standby = standby_of(&primary);
+        primary.psql_each(&[
+            "CREATE TABLE after AS SELECT n FROM generate_series(1, 5000) n",
+            "CHECKPOINT",
+        ]);
+        catch_up(&primary, &standby);
+        standby.backup("repository", way).ends_with(0);
+        let repository = standby.path("repository");
+        let root = fullbore(args!["show", repository, "--json"])
+            .json()
+            .remove(0);
+        let restored = Cluster::restored(version, &repository);
+        restored.assert_verifies();
+        assert!(!restored.data().join("standby.signal").exists());
+        restored.start();
+        restored.assert_has_content();
+        assert_eq!(restored.psql("SELECT count(*) FROM after"), "5000");
+        assert_eq!(root["postgres"]["standby"], true);
+    }
+}
+
+#[test]
+fn a_standby_is_read_by_sql_and_starts_as_a_primary() {
+    assert_standby_starts_as_a_primary(BY_SQL);
 }
 
 #[test]
@@ -156,70 +192,6 @@ fn blocks_that_did_not_change_are_not_asked_for() {
     }
 }
 
-#[test]
-fn a_role_with_four_grants_reads_by_sql_and_is_told_which_are_missing() {
-    for version in some_versions() {
-        let cluster = Cluster::new(version, &[]);
-        let backup = match version.major {
-            15.. => "pg_backup_start(text, boolean), pg_backup_stop(boolean)",
-            _ => "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)",
-        };
-        cluster.psql_each(&[
-            "CREATE ROLE reader LOGIN REPLICATION",
-            &format!("GRANT EXECUTE ON FUNCTION {backup} TO reader"),
-        ]);
-        let url = cluster.url_as("reader");
-        let target = cluster.path("repository");
-        let run = || {
-            fullbore(args![
-                "backup", url, "--to", target, "--via", "sql", "--quiet"
-            ])
-        };
-        let ran = run()
-            .ends_with(1)
-            .has_one_error("may not read the files of the cluster by SQL");
-        let grants: Vec<&str> = ran
-            .err
-            .lines()
-            .filter_map(|line| line.trim().strip_suffix(';'))
-            .filter(|line| line.starts_with("GRANT EXECUTE"))
-            .collect();
-        assert_eq!(grants.len(), 3, "{}", ran.err);
-        cluster.psql_each(&grants);
-        run().ends_with(0);
-        cluster.assert_nothing_is_left();
-        let restored = Cluster::restored(version, &target);
-        restored.assert_verifies();
-        restored.start();
-        restored.assert_has_content();
-    }
-}
-
-#[test]
-fn a_user_who_cannot_read_the_files_reads_them_by_sql() {
-    let Some(version) = debian() else { return };
-    if !or_skip(is_root(), "only root can become somebody else") {
-        return;
-    }
-    let cluster = Cluster::new(version, &[]);
-    let program = cluster.path("fullbore");
-    fs::copy(FULLBORE, &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .arg(program)
-        .env("TMPDIR", "/tmp");
-    let ran: Ran = command
-        .args(["backup", &cluster.url(), "--to", "null:"])
-        .output()
-        .unwrap()
-        .into();
-    let ran = ran.ends_with(0);
-    assert!(ran.err.contains(", read by SQL, from "), "{}", ran.err);
-    cluster.assert_nothing_is_left();
-}
-
 /// Statements that make, replace, truncate and drop files.
 const STORM: [&str; 7] = [
     "CREATE TABLE storm AS SELECT n, repeat('x', 100) AS word FROM generate_series(1, 3000) n",
@@ -254,5 +226,27 @@ fn files_that_come_and_go_while_they_are_read_by_sql_do_no_harm() {
         restored.assert_verifies();
         restored.start();
         restored.assert_has_content();
+    }
+}
+
+#[test]
+fn a_server_that_logs_every_statement_is_named() {
+    let Some(version) = debian() else { return };
+    for (line, setting) in [
+        ("log_statement = all", Some("log_statement = all")),
+        (
+            "log_min_duration_statement = 0",
+            Some("log_min_duration_statement = 0"),
+        ),
+        ("log_duration = on", Some("log_duration = on")),
+        ("log_statement = mod", None),
+    ] {
+        let cluster = Cluster::new(version, &[line]);
+        let ran = cluster.backup("repository", &["--via", "sql"]).ends_with(0);
+        let warning = "warning: the server logs every statement";
+        assert_eq!(ran.err.contains(warning), setting.is_some(), "{}", ran.err);
+        assert!(ran.err.contains(setting.unwrap_or_default()), "{}", ran.err);
+        let by_files = cluster.backup("repository", &[]).ends_with(0);
+        assert!(!by_files.err.contains(warning), "{}", by_files.err);
     }
 }

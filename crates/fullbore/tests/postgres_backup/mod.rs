@@ -7,6 +7,8 @@ mod branch;
 mod broken_pages;
 mod by_protocol;
 mod by_sql;
+mod by_sql_line;
+mod by_sql_rights;
 pub(crate) mod cluster;
 mod delta;
 mod drill;
@@ -24,4 +26,4 @@ mod stock;
 mod tablespaces;
 mod wal;
 
-use testkit::{args, runs, servers};
+use testkit::{args, runs, servers, slow_line};

@@ -346,6 +346,25 @@ impl Finder {
     }
 }
 
+/// Returns the places in the file of those runs of a piece that are not kept. The piece begins at byte `at`.
+pub fn changed_places(mut at: u64, runs: &[StoredRun]) -> Vec<ByteRun> {
+    let mut changed = Vec::new();
+    for run in runs {
+        let len = match *run {
+            StoredRun::Kept { len, .. } => len,
+            StoredRun::Here { len, .. } => {
+                changed.push(ByteRun {
+                    offset: at,
+                    len: len.into(),
+                });
+                len
+            }
+        };
+        at += u64::from(len);
+    }
+    changed
+}
+
 /// Adds a run to a list, and joins it with the previous run if they touch.
 pub fn push_run(runs: &mut Vec<StoredRun>, run: StoredRun) {
     match (runs.last_mut(), run) {

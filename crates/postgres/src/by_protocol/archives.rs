@@ -4,6 +4,7 @@
 //! not fit and archives that end early are errors. Memory: one message, and the content that is asked
 //! for.
 
+use super::lz4::Lz4Decoder;
 use crate::replication::{BackupEnd, BackupPart, BaseBackupStream};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, is_safe},
@@ -28,6 +29,8 @@ pub(super) struct SentArchives {
 /// The bytes of the open archive.
 struct SentBytes {
     stream: BaseBackupStream,
+    /// Decompresses the open archive, if the server compresses.
+    decoder: Option<Lz4Decoder>,
     buffer: Vec<u8>,
     at: usize,
     /// The part behind the open archive.
@@ -49,6 +52,7 @@ impl SentArchives {
         Self {
             bytes: SentBytes {
                 stream,
+                decoder: None,
                 buffer: Vec::new(),
                 at: 0,
                 next: None,
@@ -69,7 +73,7 @@ impl SentArchives {
                 match self.bytes.next_part()? {
                     BackupPart::End(end) => return Ok(SentItem::End(end)),
                     BackupPart::Data(_) => return Err(wrong("it has bytes outside of an archive")),
-                    BackupPart::Archive(which) => return Ok(self.begin(which)),
+                    BackupPart::Archive(which) => return self.begin(which),
                 }
             };
             let item = self.tar.next(&mut self.bytes);
@@ -97,14 +101,17 @@ impl SentArchives {
         }
     }
 
-    fn begin(&mut self, which: Option<usize>) -> SentItem {
+    fn begin(&mut self, which: Option<usize>) -> Result<SentItem> {
         let tablespaces = &self.bytes.stream.tablespaces;
         let above = which.map_or_else(EntryPath::new, |index| {
             format!("pg_tblspc/{}", tablespaces[index].oid).into_bytes()
         });
         self.open = Some(above.clone());
         self.tar = PaxReader::new();
-        SentItem::Archive(above)
+        if self.bytes.stream.is_compressed() {
+            self.bytes.decoder = Some(Lz4Decoder::new()?);
+        }
+        Ok(SentItem::Archive(above))
     }
 
     fn end_archive(&mut self) -> Result<()> {
@@ -138,6 +145,22 @@ impl SentArchives {
 }
 
 impl SentBytes {
+    /// Gets the next bytes of the archive, or finds its end.
+    fn fill(&mut self) -> Result<()> {
+        if let Some(decoder) = &mut self.decoder {
+            self.at = 0; // the bytes that were read give way to the next ones
+            if decoder.decode(&mut self.buffer)? {
+                return Ok(());
+            }
+        }
+        match (self.stream.next_part()?, &mut self.decoder) {
+            (BackupPart::Data(bytes), Some(decoder)) => decoder.add(bytes),
+            (BackupPart::Data(bytes), None) => (self.buffer, self.at) = (bytes, 0),
+            (other, _) => self.next = Some(other),
+        }
+        Ok(())
+    }
+
     /// Returns the part behind the open archive.
     fn next_part(&mut self) -> Result<BackupPart> {
         match self.next.take() {
@@ -150,13 +173,9 @@ impl SentBytes {
 impl Read for SentBytes {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.at == self.buffer.len() && self.next.is_none() {
-            match self.stream.next_part() {
-                Ok(BackupPart::Data(bytes)) => (self.buffer, self.at) = (bytes, 0),
-                Ok(other) => self.next = Some(other),
-                Err(error) => {
-                    self.failed = Some(error);
-                    return Err(io::ErrorKind::ConnectionReset.into());
-                }
+            if let Err(error) = self.fill() {
+                self.failed = Some(error);
+                return Err(io::ErrorKind::ConnectionReset.into());
             }
         }
         let got = (&self.buffer[self.at..]).read(out)?;

@@ -1,7 +1,8 @@
 //! The end of a backup that was sent: its WAL is checked, and the last files are made.
 
-use super::{MANIFEST, SentCluster, anonymous, archives::wrong};
+use super::{MANIFEST, SentCluster, anonymous, archives::wrong, earlier};
 use crate::{
+    cluster_backup::ClusterBackup,
     replication::BackupEnd,
     request::Wal,
     timeline::{Timelines, history_path},
@@ -117,7 +118,11 @@ impl SentCluster {
     }
 
     fn note_end(&self, end: &BackupEnd, names: &[Vec<String>]) {
+        let now = self.facts();
+        let anchor = |params| earlier::anchor(params, &now, self.start);
+        let witness = self.params.as_ref().and_then(anchor);
         let mut facts = self.facts.locked();
+        facts.witness = witness;
         facts.stop_lsn = end.stop.to_string();
         let ends = [names.first(), names.last()];
         let ends = ends.into_iter().flatten().map(|same| same[0].clone());

@@ -5,9 +5,12 @@ use fullbore_format::{
     entry::{Entry, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
     page::EntryState,
-    pax,
+    pax, sizes,
 };
-use fullbore_pipeline::frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned};
+use fullbore_pipeline::{
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
+    known::{self, BaseEntry},
+};
 use fullbore_platform::{
     queue::Locked,
     read::{self, PageCacheUse},
@@ -57,6 +60,13 @@ fn append_member(cluster: &SentCluster, scanned: Scanned, buf: &mut Vec<u8>) -> 
             ..part(FrameContent::Whole(entry, state), buf.len(), 0)
         });
     }
+    if is_unchanged(known.as_ref(), &entry) {
+        return Ok(FrameEntry {
+            known,
+            runs: Some(Vec::new()),
+            ..part(FrameContent::Whole(entry, state), buf.len(), 0)
+        });
+    }
     let content = cluster.content(&entry.path, 0, entry.size())?;
     append_header(&entry, buf)?;
     let inner = buf.len();
@@ -68,6 +78,14 @@ fn append_member(cluster: &SentCluster, scanned: Scanned, buf: &mut Vec<u8>) -> 
     })
 }
 
+/// Returns whether the server said that no block of the file changed.
+fn is_unchanged(known: Option<&BaseEntry>, entry: &Entry) -> bool {
+    known.is_some_and(|known| {
+        let is_same_size = known.last().entry.size() == entry.size();
+        is_same_size && known.changed.as_ref().is_some_and(|runs| runs.is_empty())
+    })
+}
+
 /// Makes the frame of a piece of a large file.
 pub(super) fn piece(
     cluster: &SentCluster,
@@ -75,13 +93,26 @@ pub(super) fn piece(
     (offset, len, last): (u64, u32, bool),
     _buf: Buf,
 ) -> Result<Frame> {
-    let mut content = cluster.content(&file.entry.path, offset, len.into())?;
+    let known = file.known.as_ref();
+    let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
+    let sent = match &runs {
+        Some(runs) => sizes::sum(
+            known::changed_places(offset, runs)
+                .iter()
+                .map(|run| run.len),
+        ),
+        None => len.into(),
+    };
+    let mut content = cluster.content(&file.entry.path, offset, sent)?;
     let is_alone = file.known.is_some();
     if last && !is_alone {
         pad(&mut content, file.data_len);
     }
     let frame_content = FrameContent::Piece { file, offset, last };
-    let piece = part(frame_content, 0, len as usize);
+    let piece = FrameEntry {
+        runs,
+        ..part(frame_content, 0, len as usize)
+    };
     Ok(Frame::new(content.into(), vec![piece], last || is_alone))
 }
 

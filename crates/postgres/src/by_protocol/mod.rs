@@ -6,9 +6,14 @@
 //! temporary slot. No SQL can be asked: what other ways find out by it is in decision 123.
 
 mod archives;
+mod deferred;
+mod earlier;
 mod ending;
 mod frames;
+mod lz4;
 mod open;
+mod patches;
+mod sent_source;
 mod sent_wal;
 #[cfg(test)]
 mod tests;
@@ -16,47 +21,44 @@ mod tests;
 pub(super) use open::open;
 
 use super::{
-    cluster_backup::ClusterBackup,
+    conninfo::Params,
     control::{self, Control},
     inventory::ManifestInventory,
     layout::ClusterLayout,
     lsn::Lsn,
-    page_stage::PageCheck,
     relation::Sizes,
     replication::{BackupEnd, ReplicationClient},
     request::Wal,
-    wal_summaries::BlockChanges,
 };
 use archives::{SentArchives, SentItem, wrong};
 use fullbore_format::{
-    entry::{Entry, EntryKind, EntryPath, split},
+    entry::{ByteRun, Entry, EntryKind, EntryPath, split},
     error::{Error, ErrorKind, Result, quoted},
-    page::{EntryState, Record},
     root,
 };
 use fullbore_pipeline::{
-    frame::{Buf, Frame, Scanned, Slice},
-    source::{Source, Stream},
+    frame::{LargeFile, Slice},
+    known,
 };
 use fullbore_platform::{
     dir::{DirName, FileKind},
     queue::Locked,
     write::{self, anonymous_file},
 };
+use patches::{SentPatch, patched_path};
 use sent_wal::SentWal;
 use std::{
     collections::{BTreeSet, HashMap},
     fs::File,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
 };
 
 /// Bytes of a file that is taken at once, at most: no frame is larger.
 const MAX_TAKEN_BYTES: u64 = 64 << 20;
 /// Bytes of the control file, at most.
 const MAX_CONTROL_BYTES: u64 = 64 << 10;
+/// Bytes of the label, at most.
+const MAX_LABEL_BYTES: u64 = 64 << 10;
 const CONTROL: &[u8] = b"global/pg_control";
 const LABEL: &[u8] = b"backup_label";
 const MANIFEST: &[u8] = b"backup_manifest";
@@ -74,6 +76,10 @@ pub(super) struct SentCluster {
     sizes: Sizes,
     /// Permission bits of the directories that the server does not send.
     directory_mode: u32,
+    /// Whether the server sends blocks that changed since the base.
+    is_incremental: bool,
+    /// For questions by SQL, which the role may not be allowed to ask.
+    params: Option<Params>,
     facts: Mutex<root::ClusterInfo>,
     inventory: ManifestInventory,
     layout: ClusterLayout,
@@ -99,6 +105,8 @@ struct SentFiles {
     archives: SentArchives,
     /// The file whose content comes next, and the bytes of it that were taken.
     pending: Option<(Entry, u64)>,
+    /// The changed blocks of that file, if only these come.
+    patch: Option<SentPatch>,
     /// The first entry of an archive, behind the directory that is not in the stream.
     first: Option<Entry>,
     /// The entry of PG_VERSION: owner and mode of the files that are added.
@@ -153,8 +161,17 @@ impl SentCluster {
         let EntryKind::File { size, .. } = entry.kind else {
             return Ok(self.is_backed_up(&entry.path).then_some(entry));
         };
+        if self.is_incremental
+            && let Some(path) = patched_path(&entry.path)
+        {
+            let (entry, patch) = SentPatch::read(&mut sent.archives, entry, path, self.sizes)?;
+            sent.pending = Some((entry.clone(), 0));
+            sent.patch = Some(patch);
+            return Ok(Some(entry));
+        }
         match &entry.path[..] {
             CONTROL => self.take_control(sent, &entry, size)?,
+            LABEL => return self.take_label(sent, entry, size).map(Some),
             b"PG_VERSION" => {
                 sent.model = entry.clone();
                 sent.pending = Some((entry.clone(), 0));
@@ -204,9 +221,37 @@ impl SentCluster {
         }
         let safe = control::without_checkpoint(&content).unwrap_or_default();
         sent.has_control = true;
-        let file = Arc::new(anonymous(&safe)?);
-        let earlier = self.late.locked().insert(entry.path.clone(), file);
-        earlier.map_or(Ok(()), |_| Err(wrong("it has two control files")))
+        self.insert_late(&entry.path, &safe)
+    }
+
+    /// Takes the label, without the lines that say that the backup is an incremental one: the restored cluster is
+    /// whole.
+    fn take_label(&self, sent: &mut SentFiles, entry: Entry, size: u64) -> Result<Entry> {
+        if size > MAX_LABEL_BYTES {
+            return Err(wrong("its backup_label is too large"));
+        }
+        let content = sent.archives.content(size, Some(size))?;
+        sent.has_label = self.read_label(&content)?;
+        let lines = content.split_inclusive(|byte| *byte == b'\n');
+        let label: Vec<u8> = lines
+            .filter(|line| !line.starts_with(b"INCREMENTAL FROM "))
+            .flatten()
+            .copied()
+            .collect();
+        self.insert_late(&entry.path, &label)?;
+        let size = label.len() as u64;
+        Ok(Entry {
+            kind: EntryKind::File { size, map: None },
+            ..entry
+        })
+    }
+
+    /// Adds a file that is not stored as it was sent.
+    fn insert_late(&self, path: &[u8], content: &[u8]) -> Result<()> {
+        let file = Arc::new(anonymous(content)?);
+        let earlier = self.late.locked().insert(path.to_vec(), file);
+        let why = format!("it has {} twice", quoted(path));
+        earlier.map_or(Ok(()), |_| Err(wrong(&why)))
     }
 
     /// Takes the content of a file that shares a frame with others.
@@ -215,17 +260,20 @@ impl SentCluster {
             return Ok(());
         };
         let size = entry.size();
+        if let Some(patch) = sent.patch.take() {
+            // Its blocks are those of the base, and it shares a frame with others.
+            let message = format!("the blocks of {} were not read", quoted(&entry.path));
+            return match patch.is_taken() {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::Bug, message)),
+            };
+        }
         if taken > 0 || size > MAX_TAKEN_BYTES {
             let message = format!("not all of {} was read", quoted(&entry.path));
             return Err(Error::new(ErrorKind::Bug, message));
         }
         let content = sent.archives.content(size, Some(size));
-        let added = content.and_then(|content| {
-            if entry.path == LABEL {
-                sent.has_label = self.read_label(&content)?;
-            }
-            self.add_content((entry.path, 0), content)
-        });
+        let added = content.and_then(|content| self.add_content((entry.path, 0), content));
         added.map_err(|error| {
             // The frame of this file comes before the end of the scan: its reader reports the
             // error.
@@ -249,21 +297,46 @@ impl SentCluster {
     }
 
     /// Takes a piece of a large file.
-    fn take_piece(&self, path: &[u8], (offset, len, last): (u64, u32, bool)) -> Result<()> {
+    fn take_piece(&self, file: &LargeFile, (offset, len, last): (u64, u32, bool)) -> Result<()> {
+        let path = &file.entry.path;
         let mut sent = self.sent.locked();
         let pending = sent.pending.take();
-        let is_next = |(entry, taken): &(Entry, u64)| entry.path == path && *taken == offset;
+        let is_next = |(entry, taken): &(Entry, u64)| entry.path == *path && *taken == offset;
         let Some((entry, taken)) = pending.filter(is_next) else {
             let message = format!("the content of {} was not expected", quoted(path));
             return Err(Error::new(ErrorKind::Bug, message));
         };
-        let ends = last.then_some(entry.size());
-        let content = sent.archives.content(len.into(), ends)?;
-        if !last {
+        let content = match changed_runs(file, offset, len) {
+            Some(runs) => sent.take_runs(&runs)?,
+            None => {
+                let ends = last.then_some(entry.size());
+                sent.archives.content(len.into(), ends)?
+            }
+        };
+        if last {
+            let patch = sent.patch.take();
+            let is_taken = patch.is_none_or(|patch| patch.is_taken());
+            debug_assert!(is_taken, "each block that is sent is in a run that changed");
+        } else {
             sent.pending = Some((entry, taken + u64::from(len)));
         }
         drop(sent);
         self.add_content((path.to_vec(), offset), content)
+    }
+
+    /// Takes the content of a slice, which comes next in the stream.
+    fn take(&self, slice: &Slice) -> Result<()> {
+        match slice {
+            Slice::Piece {
+                file,
+                offset,
+                len,
+                last,
+            } if !self.late.locked().contains_key(&file.entry.path) => {
+                self.take_piece(file, (*offset, *len, *last))
+            }
+            Slice::Piece { .. } | Slice::Members(..) => Ok(()),
+        }
     }
 
     fn add_content(&self, place: (EntryPath, u64), content: Vec<u8>) -> Result<()> {
@@ -277,6 +350,12 @@ impl SentCluster {
             Some(_) => Err(wrong(&why)),
         }
     }
+}
+
+/// Returns the runs of a piece that changed; `None` if all of it comes.
+fn changed_runs(file: &LargeFile, offset: u64, len: u32) -> Option<Vec<ByteRun>> {
+    let runs = file.known.as_ref()?.split_by_changes(offset, len.into())?;
+    Some(known::changed_places(offset, &runs))
 }
 
 /// Returns a temporary file without a name, with this content.
@@ -301,6 +380,17 @@ impl SentFiles {
         above
     }
 
+    /// Takes runs of the file that comes next, of which only changed blocks are sent.
+    fn take_runs(&mut self, runs: &[ByteRun]) -> Result<Vec<u8>> {
+        let missing = || Error::new(ErrorKind::Bug, "changed blocks were not expected");
+        let patch = self.patch.as_mut().ok_or_else(missing)?;
+        let mut content = Vec::new();
+        for run in runs {
+            patch.take_run(&mut self.archives, *run, &mut content)?;
+        }
+        Ok(content)
+    }
+
     /// Drops the content of a file.
     fn skip(&mut self, size: u64) -> Result<()> {
         let mut left = size;
@@ -310,107 +400,5 @@ impl SentFiles {
             self.archives.content(len, (left == 0).then_some(size))?;
         }
         Ok(())
-    }
-}
-
-impl ClusterBackup for SentCluster {
-    fn facts(&self) -> root::ClusterInfo {
-        self.facts.locked().clone()
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        self.warnings.locked().clone()
-    }
-
-    fn page_check(&self) -> Option<Arc<PageCheck>> {
-        if !self.facts.locked().checksums {
-            return None;
-        }
-        Some(Arc::new(PageCheck {
-            data: None,
-            sizes: self.sizes,
-            start_lsn: self.start.0,
-        }))
-    }
-
-    fn changes_since(&self, _base: &root::ClusterInfo) -> Option<BlockChanges> {
-        None
-    }
-
-    fn check(&self) -> Result<()> {
-        let incomplete = || wrong("it is not complete");
-        self.is_complete.get().copied().ok_or_else(incomplete)
-    }
-}
-
-impl Source for SentSource {
-    fn scan(&self) -> Result<Stream<Scanned>> {
-        let cluster = self.0.clone();
-        let mut is_over = false;
-        Ok(Box::new(std::iter::from_fn(move || {
-            if is_over {
-                return None;
-            }
-            let next = cluster.next_entry().transpose();
-            is_over = !matches!(next, Some(Ok(_)));
-            Some(next?.map(|entry| Scanned::new(entry, EntryState::Whole)))
-        })))
-    }
-
-    fn is_sorted(&self) -> bool {
-        false
-    }
-
-    fn take(&self, slice: &Slice) -> Result<()> {
-        match slice {
-            Slice::Piece {
-                file,
-                offset,
-                len,
-                last,
-            } if !self.0.late.locked().contains_key(&file.entry.path) => {
-                self.0.take_piece(&file.entry.path, (*offset, *len, *last))
-            }
-            Slice::Piece { .. } | Slice::Members(..) => Ok(()),
-        }
-    }
-
-    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
-        match slice {
-            Slice::Members(small, large) => frames::members(&self.0, small, large, buf),
-            Slice::Piece {
-                file,
-                offset,
-                len,
-                last,
-            } => frames::piece(&self.0, file, (offset, len, last), buf),
-        }
-    }
-
-    /// A page that was torn when it was read looks damaged. The server reads such a page again, and says
-    /// at the end whether any page stayed damaged.
-    fn settle(&self, record: &mut Record) {
-        let is_right = self.0.end.get().is_some_and(|end| !end.has_bad_pages);
-        if !matches!(record.state, EntryState::BadPages(_)) {
-            return;
-        }
-        if is_right {
-            record.state = EntryState::Whole;
-        } else {
-            self.0.names_bad_pages.store(true, Relaxed);
-        }
-    }
-
-    fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
-        if record.entry.path == TABLESPACE_MAP {
-            return;
-        }
-        if let Err(error) = self.0.inventory.list_stored(record, crc32c) {
-            self.0.failed.locked().get_or_insert(error);
-        }
-    }
-
-    fn finish(&self) -> Result<Stream<Scanned>> {
-        Ok(Box::new(self.0.finish()?.into_iter().map(Ok)))
     }
 }

@@ -1,8 +1,11 @@
 //! Begins a backup by protocol, with what a role with REPLICATION may ask.
 
-use super::{SentCluster, SentFiles, SentSource, archives::SentArchives, sent_wal::SentWal};
+use super::{
+    SentCluster, SentFiles, archives::SentArchives, deferred::SentBackup, earlier,
+    sent_wal::SentWal,
+};
 use crate::{
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ClusterBackup, EarlierBackup},
     conninfo::Params,
     inventory::ManifestInventory,
     layout::ClusterLayout,
@@ -19,14 +22,22 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{ClusterInfo, EntryName, Tablespace},
 };
-use fullbore_pipeline::source::Source;
+use fullbore_platform::{self as platform, metrics::waits::Waits};
 use std::{
     collections::{BTreeSet, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::{Arc, Mutex, OnceLock, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
 
-/// Connects, begins a backup, and opens its source. `name` is as for [`ClusterRequest::open`].
+/// Answers that take so long come over a line that is slower than a server sends.
+const LATE: Duration = Duration::from_millis(1);
+
+/// The first version that sends changed blocks only.
+const INCREMENTAL_SINCE: u32 = 17;
+
+/// Connects, and opens a source that begins the backup when its base is known. `name` is as for [`ClusterRequest::open`], and
+/// `reason` says why this way was taken.
 ///
 /// # Errors
 /// The server's; [`ErrorKind::Unsupported`] if nothing but an estimate is wanted.
@@ -34,12 +45,16 @@ pub(crate) fn open(
     request: &ClusterRequest,
     params: &Params,
     name: &dyn Fn(&str) -> Result<Option<String>>,
-    reading: &Reading,
+    (reading, reason): (&Reading, &str),
 ) -> Result<(Arc<dyn ClusterBackup>, Sources)> {
     let mut client = ReplicationClient::connect(params)?;
     let identity = client.identify()?;
-    let facts = facts(&mut client, &identity, request.wal)?;
+    let facts = ClusterInfo {
+        via_reason: reason.to_owned(),
+        ..facts(&mut client, &identity, request.wal)?
+    };
     let sizes = sizes(&mut client)?;
+    let is_compressed = answers_late(&mut client)?;
     let directory_mode = client.setting("data_directory_mode")?;
     let directory_mode = u32::from_str_radix(&directory_mode, 8).unwrap_or(0o700) & 0o777;
     let Some(id) = name(&identity.system_identifier)? else {
@@ -53,42 +68,209 @@ pub(crate) fn open(
             .because("archive_mode is off")
             .hint("leave out --wal archived: the WAL is then in the backup"));
     }
-    let options = BaseBackupOptions {
-        label: format!("fullbore {id}"),
-        fast: request.fast,
-        includes_wal: request.wal == Wal::Included,
-        awaits_archive: request.wal == Wal::Archived,
-    };
-    let stream = reading
-        .waits
-        .record("the server's checkpoint", || client.base_backup(&options))?;
-    let holder = hold_wal(params, request, &identity)?;
-    let cluster = sent_cluster(
-        request.wal,
-        &identity,
+    let backup = Arc::new(SentBackup::new(RunningServer {
+        client: Some(client),
+        params: params.clone(),
+        identity,
         facts,
-        (sizes, directory_mode),
-        stream,
-        holder,
-    )?;
-    let cluster = Arc::new(cluster);
-    let source: Arc<dyn Source> = Arc::new(SentSource(cluster.clone()));
-    Ok((cluster, vec![source]))
+        sizes,
+        directory_mode,
+        wal: request.wal,
+        options: BaseBackupOptions {
+            label: format!("fullbore {id}"),
+            fast: request.fast,
+            includes_wal: request.wal == Wal::Included,
+            awaits_archive: request.wal == Wal::Archived,
+            is_incremental: false,
+            is_compressed,
+        },
+        waits: reading.waits.clone(),
+    }));
+    Ok((backup.clone(), vec![backup]))
 }
 
-pub(super) fn sent_cluster(
+/// A server that was not told to begin.
+pub(super) struct RunningServer {
+    /// An open session.
+    client: Option<ReplicationClient>,
+    pub(super) params: Params,
+    identity: ServerIdentity,
+    pub(super) facts: ClusterInfo,
+    pub(super) sizes: Sizes,
+    directory_mode: u32,
     wal: Wal,
-    identity: &ServerIdentity,
-    facts: ClusterInfo,
-    (sizes, directory_mode): (Sizes, u32),
-    stream: BaseBackupStream,
-    holder: ReplicationClient,
-) -> Result<SentCluster> {
-    let system_identifier = identity.system_identifier.parse();
-    let system_identifier = system_identifier.map_err(|_| {
+    options: BaseBackupOptions,
+    waits: Arc<Waits>,
+}
+
+/// A backup that has begun.
+pub(super) struct BegunBackup {
+    pub(super) wal: Wal,
+    pub(super) identity: ServerIdentity,
+    pub(super) facts: ClusterInfo,
+    pub(super) sizes: Sizes,
+    pub(super) directory_mode: u32,
+    pub(super) stream: BaseBackupStream,
+    pub(super) holder: ReplicationClient,
+    /// For questions by SQL; `None` in tests.
+    pub(super) params: Option<Params>,
+    pub(super) is_incremental: bool,
+    pub(super) warnings: Vec<String>,
+}
+
+impl RunningServer {
+    /// Begins the backup: an incremental one, if the server can tell what changed since the earlier
+    /// one.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(super) fn begin(mut self, earlier: Option<&EarlierBackup<'_>>) -> Result<BegunBackup> {
+        match self.begin_once(earlier) {
+            // Such a server was built without lz4.
+            Err(error) if self.options.is_compressed && is_about_compression(&error) => {
+                platform::debug(|| error.line());
+                self.options.is_compressed = false;
+                self.begin_once(earlier)
+            }
+            begun => begun,
+        }
+    }
+
+    fn begin_once(&mut self, earlier: Option<&EarlierBackup<'_>>) -> Result<BegunBackup> {
+        let mut warnings = Vec::new();
+        let incremental = match earlier.filter(|_| self.facts.major >= INCREMENTAL_SINCE) {
+            Some(earlier) => self.begin_incremental(earlier, &mut warnings)?,
+            None => None,
+        };
+        let is_incremental = incremental.is_some();
+        let stream = match incremental {
+            Some(stream) => stream,
+            None => start(self.take_client()?, &self.options, &self.waits)?,
+        };
+        let holder = hold_wal(&self.params, self.wal, &self.identity)?;
+        Ok(BegunBackup {
+            wal: self.wal,
+            identity: self.identity.clone(),
+            facts: self.facts.clone(),
+            sizes: self.sizes,
+            directory_mode: self.directory_mode,
+            stream,
+            holder,
+            params: Some(self.params.clone()),
+            is_incremental,
+            warnings,
+        })
+    }
+
+    /// Asks for a setting that every role may read.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(super) fn setting(&mut self, name: &str) -> Result<String> {
+        let mut client = self.take_client()?;
+        let value = client.setting(name);
+        self.client = Some(client);
+        value
+    }
+
+    /// Takes the open session, or opens another one with the same server: a backup that does not begin ends
+    /// its session.
+    fn take_client(&mut self) -> Result<ReplicationClient> {
+        if let Some(client) = self.client.take() {
+            return Ok(client);
+        }
+        let mut client = ReplicationClient::connect(&self.params)?;
+        let found = client.identify()?.system_identifier;
+        if found != self.identity.system_identifier {
+            return Err(other_server());
+        }
+        Ok(client)
+    }
+
+    /// Begins an incremental backup; returns `None` with a warning if the server sends whole files.
+    fn begin_incremental(
+        &mut self,
+        earlier: &EarlierBackup<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<BaseBackupStream>> {
+        let mut warn = |why: &str| {
+            warnings.push(format!(
+                "the server sent all files, not only blocks that changed: {why}"
+            ));
+        };
+        if let Some(why) = earlier::refusal(self, earlier)? {
+            warn(why);
+            return Ok(None);
+        }
+        let mut client = self.take_client()?;
+        let options = BaseBackupOptions {
+            is_incremental: true,
+            ..self.options.clone()
+        };
+        let system_identifier = system_number(&self.identity)?;
+        let begun = earlier::upload(&mut client, earlier, system_identifier)
+            .and_then(|()| start(client, &options, &self.waits));
+        match begun {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error) if error.kind == ErrorKind::Unreachable || is_about_compression(&error) => {
+                Err(error)
+            }
+            Err(error) => {
+                warn(
+                    &error
+                        .source
+                        .as_ref()
+                        .map_or(error.what.clone(), ToString::to_string),
+                );
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn start(
+    client: ReplicationClient,
+    options: &BaseBackupOptions,
+    waits: &Waits,
+) -> Result<BaseBackupStream> {
+    waits.record("the server's checkpoint", || client.base_backup(options))
+}
+
+fn is_about_compression(error: &Error) -> bool {
+    error.line().contains("compression")
+}
+
+/// Returns whether the line to the server is slow, as its answers come late: then the server compresses. That costs the
+/// server 0.3 s of processor time a GB, and moves a seventh of the bytes.
+fn answers_late(client: &mut ReplicationClient) -> Result<bool> {
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        client.setting("block_size")?;
+        fastest = fastest.min(begun.elapsed());
+    }
+    Ok(fastest >= LATE)
+}
+
+fn system_number(identity: &ServerIdentity) -> Result<u64> {
+    identity.system_identifier.parse().map_err(|_| {
         let message = "cannot understand the system identifier of the server";
         Error::new(ErrorKind::Unsupported, message)
-    })?;
+    })
+}
+
+pub(super) fn sent_cluster(begun: BegunBackup) -> Result<SentCluster> {
+    let BegunBackup {
+        wal,
+        identity,
+        facts,
+        sizes,
+        directory_mode,
+        stream,
+        holder,
+        ..
+    } = begun;
+    let system_identifier = system_number(&identity)?;
     let facts = ClusterInfo {
         start_lsn: stream.start.to_string(),
         tablespaces: tablespaces(&stream.tablespaces),
@@ -101,6 +283,8 @@ pub(super) fn sent_cluster(
         system_identifier,
         sizes,
         directory_mode,
+        is_incremental: begun.is_incremental,
+        params: begun.params,
         inventory: ManifestInventory::new(facts.major, system_identifier)?,
         layout: ClusterLayout::new(facts.major, 0, true),
         sent_wal: Mutex::new(SentWal::new(stream.start, facts.wal_segment_bytes)),
@@ -109,6 +293,7 @@ pub(super) fn sent_cluster(
         sent: Mutex::new(SentFiles {
             archives: SentArchives::new(stream),
             pending: None,
+            patch: None,
             first: None,
             model: Entry::default(),
             has_control: false,
@@ -117,7 +302,7 @@ pub(super) fn sent_cluster(
         }),
         contents: Mutex::new(HashMap::new()),
         late: Mutex::new(HashMap::new()),
-        warnings: Mutex::default(),
+        warnings: Mutex::new(begun.warnings),
         failed: Mutex::default(),
         end: OnceLock::new(),
         names_bad_pages: AtomicBool::new(false),
@@ -125,23 +310,23 @@ pub(super) fn sent_cluster(
     })
 }
 
+fn other_server() -> Error {
+    let message = "cannot back up the cluster: a second session is with another server";
+    Error::new(ErrorKind::Unsupported, message)
+        .hint("name one server, without a proxy that distributes sessions")
+}
+
 /// Opens a session that keeps the WAL of the backup as long as it lasts.
 ///
 /// The slot begins at the last checkpoint, which is that of the backup. If another one came in between and
 /// the server has removed WAL, it says so when it sends the WAL.
-fn hold_wal(
-    params: &Params,
-    request: &ClusterRequest,
-    identity: &ServerIdentity,
-) -> Result<ReplicationClient> {
+fn hold_wal(params: &Params, wal: Wal, identity: &ServerIdentity) -> Result<ReplicationClient> {
     let mut holder = ReplicationClient::connect(params)?;
     let found = holder.identify()?.system_identifier;
     if found != identity.system_identifier {
-        let message = "cannot back up the cluster: a second session is with another server";
-        return Err(Error::new(ErrorKind::Unsupported, message)
-            .hint("name one server, without a proxy that distributes sessions"));
+        return Err(other_server());
     }
-    if request.wal == Wal::Included {
+    if wal == Wal::Included {
         let number = RandomState::new().build_hasher().finish() as u32;
         holder.hold_wal(&format!("fullbore_{}_{number:08x}", std::process::id()))?;
     }

@@ -1,8 +1,13 @@
 //! Servers that send what no server sends.
 
-use super::{SentSource, open::sent_cluster};
+mod changed_blocks;
+
+use super::{
+    SentSource,
+    open::{BegunBackup, sent_cluster},
+};
 use crate::{
-    cluster_backup::ClusterBackup,
+    cluster_backup::{ChangedBlocks, ClusterBackup},
     control::{self, Control},
     lsn::{Lsn, segment_name},
     relation::Sizes,
@@ -17,7 +22,7 @@ use fullbore_format::{
     root::ClusterInfo,
 };
 use fullbore_pipeline::{
-    frame::{Buf, FrameContent, Slice},
+    frame::{Buf, FrameContent, Scanned, Slice},
     pack::pack,
     source::Source,
 };
@@ -30,6 +35,7 @@ const FRAME_BYTES: u32 = 4096; // less than the control file has
 #[derive(Clone)]
 struct Script {
     major: u32,
+    is_incremental: bool,
     messages: Vec<Vec<u8>>,
 }
 
@@ -131,7 +137,11 @@ fn script_of(major: u32, members: &[Vec<u8>]) -> Script {
     messages.extend(answer(&[&[Some("0/200100"), Some("1")]]));
     messages.push(message(b'C', b"BASE_BACKUP\0"));
     messages.push(message(b'Z', b"I"));
-    Script { major, messages }
+    Script {
+        major,
+        is_incremental: false,
+        messages,
+    }
 }
 
 /// What a run took from the server: each file with its content.
@@ -153,12 +163,34 @@ impl Script {
         self.receive_bytes(self.messages.concat())
     }
 
+    /// The error of the comparison with a base that does not have the file.
+    fn first_narrowed(&self, path: &str) -> Error {
+        let source = self.open(self.messages.concat()).unwrap();
+        let mut scan = source.scan().unwrap();
+        let is_it = |scanned: &Scanned| scanned.entry.path == path.as_bytes();
+        let mut scanned = scan.find_map(|next| next.ok().filter(is_it)).unwrap();
+        source.0.narrow(&mut scanned).unwrap_err()
+    }
+
     fn receive_bytes(&self, bytes: Vec<u8>) -> Result<Received> {
+        let source = self.open(bytes)?;
+        let mut files = BTreeMap::new();
+        for slice in source.prepare(pack(source.scan()?, FRAME_BYTES)) {
+            add_content(&source, slice?, &mut files)?;
+        }
+        drop(source.finish()?);
+        source.0.check()?;
+        Ok(Received { files, source })
+    }
+
+    fn open(&self, bytes: Vec<u8>) -> Result<SentSource> {
         let options = BaseBackupOptions {
             label: "test".into(),
             fast: true,
             includes_wal: true,
             awaits_archive: false,
+            is_incremental: false,
+            is_compressed: false,
         };
         let client = ReplicationClient::of_bytes(self.major, bytes);
         let stream = client.base_backup(&options)?;
@@ -176,18 +208,19 @@ impl Script {
             ..ClusterInfo::default()
         };
         let holder = ReplicationClient::of_bytes(self.major, Vec::new());
-        let sizes = (Sizes::default(), 0o700);
-        let cluster = sent_cluster(Wal::Included, &identity, facts, sizes, stream, holder)?;
-        let source = SentSource(Arc::new(cluster));
-        let mut files = BTreeMap::new();
-        for slice in pack(source.scan()?, FRAME_BYTES) {
-            let slice = slice?;
-            source.take(&slice)?;
-            add_content(&source, slice, &mut files)?;
-        }
-        drop(source.finish()?);
-        source.0.check()?;
-        Ok(Received { files, source })
+        let cluster = sent_cluster(BegunBackup {
+            wal: Wal::Included,
+            identity,
+            facts,
+            sizes: Sizes::default(),
+            directory_mode: 0o700,
+            stream,
+            holder,
+            params: None,
+            is_incremental: self.is_incremental,
+            warnings: Vec::new(),
+        })?;
+        Ok(SentSource(Arc::new(cluster)))
     }
 }
 

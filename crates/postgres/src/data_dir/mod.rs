@@ -4,6 +4,8 @@
 //! below `pg_tblspc/OID`. Which files belong to a backup is decided by `layout`, and pages are
 //! checked by `page_stage`, for all members alike.
 
+mod fetch_queue;
+mod fetched_slices;
 pub mod local;
 pub mod remote_tree;
 mod row_reader;
@@ -64,6 +66,12 @@ pub trait DataDir: fmt::Debug + Send + Sync {
     /// # Errors
     /// The system's or the server's.
     fn identity(&self, path: &[u8]) -> Result<Option<FileIdentity>>;
+
+    /// Returns how many threads may read ahead at the same time, while others still get answers. Zero
+    /// if reading ahead gains nothing.
+    fn fetchers(&self) -> usize {
+        0
+    }
 
     /// Lists the names in a directory, in any order.
     ///

@@ -5,7 +5,10 @@
 //! the backup began. Inodes, change times and attributes are not known, so a later backup compares
 //! contents, or asks the server which blocks changed.
 
-use super::{DataDir, DataTree, FoundFile, row_reader};
+use super::{
+    DataDir, DataTree, FoundFile, fetch_queue::FetchQueue, fetched_slices::FetchedSlices,
+    row_reader,
+};
 use crate::late_files::LateFiles;
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, Owner, Time, order},
@@ -16,9 +19,15 @@ use fullbore_pipeline::{
     frame::{Buf, Frame, Scanned, Slice},
     source::{Source, Stream},
 };
-use fullbore_platform::dir::{DirName, FileKind};
+use fullbore_platform::{
+    dir::{DirName, FileKind},
+    queue::Locked,
+};
 use fullbore_tree::read::Overlay;
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
 
 /// Directories within each other, at most. A server has five; more come from a link that leads
 /// back.
@@ -35,6 +44,10 @@ pub(super) struct RemoteFiles {
     /// Directories that are not delivered: tablespaces that lie in the data directory are stored
     /// where their links are.
     elsewhere: HashSet<EntryPath>,
+    /// Bytes that may be read ahead.
+    pub(super) ahead_bytes: u64,
+    /// What is read ahead for the present scan.
+    fetched: Mutex<Option<Arc<FetchQueue>>>,
 }
 
 /// Owner and modes of all files.
@@ -47,18 +60,22 @@ pub struct FileOwner {
 }
 
 impl RemoteTree {
-    /// The files of `data`, of which `late` decides what is backed up.
+    /// The files of `data`, of which `late` decides what is backed up. At most `ahead_bytes` of their content
+    /// are read ahead.
     pub fn new(
         data: Arc<dyn DataDir>,
         late: Arc<LateFiles>,
         owner: FileOwner,
         elsewhere: HashSet<EntryPath>,
+        ahead_bytes: u64,
     ) -> Self {
         Self(Arc::new(RemoteFiles {
             data,
             late,
             owner,
             elsewhere,
+            ahead_bytes,
+            fetched: Mutex::default(),
         }))
     }
 }
@@ -100,6 +117,15 @@ impl Source for RemoteTree {
                 file: root,
             }],
         }))
+    }
+
+    fn prepare(&self, slices: Stream<Slice>) -> Stream<Slice> {
+        FetchedSlices::start(&self.0, slices)
+    }
+
+    fn on_all_read(&self) {
+        let fetched = self.0.fetched.locked().take();
+        fetched.iter().for_each(|queue| queue.stop());
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
@@ -178,6 +204,15 @@ fn child_path(dir: &[u8], name: &[u8]) -> EntryPath {
 }
 
 impl RemoteFiles {
+    /// What is read ahead.
+    pub(super) fn fetched(&self) -> Option<Arc<FetchQueue>> {
+        self.fetched.locked().clone()
+    }
+
+    pub(super) fn set_fetched(&self, queue: Option<Arc<FetchQueue>>) {
+        *self.fetched.locked() = queue;
+    }
+
     /// Lists the files in a directory that are backed up.
     fn backed_up(&self, dir: &[u8]) -> Result<Vec<FoundFile>> {
         let mut found = self.data.list(dir)?;
@@ -233,7 +268,7 @@ mod tests {
             directory_mode: 0o750,
         };
         let elsewhere = HashSet::from([b"here".to_vec()]);
-        RemoteTree::new(Arc::new(LocalDir::new(dir)), late, owner, elsewhere)
+        RemoteTree::new(Arc::new(LocalDir::new(dir)), late, owner, elsewhere, 0)
     }
 
     /// A directory with a few files of a cluster.

@@ -4,7 +4,12 @@
 //! the length of the scan: zeros fill it if it became shorter. Any other file, such as configuration, is
 //! stored as it is now, and read again if it changed meanwhile.
 
-use super::{FileRange, ROW_BYTES, remote_tree::RemoteFiles, rows};
+use super::{
+    FileRange, ROW_BYTES,
+    fetch_queue::{FetchItem, FetchedContent},
+    remote_tree::RemoteFiles,
+    rows,
+};
 use fullbore_format::{
     entry::{ByteRun, Entry, EntryKind},
     error::{Error, Result},
@@ -12,8 +17,8 @@ use fullbore_format::{
     pax,
 };
 use fullbore_pipeline::{
-    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned},
-    known::{BaseEntry, StoredRun, Trust},
+    frame::{Buf, Frame, FrameContent, FrameEntry, LargeFile, Scanned, Slice},
+    known::{self, BaseEntry, StoredRun, Trust},
 };
 use fullbore_platform::read::{self, PageCacheUse};
 use fullbore_tree::read::{Overlay, pad, part};
@@ -132,7 +137,8 @@ fn append_file(
     let Scanned {
         mut entry, known, ..
     } = scanned;
-    let Some(mut content) = content else {
+    let is_cut = |content: &Vec<u8>| is_wal(&entry.path) && (content.len() as u64) < entry.size();
+    let Some(mut content) = content.filter(|content| !is_cut(content)) else {
         let frame_content = FrameContent::Whole(entry, EntryState::Vanished);
         return Ok(part(frame_content, buf.len(), 0));
     };
@@ -160,7 +166,7 @@ fn append_head(
     buf: &mut Vec<u8>,
 ) -> Result<FrameEntry> {
     let entry = large.entry.clone();
-    if !files.exists(&entry.path)? {
+    if !files.exists(&large)? {
         large.failed.get_or_init(|| "it vanished".to_owned());
         let content = FrameContent::Whole(entry, EntryState::Vanished);
         return Ok(part(content, buf.len(), 0));
@@ -178,19 +184,23 @@ pub(super) fn read_piece(
     (offset, len, last): (u64, u32, bool),
     mut buf: Buf,
 ) -> Result<Frame> {
+    let fetched = files.take(&file.entry.path, offset)?;
     if file.failed.get().is_some() {
         return Ok(Frame::new(buf, Vec::new(), last));
     }
-    let known = file.known.as_ref();
-    let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
-    let wanted = match &runs {
-        Some(runs) => changed_runs(offset, runs),
-        None => vec![ByteRun {
-            offset,
-            len: len.into(),
-        }],
+    let (wanted, runs) = wanted_runs(&file, offset, len);
+    let is_complete = match fetched {
+        Some(fetched) => {
+            buf.extend_from_slice(&fetched.bytes);
+            !fetched.is_missing && !fetched.is_short
+        }
+        None => files.append_runs(&file.entry.path, &wanted, &mut buf)?,
     };
-    files.append_runs(&file.entry.path, &wanted, &mut buf)?;
+    if !is_complete && is_wal(&file.entry.path) {
+        file.failed
+            .get_or_init(|| "the server removed it".to_owned());
+        return Ok(Frame::new(buf, Vec::new(), last));
+    }
     let is_alone = file.known.is_some();
     if last && !is_alone {
         pad(&mut buf, file.data_len);
@@ -203,36 +213,103 @@ pub(super) fn read_piece(
     Ok(Frame::new(buf, vec![piece], last || is_alone))
 }
 
-/// Returns the places in the file of those runs of a piece that changed.
-fn changed_runs(mut at: u64, runs: &[StoredRun]) -> Vec<ByteRun> {
-    let mut changed = Vec::new();
-    for run in runs {
-        let len = match *run {
-            StoredRun::Kept { len, .. } => len,
-            StoredRun::Here { len, .. } => {
-                changed.push(ByteRun {
-                    offset: at,
-                    len: len.into(),
-                });
-                len
+/// Returns whether a file is WAL: no other file replaces what is missing of it.
+fn is_wal(path: &[u8]) -> bool {
+    path.starts_with(b"pg_wal/")
+}
+
+/// Returns the places that are read of a piece of a large file, and where the whole of the piece is
+/// if only changes are read.
+fn wanted_runs(file: &LargeFile, offset: u64, len: u32) -> (Vec<ByteRun>, Option<Vec<StoredRun>>) {
+    let known = file.known.as_ref();
+    let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
+    let len = len.into();
+    let wanted = match &runs {
+        Some(runs) => known::changed_places(offset, runs),
+        None => vec![ByteRun { offset, len }],
+    };
+    (wanted, runs)
+}
+
+/// Calls `add` with what the reader of a slice will take.
+pub(super) fn items_of(files: &RemoteFiles, slice: &Slice, add: &mut dyn FnMut(FetchItem)) {
+    match slice {
+        Slice::Members(small, _) => {
+            let read = small.iter().filter(|scanned| is_read(scanned));
+            read.filter_map(|scanned| files.whole_item(scanned))
+                .for_each(add);
+        }
+        Slice::Piece {
+            file, offset, len, ..
+        } => {
+            let path = &file.entry.path;
+            let (wanted, _) = wanted_runs(file, *offset, *len);
+            if wanted.is_empty() || files.late.open(path).is_some() {
+                return;
             }
-        };
-        at += u64::from(len);
+            let ranges = wanted
+                .iter()
+                .flat_map(|run| rows(path, run.offset, run.len));
+            add(FetchItem {
+                key: (path.clone(), *offset),
+                ranges: ranges.map(|range| (range.offset, range.len)).collect(),
+                is_padded: true,
+            });
+        }
     }
-    changed
 }
 
 impl RemoteFiles {
     /// Returns whether the file is there.
-    fn exists(&self, path: &[u8]) -> Result<bool> {
+    ///
+    /// The beginning of its content says so, if that is read. Of a file whose beginning is known from
+    /// an earlier backup it does not matter: if it is gone, the WAL drops it again.
+    fn exists(&self, file: &LargeFile) -> Result<bool> {
+        let path = &file.entry.path;
         if self.late.open(path).is_some() {
             return Ok(true);
         }
-        Ok(self.data.stat(&[path])?.iter().any(Option::is_some))
+        if let Some(fetched) = self.fetched()
+            && let Some(is_missing) = fetched.is_missing(&(path.clone(), 0))?
+        {
+            return Ok(!is_missing);
+        }
+        let is_known = { file.known.as_ref() }.is_some_and(|known| known.changed.is_some());
+        Ok(is_known || self.data.stat(&[path])?.iter().any(Option::is_some))
     }
 
-    /// Appends runs of a file. Zeros take the place of bytes that are not there any more.
-    fn append_runs(&self, path: &[u8], runs: &[ByteRun], buf: &mut Vec<u8>) -> Result<()> {
+    /// Takes content that was read ahead.
+    fn take(&self, path: &[u8], offset: u64) -> Result<Option<FetchedContent>> {
+        let Some(fetched) = self.fetched() else {
+            return Ok(None);
+        };
+        fetched.take(&(path.to_vec(), offset))
+    }
+
+    /// Returns what is read of a whole file; `None` for a late file.
+    fn whole_item(&self, scanned: &Scanned) -> Option<FetchItem> {
+        let path = &scanned.entry.path;
+        if self.late.open(path).is_some() {
+            return None;
+        }
+        let more = if self.late.repairs(path) {
+            0
+        } else {
+            ROW_BYTES
+        };
+        let len = scanned.entry.size() + u64::from(more);
+        // An empty file is asked for as well: it may be gone.
+        let ranges = rows(path, 0, len.max(1));
+        Some(FetchItem {
+            key: (path.clone(), 0),
+            ranges: ranges.map(|range| (range.offset, range.len)).collect(),
+            is_padded: false,
+        })
+    }
+
+    /// Appends runs of a file. Zeros take the place of bytes that are not there any more; returns whether
+    /// all were there.
+    fn append_runs(&self, path: &[u8], runs: &[ByteRun], buf: &mut Vec<u8>) -> Result<bool> {
         if let Some(file) = self.late.open(path) {
             let failed = |error| Error::io("could not read a temporary file", error);
             let file = file.map_err(failed)?;
@@ -242,18 +319,22 @@ impl RemoteFiles {
                 read::read_full(&file, buf, run.offset, len, PageCacheUse::Keep).map_err(failed)?;
                 buf.resize(end, 0);
             }
-            return Ok(());
+            return Ok(true);
         }
         let ranges: Vec<_> = runs
             .iter()
             .flat_map(|run| rows(path, run.offset, run.len))
             .collect();
         let mut lengths = ranges.iter().map(|range| range.len as usize);
+        let mut is_complete = true;
         self.data.read(&ranges, &mut |row| {
-            let end = buf.len() + lengths.next().unwrap_or(0);
+            let len = lengths.next().unwrap_or(0);
+            let end = buf.len() + len;
+            is_complete &= row.is_some_and(|row| row.len() == len);
             buf.extend_from_slice(row.unwrap_or_default());
             buf.resize(end, 0);
-        })
+        })?;
+        Ok(is_complete)
     }
 
     /// Reads the content of small files.
@@ -299,32 +380,31 @@ impl RemoteFiles {
     }
 
     /// Reads files from the beginning to the end: up to the size of the scan if WAL repairs the file,
-    /// otherwise as far as it goes now, within one more row.
+    /// otherwise as far as it goes now, within one more row. What was read ahead is taken.
     fn read_whole(&self, wanted: &[&Scanned]) -> Result<Vec<Content>> {
         let mut contents: Vec<Content> = Vec::with_capacity(wanted.len());
-        let mut ranges: Vec<FileRange<'_>> = Vec::new();
+        let mut items: Vec<FetchItem> = Vec::new();
         let mut owners: Vec<usize> = Vec::new();
         for (index, scanned) in wanted.iter().enumerate() {
             let path = &scanned.entry.path;
-            let late = self.late.open(path).is_some();
+            if let Some(fetched) = self.take(path, 0)? {
+                contents.push((!fetched.is_missing).then_some(fetched.bytes));
+                continue;
+            }
             let mut content = Vec::new();
-            if late {
-                let len = scanned.entry.size();
-                self.append_runs(path, &[ByteRun { offset: 0, len }], &mut content)?;
-            } else {
-                let more = if self.late.repairs(path) {
-                    0
-                } else {
-                    ROW_BYTES
-                };
-                let len = scanned.entry.size() + u64::from(more);
-                // An empty file is asked for as well: it may be gone.
-                let asked = rows(path, 0, len.max(1));
-                ranges.extend(asked);
-                owners.resize(ranges.len(), index);
+            match self.whole_item(scanned) {
+                Some(item) => {
+                    owners.resize(owners.len() + item.ranges.len(), index);
+                    items.push(item);
+                }
+                None => {
+                    let len = scanned.entry.size();
+                    self.append_runs(path, &[ByteRun { offset: 0, len }], &mut content)?;
+                }
             }
             contents.push(Some(content));
         }
+        let ranges: Vec<FileRange<'_>> = items.iter().flat_map(FetchItem::file_ranges).collect();
         let mut owners = owners.into_iter();
         self.data.read(&ranges, &mut |row| {
             let Some(index) = owners.next() else { return };

@@ -3,19 +3,24 @@
 use super::{DataDir, FileIdentity, FileRange, FoundFile, RangeReceiver};
 use crate::{
     conninfo::Params,
-    session::{FileSession, ServerMark, Session},
+    session::{ConfigPlaces, FileSession, ServerMark, Session},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     root::Tablespace,
 };
-use fullbore_platform::{self as platform, dir::FileKind, queue::Locked};
+use fullbore_platform::{
+    self as platform,
+    dir::FileKind,
+    queue::{Locked, start_in},
+};
 use std::{
     collections::HashSet,
     fmt,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{Condvar, Mutex, PoisonError},
+    thread,
 };
 
 /// Sessions that read files, unless the user gives a number.
@@ -34,7 +39,8 @@ pub struct SqlDir {
 }
 
 impl SqlDir {
-    /// Opens sessions with the server of `session`; fewer than `count` if it accepts no more.
+    /// Opens `count` sessions with the server of `session` that read files, and one more for questions;
+    /// fewer if the server accepts no more.
     ///
     /// # Errors
     /// [`ErrorKind::Permission`] with the statements to run, if the role may not read files; those
@@ -57,6 +63,22 @@ impl SqlDir {
             idle: Mutex::new(idle),
             is_idle: Condvar::new(),
         })
+    }
+
+    /// Asks where the configuration is.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn config_places(&self) -> Result<ConfigPlaces> {
+        self.with(FileSession::config_places)
+    }
+
+    /// Returns the settings that files set, with their values.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn file_settings(&self) -> Result<Vec<(String, String)>> {
+        self.with(FileSession::file_settings)
     }
 
     /// Runs `run` in a session that no other thread uses, and waits for one.
@@ -85,13 +107,19 @@ fn open_sessions(
     count: NonZeroUsize,
 ) -> Result<Vec<FileSession>> {
     let mut sessions = vec![FileSession::open(params, server)?];
-    while sessions.len() < count.get() {
-        match FileSession::open(params, server) {
-            Ok(session) => sessions.push(session),
-            Err(error) => {
-                platform::debug(|| format!("fewer sessions read: {}", error.line()));
-                break;
-            }
+    // All at once: over a slow line each takes a second.
+    let more = thread::scope(|scope| {
+        let open = |_| start_in(scope, || FileSession::open(params, server));
+        let opening: Vec<_> = (0..count.get()).map(open).collect();
+        let opened = opening
+            .into_iter()
+            .map(|opening| opening?.join().ok().transpose());
+        opened.collect::<Vec<_>>()
+    });
+    for opened in more {
+        match opened {
+            Ok(session) => sessions.extend(session),
+            Err(error) => platform::debug(|| format!("fewer sessions read: {}", error.line())),
         }
     }
     Ok(sessions)
@@ -145,6 +173,11 @@ impl DataDir for SqlDir {
             return Ok(());
         }
         self.with(|session| session.read(ranges, each))
+    }
+
+    /// One session is left for the others.
+    fn fetchers(&self) -> usize {
+        self.count - 1
     }
 
     fn tablespaces(&self) -> Result<Vec<Tablespace>> {

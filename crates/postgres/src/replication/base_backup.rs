@@ -7,7 +7,7 @@
 use super::{
     AnswerRow, ReplicationClient,
     message::{Fields, Message, Messages, lost, unexpected},
-    place,
+    place, read_answer,
     refusal::{refusal, state_of},
     text_at, timeline_number,
 };
@@ -35,6 +35,10 @@ pub struct BaseBackupOptions {
     pub includes_wal: bool,
     /// Whether the server waits until the WAL is archived.
     pub awaits_archive: bool,
+    /// Whether the server sends the blocks that changed since the backup whose manifest it got.
+    pub is_incremental: bool,
+    /// Whether the server compresses with lz4, if its version can.
+    pub is_compressed: bool,
 }
 
 /// A tablespace, as the server names it.
@@ -77,6 +81,7 @@ pub struct BaseBackupStream {
     /// the framing up to version 14.
     expected: Vec<Option<usize>>,
     is_copying: bool,
+    is_compressed: bool,
 }
 
 impl BaseBackupOptions {
@@ -107,6 +112,12 @@ impl BaseBackupOptions {
         );
         add("TABLESPACE_MAP", "TABLESPACE_MAP true".to_owned());
         add("", "TARGET 'client'".to_owned());
+        if self.is_compressed {
+            add("", "COMPRESSION 'lz4'".to_owned());
+        }
+        if self.is_incremental {
+            add("", "INCREMENTAL true".to_owned());
+        }
         match major {
             ..BRACKETS_SINCE => format!("BASE_BACKUP {}", words.join(" ")),
             _ => format!("BASE_BACKUP ({})", words.join(", ")),
@@ -115,6 +126,48 @@ impl BaseBackupOptions {
 }
 
 impl ReplicationClient {
+    /// Sends the server the manifest of an earlier backup, of so many `messages`, which `next` returns by their
+    /// numbers. The next base backup of this session may be an incremental one.
+    ///
+    /// # Errors
+    /// The server's; those of `next`, after which the session is of no further use.
+    pub fn upload_manifest(
+        &mut self,
+        messages: u64,
+        next: &mut dyn FnMut(u64) -> Result<Vec<u8>>,
+    ) -> Result<()> {
+        self.send("UPLOAD_MANIFEST")?;
+        let failed = "the server refused the manifest of the earlier backup";
+        match self.copy_begins()? {
+            Ok(()) => {}
+            Err(body) => return Err(refusal(failed, &body)),
+        }
+        for number in 0..messages {
+            self.messages.write(Some(b'd'), &next(number)?)?;
+        }
+        self.messages.write(Some(b'c'), b"")?;
+        let answer = read_answer(&mut self.messages)?;
+        answer.map(drop).map_err(|body| refusal(failed, &body))
+    }
+
+    /// Waits until the server wants the bytes of a copy. The inner error is the server's.
+    fn copy_begins(&mut self) -> Result<Result<(), Vec<u8>>> {
+        for _ in 0..MAX_OTHERS {
+            let message = self.messages.next()?;
+            match message.ok_or_else(|| lost(&io::ErrorKind::TimedOut.into()))? {
+                Message { kind: b'G', .. } => return Ok(Ok(())),
+                Message { kind: b'E', body } => return Ok(Err(body)),
+                Message {
+                    kind: b'N' | b'S', ..
+                } => {}
+                Message { kind, .. } => {
+                    return Err(unexpected(&format!("a message of kind {kind}")));
+                }
+            }
+        }
+        Err(unexpected("too many notices"))
+    }
+
     /// Begins a base backup. Returns when the server has done its checkpoint.
     ///
     /// # Errors
@@ -129,6 +182,7 @@ impl ReplicationClient {
             tablespaces: Vec::new(),
             expected: Vec::new(),
             is_copying: false,
+            is_compressed: options.is_compressed && self.major >= BRACKETS_SINCE,
         };
         let (start, timeline) = stream.position()?;
         (stream.start, stream.start_timeline) = (start, timeline);
@@ -144,6 +198,11 @@ impl BaseBackupStream {
     /// Major version of the server.
     pub fn major(&self) -> u32 {
         self.major
+    }
+
+    /// Returns whether archives are compressed with lz4.
+    pub fn is_compressed(&self) -> bool {
+        self.is_compressed
     }
 
     /// Returns whether archives end with blocks of zeros.
@@ -209,9 +268,17 @@ impl BaseBackupStream {
 
     /// An archive is named for its tablespace.
     fn named_archive(&mut self, name: &[u8]) -> Result<BackupPart> {
+        let ending = if self.is_compressed {
+            ".tar.lz4"
+        } else {
+            ".tar"
+        };
         let is_it = |archive: &Option<usize>| match archive {
-            None => name == b"base.tar",
-            Some(index) => name == format!("{}.tar", self.tablespaces[*index].oid).as_bytes(),
+            None => name == format!("base{ending}").as_bytes(),
+            Some(index) => {
+                let oid = self.tablespaces[*index].oid;
+                name == format!("{oid}{ending}").as_bytes()
+            }
         };
         let index = self.expected.iter().position(is_it);
         let index = index.ok_or_else(|| unexpected(&format!("an archive {}", quoted(name))))?;

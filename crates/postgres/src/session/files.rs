@@ -45,6 +45,21 @@ const STAT: &str = "SELECT path, size, isdir, floor(extract(epoch FROM modificat
 const TABLESPACES: &str = "SELECT name::oid, textsend(pg_tablespace_location(name::oid)) \
     FROM pg_ls_dir('pg_tblspc', true, false) AS name WHERE name ~ '^[1-9][0-9]{0,9}$'";
 
+/// Paths of configuration files, and whether the role sees all settings.
+const CONFIG_PLACES: &str = "SELECT name, textsend(setting), \
+    pg_has_role('pg_read_all_settings', 'USAGE') \
+    FROM unnest(ARRAY['config_file', 'hba_file', 'ident_file']) AS wanted (name) \
+    LEFT JOIN pg_settings USING (name)";
+
+/// What a session has set for itself comes from a file if it is not the default otherwise.
+const FILE_SETTINGS: &str = "SELECT textsend(name), textsend(reset_val) FROM pg_settings \
+    WHERE source = 'configuration file' OR (source = 'session' AND reset_val <> boot_val) ORDER BY name";
+
+/// The setting for which the server logs a statement such as [`READ`].
+const LOGGED: &str = "SELECT CASE WHEN current_setting('log_statement') = 'all' THEN 'log_statement = all' \
+    WHEN current_setting('log_min_duration_statement') = '0' THEN 'log_min_duration_statement = 0' \
+    WHEN current_setting('log_duration')::bool THEN 'log_duration = on' END";
+
 const MARK: &str = "SELECT (SELECT system_identifier FROM pg_control_system()), \
     extract(epoch FROM pg_postmaster_start_time())::text";
 
@@ -53,6 +68,23 @@ const MARK: &str = "SELECT (SELECT system_identifier FROM pg_control_system()), 
 pub(crate) struct ServerMark {
     system_identifier: i64,
     start: String,
+}
+
+/// Where the configuration of a server is, as far as the role may see it.
+#[derive(Debug, Default)]
+pub(crate) struct ConfigPlaces {
+    /// Settings and their paths.
+    places: Vec<(String, EntryName)>,
+    /// Whether the role may see all settings.
+    pub(crate) sees_all: bool,
+}
+
+impl ConfigPlaces {
+    /// The path in a setting.
+    pub(crate) fn of(&self, setting: &str) -> Option<&EntryName> {
+        let found = self.places.iter().find(|(name, _)| name == setting);
+        found.map(|(_, place)| place)
+    }
 }
 
 /// A session that only reads files.
@@ -76,6 +108,14 @@ impl Session {
         })
     }
 
+    /// Returns the system identifier of the cluster.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(crate) fn system_identifier(&mut self) -> Result<u64> {
+        Ok(self.mark()?.system_identifier.cast_unsigned())
+    }
+
     /// Returns the statements that let the role read the server's files; empty if it may.
     ///
     /// # Errors
@@ -94,6 +134,22 @@ impl Session {
             }
         }
         Ok(missing)
+    }
+
+    /// Returns a warning if the server logs each statement that reads files.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(crate) fn statement_log_warning(&mut self) -> Result<Option<String>> {
+        let what = "could not ask the server what it logs";
+        let row = self.row(what, LOGGED, &[])?;
+        let setting: Option<String> = row.get(0)?;
+        Ok(setting.map(|setting| {
+            format!(
+                "the server logs every statement ({setting}): a backup by SQL adds about 300 lines \
+                 a GB to its log"
+            )
+        }))
     }
 
     /// Returns the error for a role that lacks these rights.
@@ -217,6 +273,36 @@ impl FileSession {
             Some(_) => Err(too_few_rows()),
             None => Ok(()),
         }
+    }
+
+    /// Asks where the configuration is.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn config_places(&mut self) -> Result<ConfigPlaces> {
+        let what = "could not ask the server for its configuration";
+        let rows = self.session.rows(what, CONFIG_PLACES, &[])?;
+        let mut places = ConfigPlaces::default();
+        for row in &rows {
+            places.sees_all = row.get(2)?;
+            if let Some(place) = row.get::<Option<Vec<u8>>>(1)? {
+                places.places.push((row.get(0)?, EntryName(place)));
+            }
+        }
+        Ok(places)
+    }
+
+    /// Returns the settings that files set, with their values.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn file_settings(&mut self) -> Result<Vec<(String, String)>> {
+        let what = "could not ask the server for its settings";
+        let rows = self.session.rows(what, FILE_SETTINGS, &[])?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        rows.iter()
+            .map(|row| Ok((text(row.get(0)?), text(row.get(1)?))))
+            .collect()
     }
 
     /// Returns the tablespaces that links lead to, without names.

@@ -18,7 +18,7 @@ mod wal_space;
 pub use archiving::ArchivingFacts;
 pub use catalog::Catalog;
 pub use facts::ServerFacts;
-pub(crate) use files::{FileSession, ServerMark};
+pub(crate) use files::{ConfigPlaces, FileSession, ServerMark};
 pub use keepalive::HeldSession;
 pub use wal_space::WalSpace;
 
