@@ -332,6 +332,7 @@ mod tests {
     const SYSTEM: u64 = 77;
     const SEGMENT: SegmentName = SegmentName {
         timeline: 1,
+        log: 0,
         number: 5,
     };
 

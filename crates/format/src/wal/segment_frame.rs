@@ -294,11 +294,14 @@ mod tests {
 
     const NAME: SegmentName = SegmentName {
         timeline: 1,
+        log: 0,
         number: 5,
     };
 
     fn content(bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|at| (at * at >> 7) as u8).collect()
+        (0..bytes)
+            .map(|index| ((index * index) >> 7) as u8)
+            .collect()
     }
 
     fn frame_of<'a>(
@@ -384,9 +387,9 @@ mod tests {
         assert!(why(&packed.frame, &member, 1 << 19).contains("longer than a segment"));
         let other = WalMember::default();
         assert!(why(&packed.frame, &other, 1 << 20).contains("digest"));
-        for at in (0..packed.frame.len()).step_by(997) {
+        for index in (0..packed.frame.len()).step_by(997) {
             let mut damaged = packed.frame.clone();
-            damaged[at] ^= 1;
+            damaged[index] ^= 1;
             why(&damaged, &member, 1 << 20);
         }
     }
