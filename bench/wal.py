@@ -109,6 +109,11 @@ class Bench:
         place = self.repository()
         return self.transactions(f"FULLBORE_STATE_DIR={place}/state {self.fullbore} wal push %p --to {place}/r")
 
+    def compressed_transactions(self):
+        place = tempfile.mkdtemp(dir=self.dir)
+        shutil.chown(place, "postgres", "postgres")
+        return self.transactions(f"zstd -q -1 -f %p -o {place}/%f")
+
     def path(self, name):
         return f"{self.data}/pg_wal/{name}"
 
@@ -194,7 +199,8 @@ def main():
     rows = [("backlog", [("fullbore", bench.backlog), ("fullbore, level -5", bench.fast_backlog), ("zstd -1, two", bench.zstd)]),
             ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)]),
             ("replay", [("fullbore", bench.replay_from_archive), ("cp", bench.replay_from_files)]),
-            ("transactions", [("fullbore", bench.archived_transactions), ("/bin/true", lambda: bench.transactions("/bin/true"))])]
+            ("transactions", [("fullbore", bench.archived_transactions), ("zstd -1", bench.compressed_transactions),
+                              ("/bin/true", lambda: bench.transactions("/bin/true"))])]
     if PGBACKREST:
         rows[0][1].append(("pgBackRest async", bench.backrest_backlog))
         rows[1][1].append(("pgBackRest", bench.backrest_alone))
