@@ -450,13 +450,18 @@ fn what_came_out_before_damage_is_right() {
             let mut damaged = stored.clone();
             damaged[offset] ^= 4;
             let target = dir.path().join(format!("{suffix}{round}"));
-            restored(&damaged, &target, &["--keep-going"]).ends_with(4);
+            let ran = restored(&damaged, &target, &["--keep-going"]);
+            let mut right = 0;
             for (i, there) in
                 (0..40).filter_map(|i| Some((i, fs::read(target.join(format!("f{i:02}"))).ok()?)))
             {
                 assert_eq!(there, noise(i, 40_000), "{suffix} {offset} {i}");
-                given += 1;
+                right += 1;
             }
+            // A service frame may have met the damage: a stream is restored without it.
+            let is_told = ran.code == 4 || (ran.code == 0 && right == 40);
+            assert!(is_told, "{suffix} {offset}: {} {}", ran.code, ran.err);
+            given += right;
         }
         assert!(given > 40, "{suffix}: {given}");
     }
