@@ -114,6 +114,38 @@ class Bench:
         shutil.chown(place, "postgres", "postgres")
         return self.transactions(f"zstd -q -1 -f %p -o {place}/%f")
 
+    def commits(self, receiver):
+        """Seconds a commit of one session, which is answered when `receiver` (words, or none) has made it durable."""
+        settings = ["archive_mode=off", "fsync=on", f"synchronous_standby_names='{'rx' if receiver else ''}'"]
+        self.start(self.data, *settings)
+        process = None
+        try:
+            if receiver:
+                user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+                process = subprocess.Popen([*user, *receiver], cwd="/", stderr=subprocess.DEVNULL)
+                ask = [f"{BIN}/psql", "-h", self.dir, "-Atc", "select sync_state from pg_stat_replication", "postgres"]
+                while as_postgres(ask).stdout.strip() != b"sync":
+                    time.sleep(0.05)
+            ran = as_postgres([f"{BIN}/pgbench", "-h", self.dir, "-N", "-c", "1", "-T", "5", "postgres"])
+            told = ran.stdout.decode().split("latency average = ")[1]
+            return float(told.split()[0]) / 1000, 0
+        finally:
+            if process:
+                process.terminate()
+                process.wait()
+            self.stop(self.data)
+
+    def received_commits(self):
+        place = self.repository()
+        url = f"postgres://postgres@/postgres?host={self.dir}"
+        return self.commits(["env", f"FULLBORE_STATE_DIR={place}/state", self.fullbore, "wal", "receive", url, "--to", f"{place}/r",
+                             "--slot", "rx", "--create-slot", "--sync"])
+
+    def streamed_commits(self):
+        place = tempfile.mkdtemp(dir=self.dir)
+        shutil.chown(place, "postgres", "postgres")
+        return self.commits([f"{BIN}/pg_receivewal", "-d", f"host={self.dir} application_name=rx", "-D", place, "--synchronous"])
+
     def path(self, name):
         return f"{self.data}/pg_wal/{name}"
 
@@ -200,7 +232,9 @@ def main():
             ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)]),
             ("replay", [("fullbore", bench.replay_from_archive), ("cp", bench.replay_from_files)]),
             ("transactions", [("fullbore", bench.archived_transactions), ("zstd -1", bench.compressed_transactions),
-                              ("/bin/true", lambda: bench.transactions("/bin/true"))])]
+                              ("/bin/true", lambda: bench.transactions("/bin/true"))]),
+            ("commit", [("fullbore", bench.received_commits), ("pg_receivewal", bench.streamed_commits),
+                        ("nobody", lambda: bench.commits(None))])]
     if PGBACKREST:
         rows[0][1].append(("pgBackRest async", bench.backrest_backlog))
         rows[1][1].append(("pgBackRest", bench.backrest_alone))

@@ -21,5 +21,5 @@ pub use key::{
 };
 pub use name::{SegmentName, WalFileName, check_segment_bytes, check_system_name};
 pub use piece::{WalPiece, longest_chain, piece_object, tail_dir};
-pub use run::{MAX_MEMBERS, MAX_RUN_BYTES, TAIL_BYTES, WalMember, WalRunIndex, run_object};
-pub use segment_frame::{PackedSegment, SegmentFrame, SegmentPacker, pack_segment};
+pub use run::{MAX_MEMBERS, MAX_RUN_BYTES, TAIL_BYTES, WalRunIndex, run_object};
+pub use segment_frame::{PackedSegment, SegmentFrame, SegmentPacker, WalMember, pack_segment};

@@ -12,7 +12,7 @@
 use super::{
     key::{WalDigester, WalRun},
     name::{check_segment_bytes, check_system_name},
-    segment_frame::{PackedSegment, compress},
+    segment_frame::{PackedSegment, WalMember, compress},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -52,20 +52,6 @@ pub struct WalRunIndex {
     /// The segments in order.
     #[n(5)]
     pub members: Vec<WalMember>,
-}
-
-/// A segment of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
-pub struct WalMember {
-    /// Where its frame begins.
-    #[n(0)]
-    pub offset: u64,
-    /// Bytes of its frame.
-    #[n(1)]
-    pub stored_bytes: u64,
-    /// BLAKE3 of its content.
-    #[cbor(n(2), with = "minicbor::bytes")]
-    pub digest: [u8; 32],
 }
 
 /// Returns the object that holds these segments, and the run that its key describes.

@@ -1,11 +1,12 @@
 //! A WAL segment as a tar member in one zstd frame, packed and unpacked a piece at a time: no whole segment is in memory.
 
-use super::{name::SegmentName, run::WalMember};
+use super::name::SegmentName;
 use crate::{
     entry::{Entry, EntryKind, Owner, Time},
     error::{Error, ErrorKind, Result},
     pax::{padding, write_header},
 };
+use minicbor::{Decode, Encode};
 use zstd_safe::{
     CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, zstd_sys::ZSTD_EndDirective,
 };
@@ -16,6 +17,20 @@ pub(super) const HEADER_BYTES: usize = 512;
 const PIECE_BYTES: usize = 256 << 10;
 /// The largest window of the levels that a segment is packed with (zstd: up to 19 it is 8 MiB).
 const MAX_WINDOW_LOG: u32 = 23;
+
+/// A segment of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
+pub struct WalMember {
+    /// Where its frame begins.
+    #[n(0)]
+    pub offset: u64,
+    /// Bytes of its frame.
+    #[n(1)]
+    pub stored_bytes: u64,
+    /// BLAKE3 of its content.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub digest: [u8; 32],
+}
 
 /// A segment as a run stores it.
 #[derive(Debug, Clone)]

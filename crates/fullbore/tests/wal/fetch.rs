@@ -212,7 +212,7 @@ fn segments_behind_are_fetched_before_the_server_asks_and_taken_once() {
     };
     ask(2);
     super::servers::wait_until("the next ones are there", || {
-        let line = "find \"$1\"/wal -name 00000001000000000000000A -size +900k | grep -q .";
+        let line = "find \"$1\"/wal -name '00000001000000000000000A.*' -size +900k | grep -q .";
         super::runs::shell(line, args![super::runs::state_dir()]).code == 0
     });
     for number in 3..40 {
