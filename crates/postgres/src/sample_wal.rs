@@ -10,6 +10,22 @@ pub const TEST_SEGMENT: u64 = 1 << 20;
 /// The first record of [`write_wal`].
 pub const TEST_START: Lsn = Lsn(TEST_SEGMENT + LONG_PAGE_HEADER);
 
+/// The system of [`sample_segment`].
+pub const SAMPLE_SYSTEM: u64 = 77;
+
+/// Returns a segment of `bytes` bytes with a header, and zeros behind it.
+pub fn sample_segment(timeline: u32, start: u64, bytes: u32) -> Vec<u8> {
+    let mut content = vec![0; bytes as usize];
+    content[0..2].copy_from_slice(&0xD118_u16.to_ne_bytes());
+    content[2..4].copy_from_slice(&6_u16.to_ne_bytes());
+    content[4..8].copy_from_slice(&timeline.to_ne_bytes());
+    content[8..16].copy_from_slice(&start.to_ne_bytes());
+    content[24..32].copy_from_slice(&SAMPLE_SYSTEM.to_ne_bytes());
+    content[32..36].copy_from_slice(&bytes.to_ne_bytes());
+    content[36..40].copy_from_slice(&8192_u32.to_ne_bytes());
+    content
+}
+
 /// Writes WAL from the second segment on, as a server does: records with these bodies. The files
 /// are named by numbers from 0. Returns the end.
 pub fn write_wal(directory: &Path, records: &[(RecordKind, Vec<u8>)]) -> Lsn {

@@ -5,7 +5,7 @@
 //! and was checked; the server's question takes it from there. Without the directory every question is answered by the storage.
 
 use super::{
-    get::unpack_into,
+    get::{cannot_write, unpack_into, write_beside},
     push::{location_name, system_name},
     system::run_with,
 };
@@ -111,15 +111,18 @@ impl FetchedAhead {
         Self { dir, boot }
     }
 
-    /// Gives a segment of a system that is there the name `target`. Returns nothing if there is none.
-    pub(super) fn take(&self, segment: SegmentName, system: u64, target: &Path) -> Option<()> {
-        let path = self.dir.as_ref()?.join(self.file_name(segment));
-        let is_right = is_segment(&path, segment, system);
-        // It makes room, and is not asked for again.
-        let moved = is_right? && move_file(&path, target).is_ok();
-        let _ = fs::remove_file(&path);
+    /// Gives a segment of a system the name `target`. Returns false if it was not fetched.
+    pub(super) fn take(&self, segment: SegmentName, system: u64, target: &Path) -> bool {
+        let Some(dir) = &self.dir else { return false };
+        let path = dir.join(self.file_name(segment));
+        let Ok(mut file) = File::open(&path) else {
+            return false;
+        };
+        let is_right = is_segment(&mut file, segment, system);
+        let is_moved = is_right && move_file(&path, target).is_ok();
+        let _ = fs::remove_file(&path); // it makes room, and is not asked for again
         self.note_asked(segment);
-        moved.then_some(())
+        is_moved
     }
 
     /// A file without sync may have zeros after a crash of the machine: one of an earlier boot has another name.
@@ -300,36 +303,33 @@ fn is_fetched(name: &str) -> bool {
 }
 
 /// Returns whether a file is a segment of this system, by its length and its first page: it was checked when it was written.
-fn is_segment(path: &Path, segment: SegmentName, system: u64) -> Option<bool> {
-    let mut file = File::open(path).ok()?;
-    let bytes = file.metadata().ok()?.len();
+fn is_segment(file: &mut File, segment: SegmentName, system: u64) -> bool {
     let mut begin = [0; 512];
-    file.read_exact(&mut begin).ok()?;
-    let facts = check_segment_begin(&begin, bytes, segment).ok()?;
-    Some(facts.system == system)
+    let bytes = file.metadata().map_or(0, |meta| meta.len());
+    let is_read = file.read_exact(&mut begin).is_ok();
+    let facts = check_segment_begin(&begin, bytes, segment);
+    is_read && facts.is_ok_and(|facts| facts.system == system)
 }
 
-/// Moves a file; to another file system it is copied, and has its name when it is complete.
-fn move_file(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::rename(from, to) {
+/// Moves a file. To another file system it is copied.
+fn move_file(source: &Path, target: &Path) -> Result<()> {
+    let failed = |error| cannot_write(target, error);
+    match fs::rename(source, target) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            let mut beside = to.as_os_str().to_owned();
-            beside.push(format!(".fullbore-{}", std::process::id()));
-            let copied = fs::copy(from, &beside).and_then(|_| fs::rename(&beside, to));
-            if copied.is_err() {
-                let _ = fs::remove_file(&beside); // of no use without the rest
-            }
-            copied
+            write_beside(target, &mut |file| {
+                let copied = File::open(source).and_then(|mut source| io::copy(&mut source, file));
+                copied.map(drop).map_err(failed)
+            })
         }
-        moved => moved,
+        moved => moved.map_err(failed),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_postgres::sample_wal::{SAMPLE_SYSTEM as SYSTEM, sample_segment};
 
-    const SYSTEM: u64 = 77;
     const SEGMENT: SegmentName = SegmentName {
         timeline: 1,
         log: 0,
@@ -337,24 +337,16 @@ mod tests {
     };
 
     fn segment(start: u64) -> Vec<u8> {
-        let mut content = vec![0; 1 << 20];
-        content[0..2].copy_from_slice(&0xD118_u16.to_ne_bytes());
-        content[2..4].copy_from_slice(&6_u16.to_ne_bytes());
-        content[4..8].copy_from_slice(&1_u32.to_ne_bytes());
-        content[8..16].copy_from_slice(&start.to_ne_bytes());
-        content[24..32].copy_from_slice(&SYSTEM.to_ne_bytes());
-        content[32..36].copy_from_slice(&(1_u32 << 20).to_ne_bytes());
-        content[36..40].copy_from_slice(&8192_u32.to_ne_bytes());
-        content
+        sample_segment(1, start, 1 << 20)
     }
 
-    /// Has one file with this content, fetched in the boot `of`.
-    fn fetched(dir: &Path, of: &str, content: &[u8]) -> FetchedAhead {
+    /// Has one file with this content, which was fetched in this boot.
+    fn fetched(dir: &Path, boot: &str, content: &[u8]) -> FetchedAhead {
         let fetched = FetchedAhead {
             dir: Some(dir.to_owned()),
             boot: "now".to_owned(),
         };
-        let path = dir.join(format!("{SEGMENT}.{of}"));
+        let path = dir.join(format!("{SEGMENT}.{boot}"));
         fs::write(path, content).unwrap();
         fetched
     }
@@ -364,7 +356,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("RECOVERYXLOG");
         let fetched = fetched(dir.path(), "now", &segment(5 << 20));
-        assert_eq!(fetched.take(SEGMENT, SYSTEM, &target), Some(()));
+        assert!(fetched.take(SEGMENT, SYSTEM, &target));
         assert!(fs::read(&target).unwrap() == segment(5 << 20));
         assert_eq!(fetched.waiting(), (Vec::new(), 0));
         assert_eq!(fetched.asked(), Some(SEGMENT));
@@ -378,7 +370,7 @@ mod tests {
         );
         let target = to.path().join("RECOVERYXLOG");
         let fetched = fetched(from.path(), "now", &segment(5 << 20));
-        assert_eq!(fetched.take(SEGMENT, SYSTEM, &target), Some(()));
+        assert!(fetched.take(SEGMENT, SYSTEM, &target));
         assert!(fs::read(&target).unwrap() == segment(5 << 20));
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
         assert_eq!(fetched.waiting(), (Vec::new(), 0));
@@ -389,7 +381,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("RECOVERYXLOG");
         let fetched = fetched(dir.path(), "before", &segment(5 << 20));
-        assert_eq!(fetched.take(SEGMENT, SYSTEM, &target), None);
+        assert!(!fetched.take(SEGMENT, SYSTEM, &target));
         assert!(!target.exists());
         let (names, bytes) = fetched.waiting();
         assert_eq!((names.len(), bytes), (1, 1 << 20));
@@ -409,8 +401,9 @@ mod tests {
             (Vec::new(), SYSTEM),
         ] {
             let fetched = fetched(dir.path(), "now", &content);
-            assert_eq!(fetched.take(SEGMENT, system, &target), None);
+            assert!(!fetched.take(SEGMENT, system, &target));
             assert!(!target.exists());
+            assert_eq!(fetched.waiting(), (Vec::new(), 0), "it makes room");
         }
     }
 }

@@ -103,11 +103,10 @@ impl WalGet {
 
     /// Gives a segment that was fetched before the server asked the name that the server wants. Returns whether there was one.
     fn takes_ahead(&self, segment: SegmentName) -> bool {
-        let taken = self.known_system().and_then(|system| {
+        self.known_system().is_some_and(|system| {
             let fetched = self.fetched_ahead(system);
             fetched.take(segment, system, &self.path)
-        });
-        taken.is_some()
+        })
     }
 
     fn fetched_ahead(&self, system: u64) -> FetchedAhead {
@@ -293,32 +292,36 @@ impl WalGet {
         })
     }
 
-    /// Lets `fill` write beside the target, and gives it its name when it is complete.
     fn write_new(&self, fill: &mut dyn FnMut(&mut File) -> Result<()>) -> Result<Got> {
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(format!(".fullbore-{}", std::process::id()));
-        let beside = PathBuf::from(beside);
-        let failed = |error| cannot_write(&self.path, error);
-        let opened = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside);
-        let written = opened
-            .map_err(failed)
-            .and_then(|mut file| fill(&mut file))
-            .and_then(|()| fs::rename(&beside, &self.path).map_err(failed));
-        match written {
-            Ok(()) => Ok(Got::Written { leads_on: false }),
-            Err(error) => {
-                let _ = fs::remove_file(&beside); // of no use without the rest
-                Err(error)
-            }
-        }
+        write_beside(&self.path, fill)?;
+        Ok(Got::Written { leads_on: false })
     }
 }
 
-fn cannot_write(path: &Path, error: io::Error) -> Error {
+/// Lets `fill` write a file beside `target`, and gives it that name when it is complete.
+pub(super) fn write_beside(
+    target: &Path,
+    fill: &mut dyn FnMut(&mut File) -> Result<()>,
+) -> Result<()> {
+    let mut beside = target.as_os_str().to_owned();
+    beside.push(format!(".fullbore-{}", std::process::id()));
+    let failed = |error| cannot_write(target, error);
+    let opened = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&beside);
+    let written = opened
+        .map_err(failed)
+        .and_then(|mut file| fill(&mut file))
+        .and_then(|()| fs::rename(&beside, target).map_err(failed));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside); // of no use without the rest
+    }
+    written
+}
+
+pub(super) fn cannot_write(path: &Path, error: io::Error) -> Error {
     let path = quoted(path.as_os_str().as_bytes());
     Error::io(format!("could not write {path}"), error)
 }

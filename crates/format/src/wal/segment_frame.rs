@@ -171,6 +171,19 @@ impl SegmentFrame<'_> {
         Ok(content)
     }
 
+    /// Checks the content.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is damaged.
+    pub fn check(&self) -> Result<()> {
+        self.unpack(&mut |_| Ok(()))
+    }
+
+    /// Returns the bytes in the frame before compression.
+    pub fn plain_bytes(&self) -> usize {
+        HEADER_BYTES + self.segment_bytes as usize
+    }
+
     /// Hands the content to `take` in pieces. The digest is known only behind the last one: what was made of the pieces counts
     /// when this returns without an error. The first piece has the first page, if the segment is not damaged.
     ///

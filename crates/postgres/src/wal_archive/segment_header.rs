@@ -151,18 +151,7 @@ fn wrong_segment(name: SegmentName, reason: String) -> Result<SegmentFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn segment(timeline: u32, start: u64, bytes: u32) -> Vec<u8> {
-        let mut content = vec![0; bytes as usize];
-        content[0..2].copy_from_slice(&0xD118_u16.to_ne_bytes());
-        content[2..4].copy_from_slice(&6_u16.to_ne_bytes());
-        content[4..8].copy_from_slice(&timeline.to_ne_bytes());
-        content[8..16].copy_from_slice(&start.to_ne_bytes());
-        content[24..32].copy_from_slice(&77_u64.to_ne_bytes());
-        content[32..36].copy_from_slice(&bytes.to_ne_bytes());
-        content[36..40].copy_from_slice(&8192_u32.to_ne_bytes());
-        content
-    }
+    use crate::sample_wal::sample_segment as segment;
 
     #[test]
     fn pages_have_their_own_place_or_are_empty() {

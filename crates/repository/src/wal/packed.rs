@@ -14,8 +14,6 @@ use fullbore_format::{
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of the tar header before a segment.
-const HEADER_BYTES: usize = 512;
 /// Fewer single segments than this are not joined.
 const MIN_JOINED: usize = 8;
 /// Seconds for which a single segment is left alone: most are fetched or joined by nothing before.
@@ -46,12 +44,13 @@ impl WalArchive {
                 segment_bytes: index.segment_bytes,
                 name: format!("{segment} in {name}"),
             };
-            checked.unpack(&mut |_| Ok(()))?;
+            checked.check()?;
+            let plain_bytes = checked.plain_bytes();
             packed.push(PackedSegment {
                 name: segment,
                 digest: member.digest,
                 frame,
-                plain_bytes: HEADER_BYTES + index.segment_bytes as usize,
+                plain_bytes,
             });
         }
         Ok(packed)
@@ -218,7 +217,7 @@ impl WalArchive {
         let first = run.first;
         let stored = StoredRun { run, bytes };
         self.read_segments(&stored, first, &mut |_, packed| {
-            packed.unpack(&mut |_| Ok(()))?;
+            packed.check()?;
             Ok(true)
         })?;
         Ok(packed.len() as u64)
