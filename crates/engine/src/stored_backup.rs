@@ -39,7 +39,7 @@ use std::{
     },
 };
 
-/// Damage that was found, and the files that are lost because of it.
+/// A damage, and the files that are lost by it.
 #[derive(Debug)]
 pub struct Damaged {
     /// Description of the damage.

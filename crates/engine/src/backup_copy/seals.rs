@@ -1,7 +1,7 @@
 //! Copies between repositories of which one or both are encrypted.
 //!
-//! The checksums of segments in a root are over bytes as stored. So whoever opens and seals objects gives the root new ones: of
-//! objects that were uploaded now, and of those that the destination had, which are read for that.
+//! The checksums of segments in a root are over bytes as stored. So a copy that opens and seals objects gives the root new ones.
+//! Objects that the destination had already are read for that.
 
 use super::{
     CopyRun,

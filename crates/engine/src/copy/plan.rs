@@ -311,7 +311,7 @@ impl CopyPlan {
         };
         match with_content {
             true => unneeded.each_batch(remove)?,
-            // Directories after what is in them.
+            // A directory can be removed only when it is empty.
             false => unneeded.each_batch_backwards(&mut remove)?,
         }
         Ok(removed)

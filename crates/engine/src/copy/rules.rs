@@ -28,8 +28,8 @@ pub struct CopyRules {
 }
 
 impl CopyRules {
-    /// Returns whether a directory that only the target has can be removed with all of its content:
-    /// nothing in it can be left out.
+    /// Returns whether a directory that only the target has can be removed with all of its content.
+    /// It cannot if a rule may keep a file in it.
     pub(super) fn removes_whole_directories(&self) -> bool {
         !self.files.may_leave_out() && !self.files.one_file_system
     }

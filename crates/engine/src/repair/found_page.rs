@@ -1,4 +1,4 @@
-//! What a repair finds in a segment: its pages, and the sums of its bytes.
+//! The pages that a repair finds in a segment, and the checksums of its bytes.
 
 use fullbore_format::{digest::Crc64, error::Result, page::ManifestPage, root::PART_BYTES};
 use fullbore_repository::archive::object::{ObjectName, ObjectReader};

@@ -63,7 +63,7 @@ const MANY_BYTES: u64 = 1 << 20;
 /// and where some of them are unreadable.
 const SECTOR_BYTES: u64 = 4096;
 
-/// What to repair, and how thoroughly to check.
+/// A repository to repair, and how thoroughly to check it.
 #[derive(Debug, Clone)]
 pub struct Repair {
     /// How storages are reached.

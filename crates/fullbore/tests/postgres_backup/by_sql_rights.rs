@@ -3,13 +3,12 @@
 use super::{
     args,
     cluster::{Cluster, debian, some_versions},
-    runs::{FULLBORE, Ran, fullbore, is_root, or_skip},
+    runs::{fullbore, is_root, or_skip},
     servers::{Version, own},
 };
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
-    process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread::{self, sleep},
     time::Duration,
@@ -202,20 +201,9 @@ fn a_user_who_cannot_read_the_files_reads_them_by_sql() {
         return;
     }
     let cluster = Cluster::new(version, &[]);
-    let program = cluster.path("fullbore");
-    fs::copy(FULLBORE, &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .arg(program)
-        .env("TMPDIR", "/tmp");
-    let ran: Ran = command
-        .args(["backup", &cluster.url(), "--to", "null:"])
-        .output()
-        .unwrap()
-        .into();
-    let ran = ran.ends_with(0);
+    let ran = cluster
+        .by_nobody(args!["backup", cluster.url(), "--to", "null:"])
+        .ends_with(0);
     let way = ", read by SQL because this user may not read the data directory, from ";
     assert!(ran.err.contains(way), "{}", ran.err);
     cluster.assert_nothing_is_left();

@@ -2,10 +2,11 @@
 
 use super::{
     args,
-    runs::{Ran, fullbore},
+    runs::{FULLBORE, Ran, fullbore},
     servers::{self, Version, as_postgres, copy_cluster, own, wait_until},
 };
 use std::{
+    ffi::OsString,
     fs,
     io::Write,
     os::unix::fs::PermissionsExt,
@@ -160,6 +161,20 @@ impl Cluster {
             "postgres:///postgres?user={role}&host={}",
             self.dir.path().display()
         )
+    }
+
+    /// Runs fullbore as a user who may read nothing of the cluster. Only root can do that.
+    pub(crate) fn by_nobody(&self, args: impl IntoIterator<Item = OsString>) -> Ran {
+        let program = self.path("fullbore");
+        fs::copy(FULLBORE, &program).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(program)
+            .args(args)
+            .env("TMPDIR", "/tmp");
+        command.output().unwrap().into()
     }
 
     pub(crate) fn configure(&self, lines: &[&str]) {

@@ -6,7 +6,7 @@ use super::{
     runs::{FULLBORE, Ran, fullbore, is_root, or_skip, set_mode, shell},
     servers::as_postgres,
 };
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{fs, path::Path};
 
 /// A backup from there fails with one error and makes no repository.
 #[track_caller]
@@ -152,19 +152,9 @@ fn a_user_who_cannot_read_the_files_is_told_who_can() {
         return;
     }
     let cluster = Cluster::new(version, &[]);
-    let program = cluster.path("fullbore");
-    fs::copy(FULLBORE, &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .arg(program);
-    let ran: Ran = command
-        .args(["backup", &cluster.url(), "--to", "null:", "--via", "files"])
-        .output()
-        .unwrap()
-        .into();
-    let ran = ran
+    let url = cluster.url();
+    let ran = cluster
+        .by_nobody(args!["backup", url, "--to", "null:", "--via", "files"])
         .ends_with(1)
         .has_one_error("cannot read the data directory");
     assert!(

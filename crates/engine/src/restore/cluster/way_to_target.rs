@@ -20,9 +20,9 @@ use jiff::Timestamp;
 
 /// The WAL from the start of a backup to the end of its recovery.
 pub(super) struct WayToTarget<'a> {
-    /// What the archive has.
+    /// The WAL in the archive.
     pub(super) wal: &'a SystemWal,
-    /// What the backup needs.
+    /// The WAL that a restore of the backup needs.
     pub(super) needs: &'a WalNeeds,
     /// The operator's options.
     pub(super) recovery: &'a RecoveryOptions,

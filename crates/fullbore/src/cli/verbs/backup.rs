@@ -140,17 +140,7 @@ fn print_end(
 
 /// Opens the destination, and connects to the host of the source if that is another one.
 fn opened_plan(args: BackupArgs, storages: &Storages) -> Result<Backup> {
-    let (target, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
-    // The question takes a round trip, and the outcome has the answer, too.
-    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && target.is_new_repository();
-    let target = args.encrypt.apply(
-        storages,
-        target,
-        &args.to,
-        is_new,
-        args.no_create,
-        args.dry_run,
-    )?;
+    let (target, codec) = args.sink(storages)?;
     let far = far_backup::subject(&args, storages)?;
     plan(args, storages, target, codec, far)
 }

@@ -13,10 +13,12 @@ use crate::cli::{
     },
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
-use fullbore_format::{digest::Algorithm, text::size};
+use fullbore_engine::plan::SinkSpec;
+use fullbore_format::{digest::Algorithm, error::Result, text::size};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_postgres::request::{Via, Wal};
 use fullbore_repository::compare::Compare;
+use fullbore_storage::Storages;
 use std::{
     ffi::OsString,
     num::{NonZeroU64, NonZeroUsize},
@@ -202,4 +204,25 @@ pub(in crate::cli) struct BackupArgs {
     pub(in crate::cli) metrics: Option<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) run: RunArgs,
+}
+
+impl BackupArgs {
+    /// Opens the destination, encrypted as the options say. Returns the codec, too.
+    ///
+    /// # Errors
+    /// Those of [`SinkSpec::parse`], and of the options of encryption.
+    pub(super) fn sink(&self, storages: &Storages) -> Result<(SinkSpec, Option<Codec>)> {
+        let (target, codec) = SinkSpec::parse(storages, &self.to, self.compress)?;
+        // The question takes a round trip, and the outcome has the answer, too.
+        let is_new = self.encrypt.asks_for_new(storages, &self.to)? && target.is_new_repository();
+        let target = self.encrypt.apply(
+            storages,
+            target,
+            &self.to,
+            is_new,
+            self.no_create,
+            self.dry_run,
+        )?;
+        Ok((target, codec))
+    }
 }

@@ -6,13 +6,10 @@ use super::{
     far::{FarArguments, PEER, Replaced, offered_name, printing, run_there},
 };
 use crate::cli::{options::UNREADABLE, scope_args::looks_twice, values::RunOn};
-use fullbore_engine::{
-    backup::{
-        far_source::{FarSubject, SourceRights},
-        file_service::{FileService, PassedFiles},
-        paths::Scope,
-    },
-    plan::SinkSpec,
+use fullbore_engine::backup::{
+    far_source::{FarSubject, SourceRights},
+    file_service::{FileService, PassedFiles},
+    paths::Scope,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -41,16 +38,7 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
     let Some((host, paths)) = source else {
         return Ok(None);
     };
-    let (target, _) = SinkSpec::parse(storages, &args.to, args.compress)?;
-    let is_new = args.encrypt.asks_for_new(storages, &args.to)? && target.is_new_repository();
-    let target = args.encrypt.apply(
-        storages,
-        target,
-        &args.to,
-        is_new,
-        args.no_create,
-        args.dry_run,
-    )?;
+    let (target, _) = args.sink(storages)?;
     let Some(objects) = target.storage() else {
         let message = format!("cannot back up another host to {}", target.name());
         return Err(Error::new(ErrorKind::Usage, message).because("it is no repository"));
