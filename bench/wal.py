@@ -112,7 +112,8 @@ class Bench:
     def compressed_transactions(self):
         place = tempfile.mkdtemp(dir=self.dir)
         shutil.chown(place, "postgres", "postgres")
-        return self.transactions(f"zstd -q -1 -f %p -o {place}/%f")
+        # Durable, as an archive must be.
+        return self.transactions(f"zstd -q -1 -f %p -o {place}/%f && sync {place}/%f {place}")
 
     def commits(self, receiver):
         """Seconds a commit of one session, which is answered when `receiver` (words, or none) has made it durable."""
@@ -231,7 +232,7 @@ def main():
     rows = [("backlog", [("fullbore", bench.backlog), ("fullbore, level -5", bench.fast_backlog), ("zstd -1, two", bench.zstd)]),
             ("push alone", [("fullbore", bench.alone)]), ("get alone", [("fullbore", bench.fetch), ("cp", bench.copy)]),
             ("replay", [("fullbore", bench.replay_from_archive), ("cp", bench.replay_from_files)]),
-            ("transactions", [("fullbore", bench.archived_transactions), ("zstd -1", bench.compressed_transactions),
+            ("transactions", [("fullbore", bench.archived_transactions), ("zstd -1 and sync", bench.compressed_transactions),
                               ("/bin/true", lambda: bench.transactions("/bin/true"))]),
             ("commit", [("fullbore", bench.received_commits), ("pg_receivewal", bench.streamed_commits),
                         ("nobody", lambda: bench.commits(None))])]
