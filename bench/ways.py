@@ -4,7 +4,8 @@
     ways.py --fullbore BINARY --bin DIR [--scale 65] [--rounds 5] [--peer-bin DIR]
 
 Makes a cluster with pgbench in /dev/shm, and lets the sides take turns. A side reads everything and throws it away. Prints for each side the median of its
-seconds, its ratio to a reference in the same round, and the server's processor seconds a GB. `--peer-bin` has a pg_basebackup, if `--bin` has none.
+seconds, its ratio to a reference in the same round, the server's processor seconds a GB, and the most memory of one process of the client. `--peer-bin` has a
+pg_basebackup, if `--bin` has none. Sides that the server compresses are left out if it has no zstd.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from statistics import median
 ROOT = "/dev/shm/fullbore-ways"
 SETTINGS = ["fsync=off", "shared_buffers=256MB", "listen_addresses=''", "max_wal_size=4GB", "autovacuum=off"]
 TICK = os.sysconf("SC_CLK_TCK")
+PIPE, SERVER_ZSTD, COPY_FIRST = "pg_basebackup -Ft, to a pipe", "pg_basebackup -Ft, server-zstd:1, workers 2", "pg_basebackup -Fp, then fullbore of it, zstd:1"
 
 
 def as_postgres(command):
@@ -67,9 +69,9 @@ class Ways:
             fields = file.read().rsplit(") ", 1)[1].split()
         return (int(fields[13]) + int(fields[14])) / TICK
 
-    def fullbore(self, way, *more):
+    def fullbore(self, way, *more, codec="none"):
         url = f"postgres:///b?user=postgres&host={ROOT}"
-        return [[self.options.fullbore, "backup", url, "--to", "null:", "--compress", "none", "--wal", "none", "--via", way, "--quiet", *more]]
+        return [[self.options.fullbore, "backup", url, "--to", "null:", "--compress", codec, "--wal", "none", "--via", way, "--quiet", *more]]
 
     def bare(self, sessions):
         """Sessions that read the files of the largest tables in rows of 64 KiB, and throw them away."""
@@ -84,39 +86,55 @@ class Ways:
         return [[*psql, sql.format(sessions, number), "b"] for number in range(sessions)]
 
     def sides(self):
-        basebackup = [self.tool("pg_basebackup"), "-h", ROOT, "-U", "postgres", "-Ft", "-X", "none", "-c", "fast", "-D", "-"]
-        yield "pg_basebackup -Ft, to a pipe", [basebackup]
-        yield "files", self.fullbore("files")
-        yield "protocol", self.fullbore("protocol")
+        """Each with its name, the name of its reference, and its commands."""
+        basebackup = [self.tool("pg_basebackup"), "-h", ROOT, "-U", "postgres", "-X", "none", "-c", "fast"]
+        pipe = [*basebackup, "-Ft", "-D", "-"]
+        yield PIPE, None, [pipe]
+        yield "files", PIPE, self.fullbore("files")
+        yield "protocol", PIPE, self.fullbore("protocol")
         for sessions in (1, 2, 4, 8):
-            yield f"bare sessions, {sessions}", self.bare(sessions)
-            yield f"SQL, {sessions} sessions", self.fullbore("sql", "--readers", str(sessions))
+            bare = f"bare sessions, {sessions}"
+            yield bare, PIPE, self.bare(sessions)
+            yield f"SQL, {sessions} sessions", bare, self.fullbore("sql", "--readers", str(sessions))
+        compressed = [*pipe, "--compress=server-zstd:level=1,workers=2"]
+        reference = PIPE
+        if subprocess.run(compressed, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+            yield SERVER_ZSTD, PIPE, [compressed]
+            reference = SERVER_ZSTD
+        copied = f"{ROOT}/copied"
+        after = f"rm -rf {copied}; {' '.join(basebackup)} -Fp -D {copied} && {self.options.fullbore} backup {copied} --to null: --compress zstd:1 --quiet"
+        yield COPY_FIRST, reference, [["sh", "-c", after]]
+        yield "files, zstd:1", reference, self.fullbore("files", codec="zstd:1")
+        yield "protocol, zstd:1", reference, self.fullbore("protocol", codec="zstd:1")
+        yield "protocol, zstd:1, again", COPY_FIRST, self.fullbore("protocol", codec="zstd:1")
+        yield "SQL, 4 sessions, zstd:1", reference, self.fullbore("sql", "--readers", "4", codec="zstd:1")
 
     def measure(self, commands):
+        """Seconds, the server's processor seconds, and the most KiB of memory of one process."""
         before, begun = self.server_seconds(), time.monotonic()
         running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) for command in commands]
-        if any(one.wait() for one in running):
+        ends = [os.wait4(one.pid, 0) for one in running]
+        if any(status for _, status, _ in ends):
             raise SystemExit(f"failed: {commands}")
         seconds = time.monotonic() - begun
         time.sleep(0.5)     # the server notices the end of a session
-        return seconds, self.server_seconds() - before
+        return seconds, self.server_seconds() - before, max(usage.ru_maxrss for _, _, usage in ends)
 
     def table(self):
         gigabytes = int(subprocess.check_output(["du", "-sb", "--exclude=pg_wal", self.data]).split()[0]) / 1e9
         sides = list(self.sides())
-        taken = {name: [] for name, _ in sides}
+        taken = {name: [] for name, _, _ in sides}
         for number in range(self.options.rounds + 1):
-            for name, commands in sides:
+            for name, _, commands in sides:
                 figures = self.measure(commands)
                 if number > 0:      # the first round fills caches
                     taken[name].append(figures)
         print(f"{self.run('postgres', '--version')}, {gigabytes:.2f} GB, {self.options.rounds} rounds, load {os.getloadavg()[0]:.1f}\n")
-        print("| side | seconds | against | ratio | server's processor s a GB |\n|---|---|---|---|---|")
-        for name, _ in sides:
-            reference = f"bare sessions, {name.split()[1]}" if name.startswith("SQL") else "pg_basebackup -Ft, to a pipe"
-            ratio = median(mine / others for (mine, _), (others, _) in zip(taken[name], taken[reference]))
-            seconds, server = (median(column) for column in zip(*taken[name]))
-            print(f"| {name} | {seconds:.2f} | {reference} | {ratio:.2f} | {server / gigabytes:.2f} |")
+        print("| side | seconds | against | ratio | server's processor s a GB | peak memory |\n|---|---|---|---|---|---|")
+        for name, reference, _ in sides:
+            ratio = f"{median(mine[0] / other[0] for mine, other in zip(taken[name], taken[reference])):.2f}" if reference else ""
+            seconds, server, memory = (median(column) for column in zip(*taken[name]))
+            print(f"| {name} | {seconds:.2f} | {reference or ''} | {ratio} | {server / gigabytes:.2f} | {memory // 1024} MiB |", flush=True)
 
 
 def main():

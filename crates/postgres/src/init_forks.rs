@@ -10,14 +10,14 @@
 //! that of a `pg_basebackup`. A second start succeeds, because the init fork is there then.
 
 use super::{
-    data_dir::DataDir,
+    data_dir::{DataDir, or_empty},
     relation::{self, RelationFork},
 };
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, split},
-    error::{ErrorKind, Result},
+    error::Result,
 };
-use fullbore_platform::queue::Locked;
+use fullbore_platform::{dir::DirName, queue::Locked};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Mutex,
@@ -25,6 +25,8 @@ use std::{
 
 /// Init forks have a page or two of at most 32 KiB.
 const MOST_BYTES: u64 = 1 << 20;
+/// Directories that are listed at once. Each question takes a round trip, and the names of all are in memory.
+const LISTED_AT_ONCE: usize = 32;
 
 /// The directories of databases that were listed, and the init forks that were listed in them. Memory grows with their number.
 #[derive(Default)]
@@ -65,31 +67,27 @@ impl InitForks {
     /// # Errors
     /// The system's.
     pub(super) fn look(&self, data: &dyn DataDir, forks: &mut NewForks) -> Result<()> {
-        for (path, listed) in &*self.0.locked() {
-            for name in new_names(data, path, listed)? {
-                let fork = [path, &b"/"[..], &name].concat();
-                let content = or_empty(data.read_small(&fork, MOST_BYTES))?;
-                forks.insert(fork, content);
+        let databases = self.0.locked();
+        let databases: Vec<(&EntryPath, &ListedForks)> = databases.iter().collect();
+        for some in databases.chunks(LISTED_AT_ONCE) {
+            let paths: Vec<&[u8]> = some.iter().map(|(path, _)| &path[..]).collect();
+            for ((path, listed), found) in some.iter().zip(data.names_of_all(&paths)?) {
+                for name in new_names(found, listed) {
+                    let fork = [path, &b"/"[..], &name].concat();
+                    let content = or_empty(data.read_small(&fork, MOST_BYTES))?;
+                    forks.insert(fork, content);
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Returns the names of init forks in the directory that were not listed.
-fn new_names(data: &dyn DataDir, path: &[u8], listed: &ListedForks) -> Result<BTreeSet<Vec<u8>>> {
-    let names = or_empty(data.names(path))?; // it may have been dropped
+/// Returns the names of init forks in a directory that were not listed.
+fn new_names(found: Vec<DirName>, listed: &ListedForks) -> BTreeSet<Vec<u8>> {
     let is_new = |name: &Vec<u8>| init_number(name).is_some_and(|n| !listed.contains(&n));
-    let names = names.into_iter().map(|name| name.bytes);
-    Ok(names.filter(is_new).collect())
-}
-
-/// Returns an empty value for what is not there.
-fn or_empty<T: Default>(found: Result<T>) -> Result<T> {
-    match found {
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(T::default()),
-        found => found,
-    }
+    let names = found.into_iter().map(|name| name.bytes);
+    names.filter(is_new).collect()
 }
 
 /// Returns whether relations are in the directory at `path`.

@@ -23,7 +23,7 @@ use std::{
     io::{self, Write},
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, OnceLock, PoisonError, RwLock},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -33,6 +33,8 @@ pub struct LateFiles {
     data: PathBuf,
     tablespaces: HashSet<EntryPath>,
     files: RwLock<HashMap<EntryPath, Arc<File>>>,
+    /// A file that every cluster has: owner and mode are taken from it.
+    model: OnceLock<Entry>,
 }
 
 impl LateFiles {
@@ -43,6 +45,7 @@ impl LateFiles {
             data,
             tablespaces,
             files: RwLock::default(),
+            model: OnceLock::new(),
         }
     }
 
@@ -86,8 +89,7 @@ impl LateFiles {
             .map_err(|e| Error::io("could not read the size of a temporary file", e))?
             .len();
         self.set_content(path, file);
-        // Take owner and mode from a file that every cluster has.
-        let model = tree.look(b"PG_VERSION").entry;
+        let model = self.model.get_or_init(|| tree.look(b"PG_VERSION").entry);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -100,7 +102,7 @@ impl LateFiles {
             kind: EntryKind::File { size, map: None },
             mtime,
             ctime: mtime,
-            ..model
+            ..model.clone()
         };
         Ok(Scanned::new(entry, EntryState::Whole))
     }

@@ -47,11 +47,13 @@ impl OutsideConfig {
     pub(super) fn read(data: &SqlDir) -> Result<Self> {
         let mut found = Self::default();
         let places = data.config_places()?;
-        if !data_has(data, MAIN)? {
+        let paths = [MAIN, FILES[0].0, FILES[1].0].map(str::as_bytes);
+        let inside = data.stat(&paths)?;
+        if matches!(inside.first(), Some(None)) {
             found.make_main(data, &places)?;
         }
-        for (name, setting) in FILES {
-            if data_has(data, name)? {
+        for ((name, setting), inside) in FILES.iter().zip(inside.iter().skip(1)) {
+            if inside.is_some() {
                 continue;
             }
             if let Some(place) = places.of(setting) {
@@ -102,10 +104,6 @@ impl OutsideConfig {
             Err(error) => Err(error),
         }
     }
-}
-
-fn data_has(data: &SqlDir, name: &str) -> Result<bool> {
-    Ok(data.stat(&[name.as_bytes()])?.iter().any(Option::is_some))
 }
 
 /// Returns a configuration file with these settings.

@@ -6,6 +6,12 @@
 
 /// The largest block that the format allows.
 const BLOCK_BYTES: usize = 128 << 10;
+/// Bytes that are copied at once.
+///
+/// The C library copies 2112 bytes and more with one instruction. On some processors (AMD Zen 3 to 5) it is four times slower
+/// if the target lies a few bytes further in its page than the source does in its own: as here, where both buffers start at a page
+/// and headers come first.
+const COPY_BYTES: usize = 2 << 10;
 /// How every frame of zstd begins.
 const MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 /// The content is one segment, so that the window is as large as the content; a checksum follows
@@ -25,7 +31,9 @@ pub(super) fn write_frame(plain: &[u8], out: &mut Vec<u8>) {
     }
     while let Some(block) = blocks.next() {
         write_block_header(block.len(), blocks.peek().is_none(), out);
-        out.extend_from_slice(block);
+        for piece in block.chunks(COPY_BYTES) {
+            out.extend_from_slice(piece);
+        }
     }
     // The low half of the hash.
     out.extend_from_slice(&(xxh64(plain) as u32).to_le_bytes());

@@ -81,6 +81,23 @@ pub trait DataDir: fmt::Debug + Send + Sync {
         let found = self.list(dir)?;
         Ok(found.into_iter().map(FoundFile::into_name).collect())
     }
+
+    /// Lists the names in several directories. One that is not there is empty.
+    ///
+    /// # Errors
+    /// As [`DataDir::list`].
+    fn names_of_all(&self, dirs: &[&[u8]]) -> Result<Vec<Vec<DirName>>> {
+        let names = |dir: &&[u8]| or_empty(self.names(dir));
+        dirs.iter().map(names).collect()
+    }
+}
+
+/// Returns an empty value for what is not there.
+pub(crate) fn or_empty<T: Default>(found: Result<T>) -> Result<T> {
+    match found {
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(T::default()),
+        found => found,
+    }
 }
 
 /// Receives the ranges of [`DataDir::read`].

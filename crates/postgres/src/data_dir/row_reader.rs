@@ -190,8 +190,8 @@ pub(super) fn read_piece(
     }
     let (wanted, runs) = wanted_runs(&file, offset, len);
     let is_complete = match fetched {
-        Some(fetched) => {
-            buf.extend_from_slice(&fetched.bytes);
+        Some(mut fetched) => {
+            std::mem::swap(&mut *buf, &mut fetched.bytes);
             !fetched.is_missing && !fetched.is_short
         }
         None => files.append_runs(&file.entry.path, &wanted, &mut buf)?,

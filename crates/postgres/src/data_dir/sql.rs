@@ -11,13 +11,14 @@ use fullbore_format::{
 };
 use fullbore_platform::{
     self as platform,
-    dir::FileKind,
+    dir::{DirName, FileKind},
     queue::{Locked, start_in},
 };
 use std::{
     collections::HashSet,
     fmt,
     num::NonZeroUsize,
+    panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{Condvar, Mutex, PoisonError},
     thread,
@@ -81,6 +82,32 @@ impl SqlDir {
         self.with(FileSession::file_settings)
     }
 
+    /// Returns the files of a listing, with links told from directories.
+    fn checked(&self, dir: &[u8], mut found: Vec<FoundFile>) -> Result<Vec<FoundFile>> {
+        if dir.is_empty() {
+            // A socket cannot be told from a file, and the server cannot open it.
+            found.retain(|file| !file.name.starts_with(b".s.PGSQL."));
+        }
+        if dir == b"pg_tblspc" {
+            let linked: HashSet<Vec<u8>> = self
+                .tablespaces()?
+                .iter()
+                .map(|space| space.oid.to_string().into_bytes())
+                .collect();
+            for file in found.iter_mut().filter(|file| linked.contains(&file.name)) {
+                file.kind = FileKind::Symlink;
+            }
+        }
+        match found.iter().find(|file| file.name.contains(&b'/')) {
+            Some(file) => {
+                let message = format!("cannot list {}", quoted(dir));
+                let why = format!("a name is {}", quoted(&file.name));
+                Err(Error::new(ErrorKind::Unsupported, message).because(why))
+            }
+            None => Ok(found),
+        }
+    }
+
     /// Runs `run` in a session that no other thread uses, and waits for one.
     fn with<T>(&self, run: impl FnOnce(&mut FileSession) -> Result<T>) -> Result<T> {
         let mut idle = self.idle.locked();
@@ -106,23 +133,43 @@ fn open_sessions(
     server: &ServerMark,
     count: NonZeroUsize,
 ) -> Result<Vec<FileSession>> {
-    let mut sessions = vec![FileSession::open(params, server)?];
     // All at once: over a slow line each takes a second.
-    let more = thread::scope(|scope| {
+    let opened = thread::scope(|scope| {
         let open = |_| start_in(scope, || FileSession::open(params, server));
-        let opening: Vec<_> = (0..count.get()).map(open).collect();
-        let opened = opening
-            .into_iter()
-            .map(|opening| opening?.join().ok().transpose());
-        opened.collect::<Vec<_>>()
+        let opening: Vec<_> = (0..=count.get()).map(open).collect();
+        let joined = |opening: Result<thread::ScopedJoinHandle<'_, Result<FileSession>>>| {
+            opening?.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        opening.into_iter().map(joined).collect::<Vec<_>>()
     });
-    for opened in more {
+    let mut sessions = Vec::with_capacity(opened.len());
+    let mut failed = None;
+    for opened in opened {
         match opened {
-            Ok(session) => sessions.extend(session),
-            Err(error) => platform::debug(|| format!("fewer sessions read: {}", error.line())),
+            Ok(session) => sessions.push(session),
+            Err(error) => {
+                platform::debug(|| format!("fewer sessions read: {}", error.line()));
+                failed.get_or_insert(error);
+            }
         }
     }
-    Ok(sessions)
+    match failed {
+        Some(error) if sessions.is_empty() => Err(error),
+        _ => Ok(sessions),
+    }
+}
+
+impl Drop for SqlDir {
+    /// Ends the sessions all at once: each waits for its server.
+    fn drop(&mut self) {
+        let idle = std::mem::take(&mut *self.idle.locked());
+        thread::scope(|scope| {
+            for session in idle {
+                // If no thread can be started, the session ends here.
+                _ = start_in(scope, move || drop(session));
+            }
+        });
+    }
 }
 
 impl fmt::Debug for SqlDir {
@@ -137,29 +184,17 @@ impl DataDir for SqlDir {
     }
 
     fn list(&self, dir: &[u8]) -> Result<Vec<FoundFile>> {
-        let mut found = self.with(|session| session.list(dir))?;
-        if dir.is_empty() {
-            // A socket cannot be told from a file, and the server cannot open it.
-            found.retain(|file| !file.name.starts_with(b".s.PGSQL."));
-        }
-        if dir == b"pg_tblspc" {
-            let linked: HashSet<Vec<u8>> = self
-                .tablespaces()?
-                .iter()
-                .map(|space| space.oid.to_string().into_bytes())
-                .collect();
-            for file in found.iter_mut().filter(|file| linked.contains(&file.name)) {
-                file.kind = FileKind::Symlink;
-            }
-        }
-        match found.iter().find(|file| file.name.contains(&b'/')) {
-            Some(file) => {
-                let message = format!("cannot list {}", quoted(dir));
-                let why = format!("a name is {}", quoted(&file.name));
-                Err(Error::new(ErrorKind::Unsupported, message).because(why))
-            }
-            None => Ok(found),
-        }
+        let found = self.with(|session| session.list(&[dir]))?;
+        self.checked(dir, found.into_iter().flatten().collect())
+    }
+
+    fn names_of_all(&self, dirs: &[&[u8]]) -> Result<Vec<Vec<DirName>>> {
+        let found = self.with(|session| session.list(dirs))?;
+        let name = |(dir, found): (&&[u8], Vec<FoundFile>)| {
+            let checked = self.checked(dir, found)?;
+            Ok(checked.into_iter().map(FoundFile::into_name).collect())
+        };
+        dirs.iter().zip(found).map(name).collect()
     }
 
     fn stat(&self, paths: &[&[u8]]) -> Result<Vec<Option<FoundFile>>> {

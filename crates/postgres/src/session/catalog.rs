@@ -4,7 +4,7 @@
 //! copies the files in the backup, which may be incomplete by then. Recovery makes a new tablespace
 //! at its original path, whatever is there.
 
-use super::Session;
+use super::{Session, rows::stored_bytes};
 use crate::file_copies::FileCopies;
 use fullbore_format::{error::Result, root::EntryName};
 
@@ -35,9 +35,12 @@ impl Session {
     /// # Errors
     /// The server's.
     pub fn catalog(&mut self) -> Result<Catalog> {
-        let sql = "SELECT oid, textsend(datname::text), dattablespace, datistemplate, xmin::text \
-            FROM pg_database ORDER BY oid";
-        let rows = self.raw_rows("could not ask the server where its databases are", sql, &[])?;
+        let sql = concat!(
+            "SELECT oid, ",
+            stored_bytes!("datname::text"),
+            ", dattablespace, datistemplate, xmin::text FROM pg_database ORDER BY oid"
+        );
+        let rows = self.rows("could not ask the server where its databases are", sql, &[])?;
         let databases = rows
             .iter()
             .map(|row| {

@@ -1,11 +1,14 @@
 //! Facts about a server that a backup needs before it begins, and whether the role may take one.
 
-use super::Session;
+use super::{
+    Session,
+    rows::{SqlRow, stored_bytes},
+};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{DatabaseInfo, EntryName},
 };
-use postgres::types::Type;
+use postgres::types::{ToSql, Type};
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 /// The newest version that was tested.
@@ -51,8 +54,10 @@ pub struct ServerFacts {
     pub may_hold_wal: bool,
 }
 
-const SETTINGS: &str = "SELECT current_setting('server_version'), \
-    (SELECT textsend(setting) FROM pg_settings WHERE name = 'data_directory'), \
+const SETTINGS: &str = concat!(
+    "SELECT current_setting('server_version'), (SELECT ",
+    stored_bytes!("setting"),
+    " FROM pg_settings WHERE name = 'data_directory'), \
     (SELECT system_identifier FROM pg_control_system()), \
     (SELECT data_page_checksum_version FROM pg_control_init()) <> 0, \
     current_setting('block_size')::int, \
@@ -60,17 +65,27 @@ const SETTINGS: &str = "SELECT current_setting('server_version'), \
     current_setting('full_page_writes')::bool, \
     current_setting('data_directory_mode'), \
     current_setting('archive_mode'), \
-    ARRAY(SELECT textsend(setting) FROM pg_settings WHERE name IN ('config_file', 'hba_file', \
+    ARRAY(SELECT ",
+    stored_bytes!("setting"),
+    " FROM pg_settings WHERE name IN ('config_file', 'hba_file', \
     'ident_file') \
         AND NOT starts_with(setting, (SELECT setting FROM pg_settings WHERE name = \
         'data_directory') || '/') ORDER BY name), \
-    current_setting('restore_command') <> ''";
+    current_setting('restore_command') <> ''"
+);
 
-const TABLESPACES: &str = "SELECT oid, textsend(spcname::text) FROM pg_tablespace ORDER BY oid";
+const TABLESPACES: &str = concat!(
+    "SELECT oid, ",
+    stored_bytes!("spcname::text"),
+    " FROM pg_tablespace ORDER BY oid"
+);
 
-const DATABASES: &str = "SELECT oid, textsend(datname::text), datistemplate, \
-    (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) FROM pg_database d ORDER BY \
-    oid";
+const DATABASES: &str = concat!(
+    "SELECT oid, ",
+    stored_bytes!("datname::text"),
+    ", datistemplate, (SELECT count(*)::oid FROM pg_subscription WHERE subdbid = d.oid) \
+    FROM pg_database d ORDER BY oid"
+);
 
 const ROLE: &str = "SELECT current_user::text, quote_ident(current_user), rolsuper, rolsuper OR \
     rolreplication \
@@ -85,7 +100,7 @@ impl Session {
         // First: a role without rights would fail below with an error that does not say what to
         // grant.
         let may_hold_wal = self.check_role()?;
-        let row = self.raw_row("could not ask the server for its settings", SETTINGS, &[])?;
+        let row = self.row("could not ask the server for its settings", SETTINGS, &[])?;
         let major = self.major();
         let standby = self.standby;
         let mode: String = row.get(7)?;
@@ -130,7 +145,7 @@ impl Session {
     }
 
     pub(super) fn tablespaces(&mut self) -> Result<Vec<(u32, EntryName)>> {
-        let rows = self.raw_rows(
+        let rows = self.rows(
             "could not ask the server for its tablespaces",
             TABLESPACES,
             &[],
@@ -141,7 +156,7 @@ impl Session {
     }
 
     fn databases(&mut self) -> Result<Vec<DatabaseInfo>> {
-        let rows = self.raw_rows("could not ask the server for its databases", DATABASES, &[])?;
+        let rows = self.rows("could not ask the server for its databases", DATABASES, &[])?;
         rows.iter()
             .map(|row| -> Result<DatabaseInfo> {
                 Ok(DatabaseInfo {
@@ -167,20 +182,10 @@ impl Session {
         let name: String = role.get(0)?;
         let ident: String = role.get(1)?;
         let superuser: bool = role.get(2)?;
-        let mut missing = Vec::new();
-        for function in needed.iter().filter(|_| !superuser) {
-            let sql = "SELECT has_function_privilege($1, 'execute')";
-            let row = self.row(
-                "could not ask for a privilege",
-                sql,
-                &[(function, Type::TEXT)],
-            )?;
-            if !row.get::<bool>(0)? {
-                missing.push(format!(
-                    "GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {ident};"
-                ));
-            }
-        }
+        let mut missing = match superuser {
+            true => Vec::new(),
+            false => self.missing_grants(&needed)?,
+        };
         if missing.is_empty() {
             return role.get(3);
         }
@@ -197,6 +202,24 @@ impl Session {
             "connect as a superuser, or let a superuser run these in database {:?}",
             self.database()?
         )))
+    }
+
+    /// Returns the statements that let the role call those of `functions`, by signature, that it may not call.
+    ///
+    /// # Errors
+    /// If the session is lost.
+    pub(super) fn missing_grants(&mut self, functions: &[&str]) -> Result<Vec<String>> {
+        let sql = "SELECT wanted, quote_ident(current_user) FROM unnest($1::text[]) AS wanted \
+            WHERE NOT has_function_privilege(wanted, 'execute')";
+        let params = [(&functions as &(dyn ToSql + Sync), Type::TEXT_ARRAY)];
+        let rows = self.rows("could not ask for privileges", sql, &params)?;
+        let grant = |row: &SqlRow| {
+            let (function, role) = (row.get::<String>(0)?, row.get::<String>(1)?);
+            Ok(format!(
+                "GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {role};"
+            ))
+        };
+        rows.iter().map(grant).collect()
     }
 
     pub(super) fn database(&mut self) -> Result<String> {

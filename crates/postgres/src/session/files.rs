@@ -1,10 +1,12 @@
 //! Reads the server's files by SQL.
 //!
-//! One statement returns many rows, each of a part of a file. Statements are prepared, and rows are
-//! binary. A path is relative to the data directory, so the role needs `EXECUTE` on the functions
+//! One statement returns many rows, each of a part of a file. Rows are binary. A path is relative to the data directory, so the role needs `EXECUTE` on the functions
 //! and no other right.
 
-use super::{Session, connect, rows::SqlRow};
+use super::{
+    Session, connect,
+    rows::{SqlRow, stored_bytes},
+};
 use crate::{
     conninfo::Params,
     data_dir::{FileRange, FoundFile, RangeReceiver},
@@ -16,7 +18,7 @@ use fullbore_format::{
 };
 use fullbore_platform::dir::FileKind;
 use postgres::{
-    Row, RowIter, Statement,
+    Row, RowIter,
     fallible_iterator::FallibleIterator,
     types::{ToSql, Type},
 };
@@ -32,28 +34,43 @@ const FUNCTIONS: [&str; 3] = [
 const READ: &str = "SELECT pg_read_binary_file(convert_from(path, 'SQL_ASCII'), at, len, true) \
     FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) AS wanted (path, at, len)";
 
-const LIST: &str = "SELECT textsend(name), size, isdir, \
-    floor(extract(epoch FROM modification))::int8 \
-    FROM convert_from($1, 'SQL_ASCII') AS dir, pg_ls_dir(dir, true, false) AS name, \
-    pg_stat_file(dir || '/' || name, true) WHERE size IS NOT NULL";
+const LIST: &str = concat!(
+    "SELECT ",
+    stored_bytes!("name"),
+    ", size, isdir, floor(extract(epoch FROM modification))::int8, number \
+    FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (path, number), convert_from(path, 'SQL_ASCII') AS dir, \
+    pg_ls_dir(dir, true, false) AS name, pg_stat_file(dir || '/' || name, true) WHERE size IS NOT NULL"
+);
 
 const STAT: &str = "SELECT path, size, isdir, floor(extract(epoch FROM modification))::int8, \
     floor(extract(epoch FROM change))::int8 \
     FROM unnest($1::bytea[]) WITH ORDINALITY AS wanted (path, number), \
     pg_stat_file(convert_from(path, 'SQL_ASCII'), true) ORDER BY number";
 
-const TABLESPACES: &str = "SELECT name::oid, textsend(pg_tablespace_location(name::oid)) \
-    FROM pg_ls_dir('pg_tblspc', true, false) AS name WHERE name ~ '^[1-9][0-9]{0,9}$'";
+const TABLESPACES: &str = concat!(
+    "SELECT name::oid, ",
+    stored_bytes!("pg_tablespace_location(name::oid)"),
+    " FROM pg_ls_dir('pg_tblspc', true, false) AS name WHERE name ~ '^[1-9][0-9]{0,9}$'"
+);
 
 /// Paths of configuration files, and whether the role sees all settings.
-const CONFIG_PLACES: &str = "SELECT name, textsend(setting), \
-    pg_has_role('pg_read_all_settings', 'USAGE') \
+const CONFIG_PLACES: &str = concat!(
+    "SELECT name, ",
+    stored_bytes!("setting"),
+    ", pg_has_role('pg_read_all_settings', 'USAGE') \
     FROM unnest(ARRAY['config_file', 'hba_file', 'ident_file']) AS wanted (name) \
-    LEFT JOIN pg_settings USING (name)";
+    LEFT JOIN pg_settings USING (name)"
+);
 
 /// What a session has set for itself comes from a file if it is not the default otherwise.
-const FILE_SETTINGS: &str = "SELECT textsend(name), textsend(reset_val) FROM pg_settings \
-    WHERE source = 'configuration file' OR (source = 'session' AND reset_val <> boot_val) ORDER BY name";
+const FILE_SETTINGS: &str = concat!(
+    "SELECT ",
+    stored_bytes!("name"),
+    ", ",
+    stored_bytes!("reset_val"),
+    " FROM pg_settings WHERE source = 'configuration file' \
+    OR (source = 'session' AND reset_val <> boot_val) ORDER BY name"
+);
 
 /// The setting for which the server logs a statement such as [`READ`].
 const LOGGED: &str = "SELECT CASE WHEN current_setting('log_statement') = 'all' THEN 'log_statement = all' \
@@ -88,12 +105,7 @@ impl ConfigPlaces {
 }
 
 /// A session that only reads files.
-pub(crate) struct FileSession {
-    session: Session,
-    read: Statement,
-    list: Statement,
-    stat: Statement,
-}
+pub(crate) struct FileSession(Session);
 
 impl Session {
     /// Returns what tells this server from others.
@@ -121,19 +133,7 @@ impl Session {
     /// # Errors
     /// If the session is lost.
     pub(crate) fn missing_file_rights(&mut self) -> Result<Vec<String>> {
-        let sql = "SELECT quote_ident(current_user), has_function_privilege($1, 'execute')";
-        let mut missing = Vec::new();
-        for function in FUNCTIONS {
-            let params = [(&function as &(dyn ToSql + Sync), Type::TEXT)];
-            let row = self.row("could not ask for a privilege", sql, &params)?;
-            if !row.get::<bool>(1)? {
-                let role: String = row.get(0)?;
-                missing.push(format!(
-                    "GRANT EXECUTE ON FUNCTION pg_catalog.{function} TO {role};"
-                ));
-            }
-        }
-        Ok(missing)
+        self.missing_grants(&FUNCTIONS)
     }
 
     /// Returns a warning if the server logs each statement that reads files.
@@ -179,51 +179,34 @@ impl FileSession {
                 Error::new(ErrorKind::Unreachable, message).because("another server answered")
             );
         }
-        let message = "could not prepare a session that reads files";
-        let raw = "SELECT set_config('client_encoding', 'SQL_ASCII', false)";
-        session.rows(message, raw, &[])?;
-        let mut prepare = |sql: &str, types: &[Type]| {
-            let prepared = session.client()?.prepare_typed(sql, types);
-            prepared.map_err(|error| connect::server_error(message, &error))
-        };
-        let read = prepare(
-            READ,
-            &[Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
-        )?;
-        let list = prepare(LIST, &[Type::BYTEA])?;
-        let stat = prepare(STAT, &[Type::BYTEA_ARRAY])?;
-        Ok(Self {
-            session,
-            read,
-            list,
-            stat,
-        })
+        Ok(Self(session))
     }
 
-    fn query(
-        &mut self,
-        statement: &Statement,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<RowIter<'_>> {
-        let rows = self
-            .session
-            .client()?
-            .query_raw(statement, params.iter().copied());
+    /// Runs a statement. It is not prepared before: that would be one more question over a slow line.
+    fn query(&mut self, sql: &str, params: &[(&(dyn ToSql + Sync), Type)]) -> Result<RowIter<'_>> {
+        let params = params.iter().cloned();
+        let rows = self.0.client()?.query_typed_raw(sql, params);
         rows.map_err(|error| not_read(&error))
     }
 
-    /// Lists a directory; one that is not there is empty.
+    /// Lists directories; one that is not there is empty.
     ///
     /// # Errors
     /// The server's.
-    pub(crate) fn list(&mut self, dir: &[u8]) -> Result<Vec<FoundFile>> {
-        let statement = self.list.clone();
-        let dir = if dir.is_empty() { b"." } else { dir };
-        let mut rows = self.query(&statement, &[&dir])?;
-        let mut found = Vec::new();
+    pub(crate) fn list(&mut self, dirs: &[&[u8]]) -> Result<Vec<Vec<FoundFile>>> {
+        let here: &[u8] = b".";
+        let paths = dirs
+            .iter()
+            .map(|dir| if dir.is_empty() { here } else { dir });
+        let paths: Vec<&[u8]> = paths.collect();
+        let mut rows = self.query(LIST, &[(&paths, Type::BYTEA_ARRAY)])?;
+        let mut found = vec![Vec::new(); dirs.len()];
         while let Some(row) = rows.next().map_err(|error| not_read(&error))? {
             let row = SqlRow(row);
-            found.push(FoundFile::of_row(&row)?);
+            let number = usize::try_from(row.get::<i64>(4)?).unwrap_or(0);
+            let listed = number.checked_sub(1).and_then(|index| found.get_mut(index));
+            let listed = listed.ok_or_else(wrong_rows)?;
+            listed.push(FoundFile::of_row(&row)?);
         }
         Ok(found)
     }
@@ -234,8 +217,7 @@ impl FileSession {
     /// # Errors
     /// The server's.
     pub(crate) fn stat(&mut self, paths: &[&[u8]]) -> Result<Vec<Option<(FoundFile, i64)>>> {
-        let statement = self.stat.clone();
-        let mut rows = self.query(&statement, &[&paths])?;
+        let mut rows = self.query(STAT, &[(&paths, Type::BYTEA_ARRAY)])?;
         let mut found = Vec::with_capacity(paths.len());
         while let Some(row) = rows.next().map_err(|error| not_read(&error))? {
             let row = SqlRow(row);
@@ -247,7 +229,7 @@ impl FileSession {
         }
         match found.len() == paths.len() {
             true => Ok(found),
-            false => Err(too_few_rows()),
+            false => Err(wrong_rows()),
         }
     }
 
@@ -256,21 +238,25 @@ impl FileSession {
     /// # Errors
     /// The server's.
     pub(crate) fn read(&mut self, ranges: &[FileRange<'_>], each: RangeReceiver<'_>) -> Result<()> {
-        let statement = self.read.clone();
         let paths: Vec<&[u8]> = ranges.iter().map(|range| range.path).collect();
         let offsets: Vec<i64> = ranges
             .iter()
             .map(|range| range.offset.cast_signed())
             .collect();
         let lengths: Vec<i64> = ranges.iter().map(|range| range.len.into()).collect();
-        let mut rows = self.query(&statement, &[&paths, &offsets, &lengths])?;
+        let params: [(&(dyn ToSql + Sync), Type); 3] = [
+            (&paths, Type::BYTEA_ARRAY),
+            (&offsets, Type::INT8_ARRAY),
+            (&lengths, Type::INT8_ARRAY),
+        ];
+        let mut rows = self.query(READ, &params)?;
         for range in ranges {
             let row = rows.next().map_err(|error| not_read(&error))?;
-            let row = row.ok_or_else(too_few_rows)?;
+            let row = row.ok_or_else(wrong_rows)?;
             each(part_of(&row, range.len)?);
         }
         match rows.next().map_err(|error| not_read(&error))? {
-            Some(_) => Err(too_few_rows()),
+            Some(_) => Err(wrong_rows()),
             None => Ok(()),
         }
     }
@@ -281,7 +267,7 @@ impl FileSession {
     /// The server's.
     pub(crate) fn config_places(&mut self) -> Result<ConfigPlaces> {
         let what = "could not ask the server for its configuration";
-        let rows = self.session.rows(what, CONFIG_PLACES, &[])?;
+        let rows = self.0.rows(what, CONFIG_PLACES, &[])?;
         let mut places = ConfigPlaces::default();
         for row in &rows {
             places.sees_all = row.get(2)?;
@@ -298,7 +284,7 @@ impl FileSession {
     /// The server's.
     pub(crate) fn file_settings(&mut self) -> Result<Vec<(String, String)>> {
         let what = "could not ask the server for its settings";
-        let rows = self.session.rows(what, FILE_SETTINGS, &[])?;
+        let rows = self.0.rows(what, FILE_SETTINGS, &[])?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         rows.iter()
             .map(|row| Ok((text(row.get(0)?), text(row.get(1)?))))
@@ -311,7 +297,7 @@ impl FileSession {
     /// The server's.
     pub(crate) fn tablespaces(&mut self) -> Result<Vec<Tablespace>> {
         let message = "could not ask the server for its tablespaces";
-        let rows = self.session.rows(message, TABLESPACES, &[])?;
+        let rows = self.0.rows(message, TABLESPACES, &[])?;
         let mut found = Vec::new();
         for row in &rows {
             found.push(Tablespace {
@@ -368,8 +354,7 @@ fn not_read(error: &postgres::Error) -> Error {
     connect::server_error("could not read the files of the cluster by SQL", error)
 }
 
-fn too_few_rows() -> Error {
+fn wrong_rows() -> Error {
     let message = "cannot understand the server's answer";
-    Error::new(ErrorKind::Unsupported, message)
-        .because("it has another number of rows than asked for")
+    Error::new(ErrorKind::Unsupported, message).because("it has other rows than asked for")
 }

@@ -28,6 +28,7 @@ use postgres::{
     Client,
     types::{ToSql, Type},
 };
+use rows::stored_bytes;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// SQL for the server's clock, as RFC 3339 in UTC.
@@ -315,10 +316,9 @@ impl Session {
             15.. => "pg_backup_stop($1)",
             _ => "pg_stop_backup(false, $1)",
         };
-        let sql = format!(
-            "SELECT lsn::text, textsend(labelfile), textsend(spcmapfile), {NOW} FROM {call}"
-        );
-        let row = self.raw_row(
+        let (label, map) = (stored_bytes!("labelfile"), stored_bytes!("spcmapfile"));
+        let sql = format!("SELECT lsn::text, {label}, {map}, {NOW} FROM {call}");
+        let row = self.row(
             "could not end the backup",
             &sql,
             &[(&wait_for_archive, Type::BOOL)],

@@ -35,33 +35,22 @@ impl SqlRow {
     }
 }
 
+/// SQL for the bytes of a text as the server stores them.
+///
+/// Names of databases and paths have the encoding of their author. As text, the server would translate them to the encoding of the
+/// session, or refuse to; `decode` copies bytes, and gives only backslashes a meaning.
+macro_rules! stored_bytes {
+    ($text:literal) => {
+        concat!(
+            "decode(replace(",
+            $text,
+            ", chr(92), chr(92) || chr(92)), 'escape')"
+        )
+    };
+}
+pub(super) use stored_bytes;
+
 impl Session {
-    /// Like [`Session::rows`], but `textsend` returns the stored bytes unchanged.
-    ///
-    /// Names of databases and paths have the encoding of their author. The server would translate
-    /// them, or refuse to.
-    pub(super) fn raw_rows(
-        &mut self,
-        message: &str,
-        sql: &str,
-        params: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<SqlRow>> {
-        self.rows(message, &set_encoding("SQL_ASCII"), &[])?;
-        let rows = self.rows(message, sql, params);
-        self.rows(message, &set_encoding("UTF8"), &[])?;
-        rows
-    }
-
-    /// Like [`Session::raw_rows`], for an answer of one row.
-    pub(super) fn raw_row(
-        &mut self,
-        message: &str,
-        sql: &str,
-        params: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<SqlRow> {
-        single_row(message, self.raw_rows(message, sql, params)?)
-    }
-
     /// Runs a statement whose answer has one row.
     pub(super) fn row(
         &mut self,
@@ -94,10 +83,6 @@ impl Session {
             }
         }
     }
-}
-
-fn set_encoding(encoding: &str) -> String {
-    format!("SELECT set_config('client_encoding', '{encoding}', false)")
 }
 
 fn single_row(message: &str, mut rows: Vec<SqlRow>) -> Result<SqlRow> {
