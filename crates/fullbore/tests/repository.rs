@@ -5,11 +5,11 @@ extern crate testkit;
 
 mod cold;
 mod copy;
+mod documents;
 mod incremental;
 mod life;
 mod operations;
 mod over_memory;
 mod pax_tools;
 mod profiles;
-mod readme;
 mod sealed;

@@ -1,7 +1,7 @@
 //! `fullbore backup`.
 
 use super::{
-    backup_args::BackupArgs, backup_listing, backup_source::requested_cluster, far_backup,
+    backup_args::BackupArgs, backup_changes, backup_source::requested_cluster, far_backup,
     init::say_new,
 };
 use crate::cli::{
@@ -122,7 +122,7 @@ fn print_end(
         say_new(&plan.to);
     }
     if output.verbose && !output.json {
-        backup_listing::print_stored(plan, destination, root)?;
+        backup_changes::print_stored(plan, destination, root)?;
     }
     run.end(&lines, || result_json(outcome, run.meter(), limit));
     let exit_code = match root.totals.is_complete() {
@@ -215,7 +215,7 @@ fn count_beside(plan: &Backup, meter: &Arc<Meter>) {
 /// Prints what a backup would store.
 fn count(plan: &Backup, output: &OutputArgs) -> Result<u8> {
     let found = match output.verbose && !output.json {
-        true => plan.count_changes(Some(&mut backup_listing::print_change))?,
+        true => plan.count_changes(Some(&mut backup_changes::print_change))?,
         false => plan.count()?,
     };
     let line = serde_json::json!({
@@ -257,7 +257,7 @@ fn plan(
     };
     let files = Scope {
         on_excluded: (args.output.verbose && !args.output.json && !to.is_stdout())
-            .then_some(backup_listing::print_excluded),
+            .then_some(backup_changes::print_excluded),
         ..args.scope.scope(looks_twice(args.compare))
     };
     let subject = match (cluster, far) {

@@ -15,7 +15,7 @@ use std::{ffi::OsString, path::PathBuf};
 /// `fullbore list`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "WHEN is the begin of a backup in local time, while ids are in UTC. SIZE is the size of its content. ADDED is the part \
+    after_help = "The oldest backup comes first. WHEN is the begin of a backup in local time, while ids are in UTC. SIZE is the size of its content. ADDED is the part \
                   that earlier backups did not have. Each backup can be restored completely.\n\
                   EXIT CODES: 0 done, 1 failed, 2 wrong arguments, 4 damage was found"
 )]

@@ -1,4 +1,6 @@
 //! Prints the backups of a repository, or the entries of a backup.
+//!
+//! Backups are listed in three passes: complete ones, the oldest first, then those whose root is lost, then interrupted ones.
 
 mod backups;
 mod entries;
