@@ -129,18 +129,38 @@ impl SentArchives {
     /// # Errors
     /// As [`SentArchives::next`].
     pub(super) fn content(&mut self, len: u64, ends: Option<u64>) -> Result<Vec<u8>> {
-        let mut content = Vec::with_capacity(len as usize);
-        let read = (&mut self.bytes).take(len).read_to_end(&mut content);
-        let is_short = content.len() as u64 != len;
-        if read.is_err() || is_short {
-            let lost = self.bytes.failed.take();
-            return Err(lost.unwrap_or_else(|| wrong("an archive in it ends in a file")));
+        let mut content = Vec::new();
+        self.append_content(len, ends, &mut content)?;
+        Ok(content)
+    }
+
+    /// As [`SentArchives::content`], and appends it to `content`.
+    ///
+    /// # Errors
+    /// As [`SentArchives::next`].
+    pub(super) fn append_content(
+        &mut self,
+        len: u64,
+        ends: Option<u64>,
+        content: &mut Vec<u8>,
+    ) -> Result<()> {
+        let mut left = len as usize;
+        content.reserve(left);
+        while left > 0 {
+            let bytes = self.bytes.available()?;
+            let taken = bytes.len().min(left);
+            if taken == 0 {
+                return Err(wrong("an archive in it ends in a file"));
+            }
+            content.extend_from_slice(&bytes[..taken]);
+            self.bytes.at += taken;
+            left -= taken;
         }
         if let Some(size) = ends {
             let skipped = pax::skip_padding(&mut self.bytes, size);
             skipped.map_err(|error| self.bytes.failed.take().unwrap_or(error))?;
         }
-        Ok(content)
+        Ok(())
     }
 }
 
@@ -161,6 +181,14 @@ impl SentBytes {
         Ok(())
     }
 
+    /// Returns bytes of the archive that are here, and waits for some; empty at its end.
+    fn available(&mut self) -> Result<&[u8]> {
+        while self.at == self.buffer.len() && self.next.is_none() {
+            self.fill()?;
+        }
+        Ok(&self.buffer[self.at..])
+    }
+
     /// Returns the part behind the open archive.
     fn next_part(&mut self) -> Result<BackupPart> {
         match self.next.take() {
@@ -172,13 +200,13 @@ impl SentBytes {
 
 impl Read for SentBytes {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.buffer.len() && self.next.is_none() {
-            if let Err(error) = self.fill() {
+        let got = match self.available() {
+            Ok(mut bytes) => bytes.read(out)?,
+            Err(error) => {
                 self.failed = Some(error);
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
-        }
-        let got = (&self.buffer[self.at..]).read(out)?;
+        };
         self.at += got;
         Ok(got)
     }

@@ -18,6 +18,9 @@ use fullbore_platform::{
 use fullbore_tree::read::{pad, part};
 use std::sync::Arc;
 
+/// Idle buffers, at most.
+const MOST_SPARE: usize = 4;
+
 /// Makes the frame of whole members, and of the header of a large file.
 pub(super) fn members(
     cluster: &SentCluster,
@@ -91,7 +94,7 @@ pub(super) fn piece(
     cluster: &SentCluster,
     file: Arc<LargeFile>,
     (offset, len, last): (u64, u32, bool),
-    _buf: Buf,
+    mut buf: Buf,
 ) -> Result<Frame> {
     let known = file.known.as_ref();
     let runs = known.and_then(|known| known.split_by_changes(offset, len.into()));
@@ -104,16 +107,18 @@ pub(super) fn piece(
         None => len.into(),
     };
     let mut content = cluster.content(&file.entry.path, offset, sent)?;
+    std::mem::swap(&mut *buf, &mut content);
+    cluster.keep_spare(content);
     let is_alone = file.known.is_some();
     if last && !is_alone {
-        pad(&mut content, file.data_len);
+        pad(&mut buf, file.data_len);
     }
     let frame_content = FrameContent::Piece { file, offset, last };
     let piece = FrameEntry {
         runs,
         ..part(frame_content, 0, len as usize)
     };
-    Ok(Frame::new(content.into(), vec![piece], last || is_alone))
+    Ok(Frame::new(buf, vec![piece], last || is_alone))
 }
 
 /// Appends a header, in whole seconds as the program's own tools write it.
@@ -129,6 +134,13 @@ impl SentCluster {
         let message = format!("the content of {} is not there", quoted(path));
         let failed = self.failed.locked().take();
         failed.unwrap_or_else(|| Error::new(ErrorKind::Bug, message))
+    }
+
+    fn keep_spare(&self, buffer: Vec<u8>) {
+        let mut spare = self.spare.locked();
+        if spare.len() < MOST_SPARE && buffer.is_empty() {
+            spare.push(buffer);
+        }
     }
 
     /// Returns content that was taken, or that of a file that this program adds.

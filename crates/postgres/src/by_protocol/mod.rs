@@ -90,6 +90,8 @@ pub(super) struct SentCluster {
     sent_wal: Mutex<SentWal>,
     /// Content that was taken and not read yet, by path and offset.
     contents: Mutex<HashMap<(EntryPath, u64), Vec<u8>>>,
+    /// Buffers for content: fresh memory costs as much as copying it.
+    spare: Mutex<Vec<Vec<u8>>>,
     /// Files that this program adds.
     late: Mutex<HashMap<EntryPath, Arc<File>>>,
     warnings: Mutex<Vec<String>>,
@@ -306,13 +308,15 @@ impl SentCluster {
             let message = format!("the content of {} was not expected", quoted(path));
             return Err(Error::new(ErrorKind::Bug, message));
         };
-        let content = match changed_runs(file, offset, len) {
-            Some(runs) => sent.take_runs(&runs)?,
+        let mut content = self.spare.locked().pop().unwrap_or_default();
+        match changed_runs(file, offset, len) {
+            Some(runs) => sent.take_runs(&runs, &mut content)?,
             None => {
                 let ends = last.then_some(entry.size());
-                sent.archives.content(len.into(), ends)?
+                let archives = &mut sent.archives;
+                archives.append_content(len.into(), ends, &mut content)?;
             }
-        };
+        }
         if last {
             let patch = sent.patch.take();
             let is_taken = patch.is_none_or(|patch| patch.is_taken());
@@ -381,14 +385,13 @@ impl SentFiles {
     }
 
     /// Takes runs of the file that comes next, of which only changed blocks are sent.
-    fn take_runs(&mut self, runs: &[ByteRun]) -> Result<Vec<u8>> {
+    fn take_runs(&mut self, runs: &[ByteRun], content: &mut Vec<u8>) -> Result<()> {
         let missing = || Error::new(ErrorKind::Bug, "changed blocks were not expected");
         let patch = self.patch.as_mut().ok_or_else(missing)?;
-        let mut content = Vec::new();
         for run in runs {
-            patch.take_run(&mut self.archives, *run, &mut content)?;
+            patch.take_run(&mut self.archives, *run, content)?;
         }
-        Ok(content)
+        Ok(())
     }
 
     /// Drops the content of a file.

@@ -301,6 +301,7 @@ pub(super) fn sent_cluster(begun: BegunBackup) -> Result<SentCluster> {
             wal: BTreeSet::new(),
         }),
         contents: Mutex::new(HashMap::new()),
+        spare: Mutex::default(),
         late: Mutex::new(HashMap::new()),
         warnings: Mutex::new(begun.warnings),
         failed: Mutex::default(),

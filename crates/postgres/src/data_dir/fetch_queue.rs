@@ -12,8 +12,11 @@ use fullbore_format::{
     entry::EntryPath,
     error::{Error, ErrorKind, Result},
 };
-use fullbore_platform::queue::Monitor;
-use std::collections::{HashMap, VecDeque};
+use fullbore_platform::queue::{Locked, Monitor};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Mutex,
+};
 
 /// Bytes of a window, unless one item is larger.
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -23,6 +26,8 @@ const WINDOW_ITEMS: usize = 1024;
 const STATEMENT_WINDOWS: usize = 8;
 /// Arrived bytes after which the threads that wait are told.
 const TOLD_BYTES: u64 = 256 << 10;
+/// Idle buffers, at most.
+const MOST_SPARE: usize = 8;
 
 /// Names an item: the path of its file, and where it begins.
 pub(super) type ItemKey = (EntryPath, u64);
@@ -52,6 +57,8 @@ pub(super) struct FetchQueue {
     state: Monitor<FetchState>,
     /// Bytes that may have arrived and not been taken, beside one window of each fetcher.
     budget: u64,
+    /// Idle buffers: fresh memory costs as much as copying it.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 struct FetchState {
@@ -113,6 +120,7 @@ impl FetchQueue {
                 failed: None,
             }),
             budget,
+            spare: Mutex::default(),
         }
     }
 
@@ -168,6 +176,14 @@ impl FetchQueue {
             state.close_window();
             state.is_closed = true;
         });
+    }
+
+    /// Keeps a buffer for what is read next.
+    pub(super) fn give_back(&self, buffer: Vec<u8>) {
+        let mut spare = self.spare.locked();
+        if spare.len() < MOST_SPARE && buffer.is_empty() {
+            spare.push(buffer);
+        }
     }
 
     /// Ends the fetchers; their items are not needed.
@@ -351,6 +367,9 @@ impl<'a> Filling<'a> {
         let wanted = &window.items[item];
         if range == 0 {
             let room = wanted.asked().min(u64::from(ROW_BYTES) + (1 << 20));
+            if wanted.is_padded {
+                self.content.bytes = self.queue.spare.locked().pop().unwrap_or_default();
+            }
             self.content.bytes.reserve(room as usize);
         }
         self.add_row(row, wanted, wanted.ranges[range].1 as usize);

@@ -191,8 +191,10 @@ pub(super) fn read_piece(
     let (wanted, runs) = wanted_runs(&file, offset, len);
     let is_complete = match fetched {
         Some(mut fetched) => {
+            let is_complete = !fetched.is_missing && !fetched.is_short;
             std::mem::swap(&mut *buf, &mut fetched.bytes);
-            !fetched.is_missing && !fetched.is_short
+            files.give_back(fetched.bytes);
+            is_complete
         }
         None => files.append_runs(&file.entry.path, &wanted, &mut buf)?,
     };
@@ -284,6 +286,13 @@ impl RemoteFiles {
             return Ok(None);
         };
         fetched.take(&(path.to_vec(), offset))
+    }
+
+    /// Returns a buffer to those who read ahead.
+    fn give_back(&self, buffer: Vec<u8>) {
+        if let Some(fetched) = self.fetched() {
+            fetched.give_back(buffer);
+        }
     }
 
     /// Returns what is read of a whole file; `None` for a late file.

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 /// Bytes of a message, at most. A server sends at most 128 KiB of WAL in one, and a history of 64 KiB.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 /// Bytes that are read at once.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 256 << 10;
 /// Bytes of the kind and the length of a message.
 const HEAD: usize = 5;
 
