@@ -96,7 +96,7 @@ class Ways:
             bare = f"bare sessions, {sessions}"
             yield bare, PIPE, self.bare(sessions)
             yield f"SQL, {sessions} sessions", bare, self.fullbore("sql", "--readers", str(sessions))
-        compressed = [*pipe, "--compress=server-zstd:level=1,workers=2"]
+        compressed = [*pipe, "--no-manifest", "--compress=server-zstd:level=1,workers=2"]
         reference = PIPE
         if subprocess.run(compressed, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
             yield SERVER_ZSTD, PIPE, [compressed]
