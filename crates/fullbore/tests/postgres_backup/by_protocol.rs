@@ -391,6 +391,30 @@ fn a_database_that_was_copied_file_by_file_meanwhile_ends_a_backup_that_is_sent(
 }
 
 #[test]
+fn checkpoints_meanwhile_take_no_wal_from_a_backup_that_is_sent() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &["min_wal_size = 32MB"]);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // A segment ends before each checkpoint, so it is removed or used again unless it is kept.
+            while !is_over.load(Relaxed) {
+                let message = "SELECT pg_logical_emit_message(false, 'test', 'message')";
+                cluster.psql_each(&[message, "SELECT pg_switch_wal()", "CHECKPOINT"]);
+            }
+        });
+        // Over this line a second session is open only after several checkpoints.
+        let socket = cluster.path(".s.PGSQL.5432");
+        let line = SlowLine::to(&socket, Duration::from_millis(50), u64::MAX);
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", line.port);
+        let to = cluster.path("repository");
+        let ran = fullbore(args!["backup", url, "--to", to, "--via", "protocol"]);
+        is_over.store(true, Relaxed);
+        ran.ends_with(0);
+    });
+}
+
+#[test]
 fn a_role_that_may_only_replicate_is_sent_the_cluster() {
     for version in some_versions() {
         let cluster = Cluster::new(version, &[]);

@@ -138,6 +138,7 @@ impl RunningServer {
 
     fn begin_once(&mut self, earlier: Option<&EarlierBackup<'_>>) -> Result<BegunBackup> {
         let mut warnings = Vec::new();
+        let holder = hold_wal(&self.params, self.wal, &self.identity)?;
         let incremental = match earlier.filter(|_| self.facts.major >= INCREMENTAL_SINCE) {
             Some(earlier) => self.begin_incremental(earlier, &mut warnings)?,
             None => None,
@@ -147,7 +148,6 @@ impl RunningServer {
             Some(stream) => stream,
             None => start(self.take_client()?, &self.options, &self.waits)?,
         };
-        let holder = hold_wal(&self.params, self.wal, &self.identity)?;
         Ok(BegunBackup {
             wal: self.wal,
             identity: self.identity.clone(),
@@ -319,8 +319,8 @@ fn other_server() -> Error {
 
 /// Opens a session that keeps the WAL of the backup as long as it lasts.
 ///
-/// The slot begins at the last checkpoint, which is that of the backup. If another one came in between and
-/// the server has removed WAL, it says so when it sends the WAL.
+/// The slot is made before the backup begins, and begins at an earlier checkpoint. If it were made behind, the server could remove WAL of
+/// the backup in between: `CREATE DATABASE` and `DROP TABLESPACE` make checkpoints at once.
 fn hold_wal(params: &Params, wal: Wal, identity: &ServerIdentity) -> Result<ReplicationClient> {
     let mut holder = ReplicationClient::connect(params)?;
     let found = holder.identify()?.system_identifier;
