@@ -33,6 +33,7 @@ mod memory;
 mod mounts;
 mod named;
 mod private;
+mod random_access;
 mod reach;
 mod refused;
 mod remembered_damage;
