@@ -30,6 +30,7 @@ mod loss;
 mod lost_pages;
 mod meanwhile;
 mod memory;
+mod mount;
 mod mounts;
 mod named;
 mod private;

@@ -179,7 +179,7 @@ impl<'a> Children<'a> {
                 sequence: 0,
                 at: None,
             };
-            if other.is_held_by(own)? {
+            if other.exists_in(own)? {
                 return Ok(true);
             }
         }
@@ -187,7 +187,7 @@ impl<'a> Children<'a> {
     }
 
     /// Returns whether a sequence has the directory itself, or entries below it.
-    fn is_held_by(mut self, own: &[usize]) -> Result<bool> {
+    fn exists_in(mut self, own: &[usize]) -> Result<bool> {
         let dir = self.dir.clone();
         self.search(own, |path| entry::order(path, &dir).is_lt())?;
         let found = self.here(own)?;

@@ -81,6 +81,16 @@ impl FileContent {
         self.last().entry.data_len()
     }
 
+    /// Returns roughly the bytes of its extents and of the pages of its records.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pages = self
+            .known
+            .parts
+            .iter()
+            .map(|part| part.page().memory_bytes());
+        self.extents.len() * size_of::<(u64, u32, u32)>() + pages.sum::<usize>()
+    }
+
     /// Returns whether the file was read whole, and when it was not, why.
     pub fn state(&self) -> &EntryState {
         &self.last().state

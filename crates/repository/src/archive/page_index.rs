@@ -48,12 +48,8 @@ impl PageIndex {
 
     /// Returns the sequence of a page, and its place in the sequence.
     pub(super) fn sequence_of(&self, page: usize) -> Option<(usize, usize)> {
-        let found = self
-            .sequences
-            .iter()
-            .enumerate()
-            .find_map(|(number, own)| Some((number, own.binary_search(&page).ok()?)));
-        found
+        let mut sequences = self.sequences.iter().enumerate();
+        sequences.find_map(|(number, own)| Some((number, own.binary_search(&page).ok()?)))
     }
 
     /// Returns the pages that may have records of `path`, or the entry after its place.

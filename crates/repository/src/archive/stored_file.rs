@@ -233,6 +233,11 @@ impl StoredFile {
         self.content.is_saved(content).then_some(plain)
     }
 
+    /// Returns roughly the bytes of its records.
+    pub fn memory_bytes(&self) -> usize {
+        self.content.memory_bytes()
+    }
+
     /// Decodes the frames of a range into the cache. Errors show when the bytes are read.
     pub fn read_ahead(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size());
