@@ -77,7 +77,7 @@ impl StoredBackup {
 
     /// As [`StoredBackup::new`], but reads a selection only. A link to a file that is not selected becomes a file.
     pub fn of(archive: Arc<Archive>, selection: Selection, on_damage: OnDamage) -> Self {
-        let frames = FrameCache::new(archive.clone());
+        let frames = FrameCache::default();
         let (open_files, digest_error, has_lost_pages) = Default::default();
         Self(Arc::new(BackupInner {
             archive,
@@ -379,12 +379,15 @@ impl BackupInner {
         if let Some(index) = bad.iter().position(|known| known.place == place) {
             return Some(&mut bad[index]);
         }
-        let error = run.append(&self.frames, buf).err()?;
+        let error = run.append(&self.archive, &self.frames, buf).err()?;
         bad.push(DamagedFrame {
             place,
             frame: run.frame,
             error,
-            plain: self.frames.salvage(run.segment, &run.frame).ok(),
+            plain: self
+                .frames
+                .salvage(&self.archive, run.segment, &run.frame)
+                .ok(),
             files: Vec::new(),
         });
         bad.last_mut()
@@ -443,7 +446,7 @@ impl BackupInner {
                 .map(|_| Some(reason))
         };
         for run in content.runs(offset, len) {
-            if let Err(error) = run.append(&self.frames, buf) {
+            if let Err(error) = run.append(&self.archive, &self.frames, buf) {
                 return lose(Some((run.segment.clone(), run.frame)), error);
             }
         }

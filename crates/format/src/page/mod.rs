@@ -17,7 +17,7 @@ pub use super::digest::BLOCK_DIGEST_BYTES;
 use super::{
     chunk::ContentChunk,
     digest::{BlockDigest, Digest, Piece},
-    entry::Entry,
+    entry::{Entry, Xattr},
     root::PageAt,
 };
 pub use codec::{decode_entries, encode_entries, plain_bytes};
@@ -240,6 +240,21 @@ pub struct ManifestPage {
     pub records: Vec<Record>,
     /// Place of the page, for a caller that refers to it. Not part of the stored page.
     pub origin: Option<Arc<PageAt>>,
+}
+
+impl ManifestPage {
+    /// Returns roughly the bytes that the page takes in memory.
+    pub fn memory_bytes(&self) -> usize {
+        let of_record = |record: &Record| {
+            size_of::<Record>()
+                + record.entry.text_bytes()
+                + record.entry.xattrs.len() * size_of::<Xattr>()
+                + record.digest_bytes()
+                + record.extents.len() * size_of::<Extent>()
+        };
+        let segments = self.segments.len() * (size_of::<SegmentId>() + 32);
+        segments + self.records.iter().map(of_record).sum::<usize>()
+    }
 }
 
 const FILE: u8 = 0;

@@ -8,10 +8,10 @@ use super::{
     verbs::{
         backup_args::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs,
         copy::CopyTreeArgs, diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs,
-        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, pin::PinArgs,
-        prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs, run::RunProfileArgs,
-        serve::ServeArgs, show::ShowArgs, stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs,
-        verify::VerifyArgs, wal::WalArgs,
+        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, mount::MountArgs,
+        pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs,
+        run::RunProfileArgs, serve::ServeArgs, show::ShowArgs, stats::StatsArgs,
+        systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs, wal::WalArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -59,6 +59,10 @@ pub(super) enum Command {
     Stats(StatsArgs),
     /// Write a file of a backup to standard output, or a directory as tar
     Cat(CatArgs),
+    /// Show backups as directories, until they are unmounted
+    ///
+    /// Files are read when a program asks for them. The mount is read-only.
+    Mount(MountArgs),
     /// Check the structure or all bytes of backups, or compare with a tree
     Verify(VerifyArgs),
     /// Restore a cluster for a trial, start it, run a query, and remove it
@@ -169,6 +173,7 @@ impl Command {
             | Self::Show(_)
             | Self::Stats(_)
             | Self::Cat(_)
+            | Self::Mount(_)
             | Self::Find(_)
             | Self::Diff(_)
             | Self::Restore(_)

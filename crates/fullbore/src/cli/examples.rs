@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 28] = [
+const EXAMPLES: [(&str, CommandExamples); 29] = [
     (
         "backup",
         [
@@ -215,6 +215,20 @@ const EXAMPLES: [(&str, CommandExamples); 28] = [
                 "Print a directory as a tar, for another program",
                 "fullbore cat /mnt/disk/data docs",
             ),
+        ],
+    ),
+    (
+        "mount",
+        [
+            (
+                "Look at all backups",
+                "fullbore mount /mnt/disk/data /mnt/backups",
+            ),
+            (
+                "Look at the latest backup of a bucket",
+                "fullbore mount s3://vault/data@latest /mnt/backup",
+            ),
+            ("End it", "umount /mnt/backups"),
         ],
     ),
     (

@@ -106,9 +106,10 @@ mod tests {
     /// Lines and columns of the smallest usual terminal.
     const SMALL_SCREEN: (usize, usize) = (24, 80);
     /// Commands with a help for the smallest usual terminal.
-    const SMALL: [&str; 20] = [
+    const SMALL: [&str; 21] = [
         "list",
         "cat",
+        "mount",
         "stats",
         "prune",
         "find",

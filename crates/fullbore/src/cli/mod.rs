@@ -113,6 +113,7 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Show(args) => verbs::show::run(args, storages),
         Command::Stats(args) => verbs::stats::run(args, storages),
         Command::Cat(args) => verbs::cat::run(args, storages),
+        Command::Mount(args) => verbs::mount::run(args, storages),
         Command::Verify(args) => verbs::verify::run(args, storages),
         Command::Drill(args) => verbs::drill::run(*args, storages),
         Command::Export(args) => verbs::export::run(args, storages),

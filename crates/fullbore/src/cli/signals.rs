@@ -24,8 +24,10 @@ const NAMED: &str = ": what it made is complete, but may not be durable yet";
 /// From now on, a signal prints its consequence for `command`. If no thread can be started, signals end the process without a
 /// message.
 pub(super) fn watch(command: &Command, storages: &Storages) {
-    // A server that listens ends by itself.
-    if matches!(command, Command::Serve(args) if args.listen.is_some()) {
+    // A server that listens and a mount end by themselves.
+    if matches!(command, Command::Serve(args) if args.listen.is_some())
+        || matches!(command, Command::Mount(_))
+    {
         return;
     }
     if matches!(command, Command::Run(_)) {

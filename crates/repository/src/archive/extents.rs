@@ -3,13 +3,14 @@
 use super::{
     Archive,
     frame_cache::FrameCache,
+    frame_reader::extent_content,
     schedule::{ContentEnd, check_whole, is_saved},
 };
 use fullbore_format::{
     digest::{Algorithm, Digest, Piece, is_block_size, piece},
-    entry::EntryPath,
+    entry::{Entry, EntryPath},
     error::{Error, Result, quoted},
-    page::{EntryState, FrameAt, PageItem, SegmentId, are_contiguous, matches_block},
+    page::{EntryState, Extent, FrameAt, PageItem, SegmentId, are_contiguous, matches_block},
 };
 use fullbore_pipeline::{
     known::{BaseEntry, Trust},
@@ -24,10 +25,16 @@ pub struct FileContent {
     extents: Vec<(u64, u32, u32)>,
 }
 
+/// A part of an extent: a range of bytes in one frame.
 pub struct FrameRange<'a> {
     pub segment: &'a SegmentId,
     /// Its place in the segment.
     pub frame: FrameAt,
+    /// The record that has the extent.
+    pub(super) part: &'a PageItem,
+    /// The whole extent, and the bytes of data before it.
+    pub(super) extent: Extent,
+    pub(super) extent_offset: u64,
     inner: usize,
     len: usize,
     /// Whether the range is all that the file's extent holds, and the extent nearly the whole
@@ -56,7 +63,7 @@ impl FileContent {
         (!content.last().more && content.data_len() == offset).then_some(content)
     }
 
-    fn last(&self) -> &PageItem {
+    pub(super) fn last(&self) -> &PageItem {
         &self.known.parts[self.known.parts.len() - 1]
     }
 
@@ -64,9 +71,24 @@ impl FileContent {
         &self.last().entry.path
     }
 
+    /// The entry of the file, as its last part has it.
+    pub fn entry(&self) -> &Entry {
+        &self.last().entry
+    }
+
     /// Bytes without the holes.
     pub fn data_len(&self) -> u64 {
         self.last().entry.data_len()
+    }
+
+    /// Returns roughly the bytes of its extents and of the pages of its records.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pages = self
+            .known
+            .parts
+            .iter()
+            .map(|part| part.page().memory_bytes());
+        self.extents.len() * size_of::<(u64, u32, u32)>() + pages.sum::<usize>()
     }
 
     /// Returns whether the file was read whole, and when it was not, why.
@@ -80,19 +102,20 @@ impl FileContent {
 
     /// Returns the frame ranges that hold `len` bytes at `offset` of the data.
     pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = FrameRange<'_>> {
+        let end = offset.saturating_add(len);
         let first = self
             .extents
             .partition_point(|(place, ..)| *place <= offset)
             .saturating_sub(1);
         let extents = self.extents[first..]
             .iter()
-            .take_while(move |(place, ..)| *place < offset + len);
+            .take_while(move |(place, ..)| *place < end);
         extents.map(move |(place, part, index)| {
-            let part = &self.known.parts[*part as usize];
+            let part: &PageItem = &self.known.parts[*part as usize];
             let extent = &part.extents[*index as usize];
             let (start, stop) = (
                 offset.max(*place) - place,
-                (offset + len - place).min(extent.len.into()),
+                (end - place).min(extent.len.into()),
             );
             // An extent that is all of its frame can be compared by the frame alone.
             let alone = stop - start == u64::from(extent.len) && extent.inner == 0;
@@ -103,6 +126,9 @@ impl FileContent {
             FrameRange {
                 segment: part.segment(&extent.frame),
                 frame: extent.frame,
+                part,
+                extent: *extent,
+                extent_offset: *place,
                 inner,
                 len,
                 alone,
@@ -172,12 +198,22 @@ impl FrameRange<'_> {
             .and_then(|rest| rest.get(..self.len))
     }
 
+    /// Its count of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the bytes of the whole extent from the decoded frame.
+    pub(super) fn whole_of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
+        extent_content(&self.extent, plain)
+    }
+
     /// Appends the bytes to `buf`.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if the frame is damaged, or an error of the system.
-    pub fn append(&self, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
-        let plain = frames.plain(self.segment, &self.frame, !self.alone)?;
+    pub fn append(&self, archive: &Archive, frames: &FrameCache, buf: &mut Vec<u8>) -> Result<()> {
+        let plain = frames.plain(archive, self.segment, &self.frame, !self.alone)?;
         buf.extend_from_slice(
             self.of(&plain)
                 .ok_or_else(|| Error::corrupt("a frame is shorter than the manifest says"))?,

@@ -1,92 +1,137 @@
-//! Decoded frames, kept for a short time: consecutive small files share a frame.
+//! Decoded frames, for all threads and all backups of a repository, bounded in bytes.
 
-use super::{Archive, frame_reader::FrameReader};
+use super::{Archive, byte_cache::ByteCache, frame_reader::FrameReader};
 use fullbore_format::{
+    digest::Digest,
     error::{Error, Result},
     page::{FrameAt, SegmentId},
 };
 use fullbore_platform::queue::Locked;
 use std::{
-    collections::VecDeque,
+    ops::Deref,
     sync::{Arc, Mutex},
 };
 
-/// Most plain bytes that are kept, for all threads together.
+/// Most plain bytes that are kept where the caller has no limit of its own.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// A frame of any backup: its segment, and its offset in the segment.
 pub type FrameKey = (SegmentId, u64);
 
-/// Fetches and decodes frames of an archive, for any number of threads. Two threads that need the
-/// same frame at the same moment both decode it.
+/// Fetches and decodes frames, for any number of threads. Threads that need the same frame at the
+/// same moment decode it once.
 pub struct FrameCache {
-    archive: Arc<Archive>,
+    kept: ByteCache<FrameKey, DecodedFrame>,
     readers: Mutex<Vec<FrameReader>>,
-    kept: Mutex<VecDeque<(FrameKey, Arc<Vec<u8>>)>>,
+}
+
+/// The plain bytes of a frame whose own checksum is right.
+pub struct DecodedFrame {
+    plain: Vec<u8>,
+    /// Ranges of files in it that were compared with their digests.
+    checked: Mutex<Vec<CheckedRange>>,
+}
+
+/// A range of a frame as the content of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CheckedRange {
+    /// Its start in the frame.
+    pub(super) inner: usize,
+    pub(super) len: usize,
+    /// Its start in the data of the file.
+    pub(super) offset: u64,
+    /// The digest of the file.
+    pub(super) digest: Option<Digest>,
+}
+
+impl Deref for DecodedFrame {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.plain
+    }
+}
+
+impl DecodedFrame {
+    /// Returns whether the range was checked before.
+    pub(super) fn is_checked(&self, range: &CheckedRange) -> bool {
+        self.checked.locked().contains(range)
+    }
+
+    pub(super) fn set_checked(&self, range: CheckedRange) {
+        self.checked.locked().push(range);
+    }
+}
+
+impl Default for FrameCache {
+    fn default() -> Self {
+        Self::new(KEPT_BYTES)
+    }
 }
 
 impl FrameCache {
-    /// Makes an empty cache for the frames of `archive`.
-    pub fn new(archive: Arc<Archive>) -> Self {
+    /// Makes an empty cache of at most `most_bytes` plain bytes, or one frame.
+    pub fn new(most_bytes: usize) -> Self {
         Self {
-            archive,
+            kept: ByteCache::new(most_bytes),
             readers: Mutex::default(),
-            kept: Mutex::default(),
         }
     }
 
     /// Returns the decoded bytes of a frame even if its checksum is wrong.
     ///
     /// # Errors
-    /// As `Frames::plain`.
-    pub fn salvage(&self, segment: &SegmentId, frame: &FrameAt) -> Result<Vec<u8>> {
-        Ok(self.decode(segment, frame)?.0)
+    /// As [`FrameCache::plain`].
+    pub fn salvage(
+        &self,
+        archive: &Archive,
+        segment: &SegmentId,
+        frame: &FrameAt,
+    ) -> Result<Vec<u8>> {
+        Ok(self.decode(archive, segment, frame)?.0)
     }
 
-    /// Returns the plain bytes of a frame; `keep` them if other threads will need them.
+    /// Returns the plain bytes of a frame. With `keep`, other threads find them here.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fullbore_format::error::ErrorKind::Corrupt) if it is damaged, or an error of the system.
-    pub(crate) fn plain(
+    pub fn plain(
         &self,
+        archive: &Archive,
         segment: &SegmentId,
         frame: &FrameAt,
         keep: bool,
-    ) -> Result<Arc<Vec<u8>>> {
-        let found = self
-            .kept
-            .locked()
-            .iter()
-            .find(|(place, _)| place.0 == *segment && place.1 == frame.offset)
-            .cloned();
-        if let Some((_, plain)) = found {
-            return Ok(plain);
+    ) -> Result<Arc<DecodedFrame>> {
+        let key = (archive.full_name(segment), frame.offset);
+        if !keep && !self.kept.has(&key) {
+            return Ok(Arc::new(self.load(archive, segment, frame)?.0));
         }
-        let (plain, wrong) = self.decode(segment, frame)?;
+        self.kept.get(&key, || self.load(archive, segment, frame))
+    }
+
+    fn load(
+        &self,
+        archive: &Archive,
+        segment: &SegmentId,
+        frame: &FrameAt,
+    ) -> Result<(DecodedFrame, usize)> {
+        let (plain, wrong) = self.decode(archive, segment, frame)?;
         wrong.map_or(Ok(()), Err)?;
-        let plain = Arc::new(plain);
-        if keep {
-            self.keep((segment.clone(), frame.offset), plain.clone());
-        }
-        Ok(plain)
+        let bytes = plain.capacity();
+        let checked = Mutex::default();
+        Ok((DecodedFrame { plain, checked }, bytes))
     }
 
     /// Returns the plain bytes, and the checksum error if the checksum is the only fault.
-    fn decode(&self, segment: &SegmentId, frame: &FrameAt) -> Result<(Vec<u8>, Option<Error>)> {
+    fn decode(
+        &self,
+        archive: &Archive,
+        segment: &SegmentId,
+        frame: &FrameAt,
+    ) -> Result<(Vec<u8>, Option<Error>)> {
         let mut reader = self.readers.locked().pop().unwrap_or_default();
-        let wrong = reader.fetch(&self.archive, segment, frame)?.salvage()?;
+        let wrong = reader.fetch(archive, segment, frame)?.salvage()?;
         let plain = reader.take_plain();
         self.readers.locked().push(reader);
         Ok((plain, wrong))
-    }
-
-    fn keep(&self, place: FrameKey, plain: Arc<Vec<u8>>) {
-        let mut kept = self.kept.locked();
-        kept.push_back((place, plain));
-        while kept.iter().map(|(_, plain)| plain.len()).sum::<usize>() > KEPT_BYTES
-            && kept.len() > 1
-        {
-            kept.pop_front();
-        }
     }
 }

@@ -7,22 +7,28 @@
 //! which entries to restore (`restore`).
 
 pub mod block_digests;
+pub mod byte_cache;
+pub mod children;
 pub mod extents;
 pub mod frame_cache;
 pub mod frame_reader;
 pub mod held_bytes;
 pub mod missing;
 pub mod object;
+mod page_cache;
+mod page_index;
 pub mod preview;
 pub(crate) mod records;
 pub mod schedule;
 pub mod small_file;
 pub mod source_paths;
+pub mod stored_file;
 pub mod unnamed_losses;
 
+use children::Children;
 use fullbore_format::{
     digest::hex,
-    entry::{self, EntryPath},
+    entry::{self, EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
     layout::is_backup_id,
     page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
@@ -34,17 +40,17 @@ use fullbore_platform::queue::Locked;
 use fullbore_storage::{Objects, Storages};
 use held_bytes::HeldBytes;
 use object::{BackupObjects, ObjectName, ObjectReader, OneFileObjects, Sealing};
+pub use page_cache::PageCache;
+use page_index::PageIndex;
 pub use records::Records;
 use records::settled;
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 /// A larger frame is refused before memory is allocated.
 const MAX_FRAME_BYTES: u32 = 1 << 30;
-/// Decoded pages that stay in memory.
-const KEPT_PAGES: usize = 2;
 
 /// A stored backup.
 pub struct Archive {
@@ -54,7 +60,8 @@ pub struct Archive {
     /// Id of its repository; empty for a one-file archive.
     pub repository: String,
     store: Box<dyn ObjectReader>,
-    kept: Mutex<Vec<(usize, Arc<ManifestPage>)>>,
+    kept: Arc<PageCache>,
+    index: OnceLock<PageIndex>,
     /// The stored bytes of the first page, if they were read ahead and not used.
     first_page: Mutex<Option<Vec<u8>>>,
     is_base: bool,
@@ -255,7 +262,8 @@ impl Archive {
             codec,
             repository: String::new(),
             store,
-            kept: Mutex::default(),
+            kept: Arc::default(),
+            index: OnceLock::new(),
             first_page: Mutex::default(),
             is_base: false,
             pages_know: false,
@@ -269,6 +277,13 @@ impl Archive {
     pub fn as_base(mut self, pages_know: bool) -> Self {
         self.is_base = true;
         self.pages_know = pages_know;
+        self
+    }
+
+    /// Keeps its pages in a cache that it shares with other backups.
+    #[must_use]
+    pub fn with_pages(mut self, pages: Arc<PageCache>) -> Self {
+        self.kept = pages;
         self
     }
 
@@ -337,16 +352,9 @@ impl Archive {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if every copy is damaged; [`ErrorKind::Gone`] if the backup was forgotten.
     pub fn page(&self, index: usize) -> Result<Arc<ManifestPage>> {
-        let mut kept = self.kept.locked();
-        if let Some((_, page)) = kept.iter().find(|(i, _)| *i == index) {
-            return Ok(page.clone());
-        }
-        let page = Arc::new(self.read_page(&self.root.pages[index])?);
-        if kept.len() == KEPT_PAGES {
-            kept.remove(0);
-        }
-        kept.push((index, page.clone()));
-        Ok(page)
+        self.kept.get(&self.root.id, index, || {
+            self.read_page(&self.root.pages[index])
+        })
     }
 
     /// Reads the stored bytes of the first page ahead. Damage shows when the page is used.
@@ -384,7 +392,7 @@ impl Archive {
 
     /// Drops the pages in memory, for a caller that reads many backups.
     pub fn let_go(&self) {
-        self.kept.locked().clear();
+        self.kept.let_go();
     }
 
     /// Reads the page `page_at` from its first intact copy; the page is not kept.
@@ -500,14 +508,7 @@ impl Archive {
     /// Returns the pages that `wants` accepts, by the first path of the page and of the next page.
     fn pages_where(&self, wants: impl Fn(&[u8], Option<&[u8]>) -> bool) -> Vec<Vec<usize>> {
         let pages = &self.root.pages;
-        let sequence = |page: &PageAt| (page.stream, page.late);
-        let mut sequences: Vec<_> = pages.iter().map(sequence).collect();
-        sequences.sort_unstable();
-        sequences.dedup();
-        let run_of = |wanted: &(u32, bool)| {
-            let own: Vec<usize> = (0..pages.len())
-                .filter(|i| sequence(&pages[*i]) == *wanted)
-                .collect();
+        let run_of = |own: &Vec<usize>| {
             // A page reaches to the first entry of the next one of its stream; the last one has no end.
             let next = own
                 .iter()
@@ -520,7 +521,12 @@ impl Archive {
                 .filter(|(i, next)| wants(&pages[**i].first.0, *next));
             reached.map(|(i, _)| *i).collect()
         };
-        sequences.iter().map(run_of).collect()
+        self.index().sequences.iter().map(run_of).collect()
+    }
+
+    /// The pages by sequence. `root.pages` does not change after the first search.
+    fn index(&self) -> &PageIndex {
+        self.index.get_or_init(|| PageIndex::new(&self.root.pages))
     }
 
     /// Returns all records of `selection` in archive order, or in reverse order; streams are
@@ -568,6 +574,76 @@ impl Archive {
                 .collect()),
             None => Ok(parts),
         }
+    }
+
+    /// Returns the records of the file at `path`, also if `path` is another name of it: they have the
+    /// path that the file is stored under.
+    ///
+    /// # Errors
+    /// As [`Archive::find`].
+    pub fn file_parts(&self, path: &[u8]) -> Result<Vec<PageItem>> {
+        let parts = self.find(path)?;
+        match parts.first().map(|item| &item.entry.kind) {
+            Some(EntryKind::HardLink(target)) => self.find(target),
+            _ => Ok(parts),
+        }
+    }
+
+    /// Returns a record in the final state of its file, which is in its last part; `None` if a later
+    /// page shows that the record is empty.
+    fn settle(&self, item: PageItem) -> Result<Option<PageItem>> {
+        if item.from == 0 && !item.more {
+            return Ok(Some(item));
+        }
+        Ok(self.find(&item.entry.path)?.into_iter().next())
+    }
+
+    /// Returns the entries directly in the directory `dir`.
+    pub fn children(&self, dir: &[u8]) -> Children<'_> {
+        Children::new(self, dir)
+    }
+
+    /// Returns the first record of `path` and its number; `None` if the backup has no such entry.
+    ///
+    /// # Errors
+    /// As [`Archive::find`].
+    pub fn look_up(&self, path: &[u8]) -> Result<Option<(u64, PageItem)>> {
+        for index in self.pages_at(path) {
+            let page = self.page(index)?;
+            let position = page
+                .records
+                .partition_point(|record| entry::order(&record.entry.path, path).is_lt());
+            let found = PageItem::new(page, position);
+            if let Some(item) = found.filter(|item| item.entry.path == path) {
+                let number = self.index().number(index, position);
+                return Ok(self.settle(item)?.map(|item| (number, item)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the record with this number, as [`Archive::look_up`] and [`Archive::children`]
+    /// count; `None` if the backup has no such record.
+    ///
+    /// # Errors
+    /// As [`Archive::page`].
+    pub fn record(&self, number: u64) -> Result<Option<PageItem>> {
+        let Some((page, position)) = self.index().place(number) else {
+            return Ok(None);
+        };
+        match PageItem::new(self.page(page)?, position) {
+            Some(item) => self.settle(item),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns a segment under its name in the repository, with the backup that has it.
+    pub(crate) fn full_name(&self, segment: &SegmentId) -> SegmentId {
+        let mut full = segment.clone();
+        if full.backup.is_empty() {
+            full.backup.clone_from(&self.root.id);
+        }
+        full
     }
 
     /// Returns whether `path` is in the backup, as an entry or as a directory above one.
@@ -626,13 +702,7 @@ impl Archive {
 
     /// Returns the pages that may have records of `path`, or the entry after its place.
     fn pages_at(&self, path: &[u8]) -> Vec<usize> {
-        self.pages_where(|first, next| {
-            entry::order(first, path).is_le()
-                && next.is_none_or(|next| entry::order(path, next).is_le())
-        })
-        .into_iter()
-        .flatten()
-        .collect()
+        self.index().pages_at(&self.root.pages, path)
     }
 
     /// Returns the matching records at the place of `path`, or right after it.

@@ -6,9 +6,8 @@ use super::{
     schedule::{ContentEnd, check_whole},
 };
 use fullbore_format::{
-    entry::{Entry, EntryKind},
+    entry::Entry,
     error::{Error, ErrorKind, Result, quoted},
-    page::PageItem,
 };
 
 /// The largest file that is read.
@@ -16,7 +15,7 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// Returns entry and content of a small file of a backup; `None` if it is not there.
 pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
-    let items = parts_of(archive, path)?;
+    let items = archive.file_parts(path)?;
     let Some(first) = items
         .first()
         .filter(|item| item.state.is_stored() && item.entry.is_file())
@@ -46,17 +45,4 @@ pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u
         }
         _ => Ok(Some((first.entry.clone(), content))),
     }
-}
-
-/// Returns the parts of the file at `path`, under this name even if it is another name of a file.
-fn parts_of(archive: &Archive, path: &[u8]) -> Result<Vec<PageItem>> {
-    let items = archive.find(path)?;
-    let Some(EntryKind::HardLink(target)) = items.first().map(|item| &item.entry.kind) else {
-        return Ok(items);
-    };
-    let parts = archive.find(target)?;
-    Ok(parts
-        .iter()
-        .map(|item| item.renamed(path.to_vec()))
-        .collect())
 }

@@ -9,7 +9,7 @@ use clap::{Args, ValueHint};
 use fullbore_engine::{export::ExportOptions, plan::SinkSpec};
 use fullbore_format::{
     digest::Running,
-    entry::{Entry, EntryKind},
+    entry::EntryKind,
     error::{Error, ErrorKind, Result, quoted},
     page::PageItem,
 };
@@ -17,10 +17,7 @@ use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::{
-    archive::{
-        Archive, Selection, extents::FileContent, frame_cache::FrameCache, not_there,
-        schedule::misfit, source_paths::selection_in,
-    },
+    archive::{Archive, Selection, not_there, source_paths::selection_in, stored_file::StoredFile},
     open::open,
 };
 use fullbore_storage::Storages;
@@ -32,7 +29,7 @@ use std::{
 };
 
 /// Bytes that are written at once.
-const STEP_BYTES: u64 = 1 << 20;
+const STEP_BYTES: usize = 1 << 20;
 
 /// Memory of all buffers for a directory.
 const MEMORY_BYTES: u64 = 128 << 20;
@@ -69,7 +66,7 @@ fn cat(storages: &Storages, archive: Archive, path: &[u8], out: &mut dyn Write) 
     let [path] = selection.paths() else {
         return Err(Error::new(ErrorKind::Bug, "one path became several"));
     };
-    let parts = file_parts(&archive, path)?;
+    let parts = archive.file_parts(path)?;
     match parts.last().map(|item| &item.entry.kind) {
         Some(EntryKind::File { .. }) => write_file(archive, parts, out).map(|()| 0),
         Some(EntryKind::Directory) => write_tar(storages, archive, &selection),
@@ -98,63 +95,30 @@ fn write_tar(storages: &Storages, archive: Archive, selection: &Selection) -> Re
     Ok(exported.exit_code())
 }
 
-/// Returns the records of a file, also if `path` is another name of it.
-fn file_parts(archive: &Archive, path: &[u8]) -> Result<Vec<PageItem>> {
-    let parts = archive.find(path)?;
-    match parts.first().map(|item| &item.entry.kind) {
-        Some(EntryKind::HardLink(target)) => archive.find(target),
-        _ => Ok(parts),
-    }
-}
-
 /// Writes the content of a file, with zeros for its holes, and compares its digest at the end.
 fn write_file(archive: Archive, parts: Vec<PageItem>, out: &mut dyn Write) -> Result<()> {
-    let last = &parts[parts.len() - 1];
-    let entry = last.entry.clone();
-    let name = quoted(&entry.path);
-    if !last.state.is_stored() {
-        let message = format!("cannot write {name}: the backup could not capture it");
-        return Err(Error::new(ErrorKind::NotFound, message));
-    }
-    let content = FileContent::new(parts).ok_or_else(|| misfit(&entry.path))?;
-    let frames = FrameCache::new(Arc::new(archive));
+    let file = StoredFile::new(Arc::new(archive), Arc::default(), parts)?;
     let mut digest = Running::default();
+    let mut buf = Vec::new();
     let mut written = 0;
-    let mut data_offset = 0;
-    for run in entry_runs(&entry) {
-        write_zeros(run.0 - written, out)?;
+    for run in file.data_runs(0) {
+        write_zeros(run.offset - written, out)?;
+        written = run.offset + run.len;
         // In steps, so that a large run does not fill the memory.
-        let mut left = run.1;
-        while left > 0 {
-            let len = left.min(STEP_BYTES);
-            let mut bytes = Vec::new();
-            for range in content.runs(data_offset, len) {
-                range.append(&frames, &mut bytes)?;
-            }
-            digest.update(&bytes);
-            out.write_all(&bytes).map_err(failed)?;
-            data_offset += len;
-            left -= len;
+        for offset in (run.offset..written).step_by(STEP_BYTES) {
+            buf.resize((written - offset).min(STEP_BYTES as u64) as usize, 0);
+            file.read_at(offset, &mut buf)?;
+            digest.update(&buf);
+            out.write_all(&buf).map_err(failed)?;
         }
-        written = run.0 + run.1;
     }
-    write_zeros(entry.size().saturating_sub(written), out)?;
-    match content.digest() {
+    write_zeros(file.size() - written, out)?;
+    match file.content().digest() {
         Some(wanted) if !digest.finish().contains(&wanted) => {
-            Err(Error::corrupt(format!("file {name} is damaged"))
-                .because("its digest is not the one in the backup"))
+            let message = format!("file {} is damaged", quoted(&file.entry().path));
+            Err(Error::corrupt(message).because("its digest is not the one in the backup"))
         }
         _ => Ok(()),
-    }
-}
-
-/// Returns offset and length of each run of data of a file.
-fn entry_runs(entry: &Entry) -> Vec<(u64, u64)> {
-    match &entry.kind {
-        EntryKind::File { map: Some(map), .. } => {
-            map.iter().map(|run| (run.offset, run.len)).collect()
-        }
-        _ => vec![(0, entry.size())],
     }
 }
 

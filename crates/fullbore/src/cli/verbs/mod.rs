@@ -34,6 +34,8 @@ mod key_change;
 pub(super) mod list;
 mod listing;
 pub(super) mod man;
+pub(super) mod mount;
+mod mount_watch;
 pub(super) mod pin;
 pub(super) mod prune;
 mod prune_report;
