@@ -41,7 +41,13 @@ impl FileHandle {
         // SAFETY: `raw` has the room that it names, and the empty path ends in NUL.
         let done = unsafe {
             let handle = (&raw mut raw).cast();
-            libc::name_to_handle_at(fd, c"".as_ptr(), handle, &raw mut mount, libc::AT_EMPTY_PATH)
+            libc::name_to_handle_at(
+                fd,
+                c"".as_ptr(),
+                handle,
+                &raw mut mount,
+                libc::AT_EMPTY_PATH,
+            )
         };
         if done < 0 {
             return Err(io::Error::last_os_error());

@@ -84,10 +84,15 @@ pub fn take_from(pid: i32, link: &str) -> io::Result<Option<OwnedFd>> {
     let process = pidfd_open(process, PidfdFlags::empty())?;
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let entry = entry?;
-        let is_it = fs::read_link(entry.path()).is_ok_and(|found| found.to_string_lossy().starts_with(link));
+        let is_it = fs::read_link(entry.path())
+            .is_ok_and(|found| found.to_string_lossy().starts_with(link));
         let number = entry.file_name().to_string_lossy().parse();
         if let (true, Ok(number)) = (is_it, number) {
-            return Ok(Some(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?));
+            return Ok(Some(pidfd_getfd(
+                &process,
+                number,
+                PidfdGetfdFlags::empty(),
+            )?));
         }
     }
     Ok(None)

@@ -37,7 +37,11 @@ pub struct PreContentRefusal {
 impl PreContentRefusal {
     /// Returns the conditions, each with the state here, as one line.
     pub fn line(&self) -> String {
-        let privilege = if self.is_privileged { "there" } else { "missing" };
+        let privilege = if self.is_privileged {
+            "there"
+        } else {
+            "missing"
+        };
         format!(
             "Linux 6.14 or later (this is {}), ext4, xfs or btrfs (this is {}) and CAP_SYS_ADMIN ({privilege})",
             self.kernel, self.file_system

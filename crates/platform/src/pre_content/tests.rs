@@ -103,7 +103,13 @@ fn shared_memory_is_taken_out_of_a_process_that_inherited_it() {
     drop(passed);
     let found = loop {
         match take_from(child.id() as i32, "/memfd:fullbore-test").unwrap() {
-            Some(found) if fs::read_link(format!("/proc/{}/exe", child.id())).unwrap().ends_with("sleep") => break found,
+            Some(found)
+                if fs::read_link(format!("/proc/{}/exe", child.id()))
+                    .unwrap()
+                    .ends_with("sleep") =>
+            {
+                break found;
+            }
             _ => std::thread::yield_now(),
         }
     };
@@ -113,7 +119,10 @@ fn shared_memory_is_taken_out_of_a_process_that_inherited_it() {
     assert_eq!(again.word(8).load(SeqCst), 5);
     let numbers = [again.as_fd().as_raw_fd(), 900, 901];
     let kept = occupy(&numbers).unwrap();
-    assert_eq!(kept.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [900, 901]);
+    assert_eq!(
+        kept.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(),
+        [900, 901]
+    );
 }
 
 #[test]
@@ -124,7 +133,11 @@ fn a_file_system_without_such_events_is_named() {
     let refusal = refusal_in(Path::new("/dev/shm")).unwrap().unwrap();
     assert_eq!(refusal.file_system, "tmpfs");
     assert!(!refusal.file_system_gives);
-    assert!(refusal.line().contains("(this is tmpfs)"), "{}", refusal.line());
+    assert!(
+        refusal.line().contains("(this is tmpfs)"),
+        "{}",
+        refusal.line()
+    );
 }
 
 #[test]

@@ -22,8 +22,10 @@ pub enum WaitingCall {
     Resize,
     /// The call opens the file, and makes it empty.
     OpenEmpty,
-    /// The call opens the file as it is.
+    /// The call opens the file for reading.
     Open,
+    /// The call opens the file for writing, and keeps its content.
+    OpenToWrite,
     /// The call could not be read, or is not listed here.
     Unknown,
 }
@@ -95,8 +97,10 @@ impl WaitingCall {
     fn of_open(flags: u64) -> Self {
         if flags & libc::O_TRUNC as u64 != 0 {
             Self::OpenEmpty
-        } else {
+        } else if flags & libc::O_ACCMODE as u64 == libc::O_RDONLY as u64 {
             Self::Open
+        } else {
+            Self::OpenToWrite
         }
     }
 }
@@ -109,15 +113,46 @@ mod tests {
     fn the_call_of_a_waiting_thread_is_read() {
         let line = |number: i64, words: &str| format!("{number} {words} 0x0 0x0 0x7ffd 0x7fff\n");
         for (line, call) in [
-            (line(libc::SYS_pread64, "0x3 0x1 0x2000 0x0"), WaitingCall::Read),
-            (line(libc::SYS_pwrite64, "0x3 0x1 0x2000 0x0"), WaitingCall::Write),
-            (line(libc::SYS_ftruncate, "0x3 0x0 0x0 0x0"), WaitingCall::Resize),
-            (line(libc::SYS_fallocate, "0x3 0x8 0x0 0x1000"), WaitingCall::Move),
-            (line(libc::SYS_fallocate, "0x3 0x3 0x0 0x1000"), WaitingCall::Unknown),
-            (line(libc::SYS_mmap, "0x0 0x1000 0x3 0x1"), WaitingCall::Write),
-            (line(libc::SYS_mmap, "0x0 0x1000 0x1 0x2"), WaitingCall::Read),
-            (line(libc::SYS_openat, "0xffffff9c 0x1 0x200 0x0"), WaitingCall::OpenEmpty),
-            (line(libc::SYS_openat, "0xffffff9c 0x1 0x2 0x0"), WaitingCall::Open),
+            (
+                line(libc::SYS_pread64, "0x3 0x1 0x2000 0x0"),
+                WaitingCall::Read,
+            ),
+            (
+                line(libc::SYS_pwrite64, "0x3 0x1 0x2000 0x0"),
+                WaitingCall::Write,
+            ),
+            (
+                line(libc::SYS_ftruncate, "0x3 0x0 0x0 0x0"),
+                WaitingCall::Resize,
+            ),
+            (
+                line(libc::SYS_fallocate, "0x3 0x8 0x0 0x1000"),
+                WaitingCall::Move,
+            ),
+            (
+                line(libc::SYS_fallocate, "0x3 0x3 0x0 0x1000"),
+                WaitingCall::Unknown,
+            ),
+            (
+                line(libc::SYS_mmap, "0x0 0x1000 0x3 0x1"),
+                WaitingCall::Write,
+            ),
+            (
+                line(libc::SYS_mmap, "0x0 0x1000 0x1 0x2"),
+                WaitingCall::Read,
+            ),
+            (
+                line(libc::SYS_openat, "0xffffff9c 0x1 0x200 0x0"),
+                WaitingCall::OpenEmpty,
+            ),
+            (
+                line(libc::SYS_openat, "0xffffff9c 0x1 0x2 0x0"),
+                WaitingCall::OpenToWrite,
+            ),
+            (
+                line(libc::SYS_openat, "0xffffff9c 0x1 0x80000 0x0"),
+                WaitingCall::Open,
+            ),
             ("running\n".to_owned(), WaitingCall::Unknown),
             (String::new(), WaitingCall::Unknown),
         ] {
