@@ -10,7 +10,7 @@ use fullbore_format::{
     error::{Error, Result, quoted},
 };
 use fullbore_platform::write::{pwrite_all, set_times_fd};
-use std::{fs::File, io, ops::Range};
+use std::{fs::File, io, ops::Range, os::unix::fs::MetadataExt, time::SystemTime};
 
 /// `ESTALE`: the file of a handle is gone.
 const GONE: i32 = rustix::io::Errno::STALE.raw_os_error();
@@ -54,25 +54,32 @@ impl FilledFile {
         }
         if flags & TIMED == 0 {
             // The guardian holds back changes from here on until the time is set.
-            let before = worker.map.set_flags(file, TIMING);
-            if before & WRITTEN == 0 {
-                self.set_time(worker, index)?;
-            }
+            worker.map.set_flags(file, TIMING);
+            self.set_time(worker, index)?;
             worker.map.set_flags(file, TIMED);
         }
         worker.syncs.finish(index);
         Ok(())
     }
 
-    fn set_time(&mut self, worker: &Worker, index: u32) -> Result<()> {
+    /// Sets the time of a file back after a fill, so that `stat` shows it as it was. The time of a file that somebody
+    /// wrote to is not that of the backup.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn set_time(&mut self, worker: &Worker, index: u32) -> Result<()> {
         let planned = &worker.plan.files[index as usize];
         let (seconds, nanos) = planned.mtime;
+        let is_written = worker.map.flags(index as usize) & WRITTEN != 0;
         let Some(file) = self.open(worker, index)? else {
             return Ok(());
         };
+        let set = match is_written {
+            false => set_times_fd(file, Time { seconds, nanos }),
+            true => set_to_now_if(file, planned.mtime),
+        };
         let path = || quoted(&planned.path.0);
-        set_times_fd(file, Time { seconds, nanos })
-            .map_err(|e| Error::io(format!("could not set the time of {}", path()), e))
+        set.map_err(|e| Error::io(format!("could not set the time of {}", path()), e))
     }
 
     /// Removes the mark of a file that is durable. Returns false if it is not durable yet.
@@ -111,6 +118,15 @@ impl FilledFile {
         let copied = file.map(File::try_clone).transpose();
         copied.map_err(|e| Error::io("could not open a restored file", e))
     }
+}
+
+/// Sets the time to now if it is that of the backup: a fill may have set it back after the write of somebody else.
+fn set_to_now_if(file: &File, (seconds, nanos): (i64, u32)) -> io::Result<()> {
+    let facts = file.metadata()?;
+    if (facts.mtime(), facts.mtime_nsec()) == (seconds, nanos.into()) {
+        file.set_modified(SystemTime::now())?;
+    }
+    Ok(())
 }
 
 fn opened(worker: &Worker, planned: &PlannedFile) -> io::Result<File> {

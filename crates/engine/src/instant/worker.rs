@@ -273,6 +273,7 @@ impl Worker {
             let written = super::filled_file::write_spans(opened, &runs, buffer, &spans);
             let failed = |e| Error::io(format!("could not write {}", quoted(&planned.path.0)), e);
             written.map_err(failed)?;
+            file.set_time(self, piece.file)?;
         }
         for unit in &missing {
             self.map.set(*unit, HERE);
@@ -302,9 +303,13 @@ impl Worker {
                 looked = Instant::now();
                 (0..self.plan.units()).for_each(|unit| self.map.clear(unit, BAD));
             }
-            if planned.elapsed() > AGAIN && self.queue.is_given_out() {
-                planned = Instant::now();
-                self.plan_rest(false);
+            if self.queue.is_given_out() {
+                // Only the sync of the last files is missing, mostly.
+                self.syncs.ask();
+                if planned.elapsed() > AGAIN {
+                    planned = Instant::now();
+                    self.plan_rest(false);
+                }
             }
         }
         self.queue.end();
