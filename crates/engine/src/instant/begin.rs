@@ -6,7 +6,7 @@ use super::{
     plan_file::{InstantPlan, PlanHead},
     roles::start,
     server::{InstantServer, running_server},
-    state_dir::{INCOMPLETE, StateDir},
+    state_dir::StateDir,
     unit_map::{DURABLE, FINISHED, HERE, MapNumber, Phase, SYNCED, UnitMap},
 };
 use crate::{
@@ -30,7 +30,7 @@ use fullbore_repository::{
     archive::{Archive, small_file::small_file},
     open::{is_repository, named, place},
 };
-use fullbore_tree::write::layout::is_vacant;
+use fullbore_tree::{incomplete::INCOMPLETE, write::layout::is_vacant};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
     ffi::{OsStr, OsString},
@@ -60,6 +60,8 @@ pub struct InstantOptions {
     pub by_range: Vec<PathBuf>,
     /// Time without progress after which a reader gets an error; `None` for ever.
     pub patience: Option<Duration>,
+    /// Bytes a second of content that nobody waits for.
+    pub rest_rate: Option<u64>,
 }
 
 /// An instant restore that is served.

@@ -5,7 +5,7 @@ use fullbore_platform::queue::Locked;
 use std::{
     collections::{HashSet, VecDeque},
     sync::{Condvar, Mutex, MutexGuard},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Time between two looks of a lane without work.
@@ -61,6 +61,9 @@ struct QueueState {
     /// End of the last request for each file, and the pieces that were fetched ahead of it.
     sequences: VecDeque<(u32, u64, u64)>,
     holds_rest: bool,
+    /// Time between two pieces of the rest, and the time of the next.
+    pace: Duration,
+    rest_at: Option<Instant>,
     is_done: bool,
 }
 
@@ -91,6 +94,11 @@ impl FetchQueue {
     pub(super) fn hold_rest(&self, holds: bool) {
         self.lock().holds_rest = holds;
         self.changed.notify_all();
+    }
+
+    /// Leaves this time between two pieces that nobody waits for.
+    pub(super) fn set_pace(&self, pace: Duration) {
+        self.lock().pace = pace;
     }
 
     /// Adds pieces that somebody waits for. `end` is the last piece of the file.
@@ -158,12 +166,16 @@ impl QueueState {
                 return Some(piece);
             }
         }
-        if kind == LaneKind::Demand || self.holds_rest {
+        let now = Instant::now();
+        let is_early = self.rest_at.is_some_and(|at| now < at);
+        if kind == LaneKind::Demand || self.holds_rest || is_early {
             return None;
         }
-        take_first(&mut self.touched)
+        let piece = take_first(&mut self.touched)
             .or_else(|| self.listed.pop_front())
-            .or_else(|| take_first(&mut self.rest))
+            .or_else(|| take_first(&mut self.rest))?;
+        self.rest_at = Some(self.rest_at.unwrap_or(now).max(now) + self.pace);
+        Some(piece)
     }
 
     /// Doubles the pieces ahead of a reader that goes on where its last request ended.

@@ -10,7 +10,7 @@ use super::{
     pending::{PendingAccess, PendingState},
     plan_file::InstantPlan,
     readers::{AccessNeed, RangeReaders, is_gone, is_thread_of},
-    state_dir::{INCOMPLETE, StateDir},
+    state_dir::StateDir,
     unit_map::{MapNumber, Phase, UnitMap},
     withheld::FedFile,
     worker_process::WorkerProcess,
@@ -29,6 +29,7 @@ use fullbore_platform::{
     },
     write,
 };
+use fullbore_tree::incomplete::INCOMPLETE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::HashMap,
@@ -67,7 +68,8 @@ pub(super) struct Guardian {
     /// Events of a dead process of which nothing is known but the number.
     unknown: Vec<OrphanEvent>,
     worker: WorkerProcess,
-    progress: (u64, Instant),
+    /// Wakes by the worker, and since when somebody waits without another one.
+    progress: (u64, Option<Instant>),
 }
 
 impl Guardian {
@@ -90,7 +92,7 @@ impl Guardian {
             fed: Vec::new(),
             pending: Vec::new(),
             unknown: Vec::new(),
-            progress: (0, Instant::now()),
+            progress: (0, None),
             by_inode,
             worker,
             state,
@@ -349,17 +351,18 @@ impl Guardian {
 
     /// Kills a worker that does nothing although somebody waits: another one may do better.
     fn watch_worker(&mut self) {
-        let here = self.worker.wakes();
-        if self.pending.is_empty() || self.progress.0 != here {
-            self.progress = (here, Instant::now());
-        }
-        let Some(patience) = self.patience else {
+        let wakes = self.worker.wakes();
+        let (before, stalled) = self.progress;
+        let since = stalled.filter(|_| wakes == before);
+        let since = since.or_else(|| (!self.pending.is_empty()).then(Instant::now));
+        self.progress = (wakes, since);
+        let Some((patience, since)) = self.patience.zip(since) else {
             return;
         };
-        if self.progress.1.elapsed() > patience * 2 {
+        if since.elapsed() > patience * 2 {
             eprintln!("note: the worker makes no progress, and is ended");
             self.worker.kill();
-            self.progress.1 = Instant::now();
+            self.progress.1 = None;
         }
     }
 

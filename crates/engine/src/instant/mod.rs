@@ -36,7 +36,7 @@ use crate::restore::Restore;
 pub use begin::{InstantOptions, ServedTree};
 use event_table::EventTable;
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::pre_content::{EventGroup, inherit::inheritable};
+use fullbore_platform::pre_content::{EventGroup, inherit::inheritable, standing::stay};
 use fullbore_repository::{open::open, select::BackupFilter};
 use fullbore_storage::Location;
 use guardian::Guardian;
@@ -45,7 +45,6 @@ pub use progress::InstantProgress;
 use readers::RangeReaders;
 pub use roles::{GuardianFds, InstantRole, WorkerFds, has_role};
 use state_dir::StateDir;
-pub use state_dir::refuse_incomplete;
 use std::{
     ffi::OsStr,
     fs::File,
@@ -57,6 +56,9 @@ pub use unit_map::Phase;
 use unit_map::UnitMap;
 use worker::Worker;
 
+/// How late the kernel kills the processes if memory is short.
+const GUARDIAN_SCORE: i32 = -1000;
+const WORKER_SCORE: i32 = -900;
 /// What a guardian writes when it serves.
 const SERVING: &str = "serving";
 /// Lanes for what somebody waits for, and for the rest, where the repository is not on this host.
@@ -76,6 +78,7 @@ impl Restore {
         stop: &AtomicBool,
     ) -> Result<()> {
         let _ = rustix::process::setsid();
+        let _ = stay(GUARDIAN_SCORE);
         let mut ready = fds.ready;
         let _lock = fds.lock;
         let group = EventGroup::from(fds.group);
@@ -115,7 +118,8 @@ impl Restore {
     ///
     /// # Errors
     /// Those of opening the backup; [`ErrorKind::Exists`] if another worker writes.
-    pub fn fill(&self, fds: WorkerFds) -> Result<()> {
+    pub fn fill(&self, fds: WorkerFds, options: &InstantOptions) -> Result<()> {
+        let _ = stay(WORKER_SCORE);
         let state = StateDir::of(&self.to)?;
         let plan = InstantPlan::read(&state)?;
         let map = UnitMap::open(&state, &plan)?;
@@ -139,7 +143,7 @@ impl Restore {
             FAR_LANES
         };
         let parts = (EventGroup::from(fds.group), File::from(fds.wake));
-        let worker = Worker::new((state, plan, map), parts, archive)?;
+        let worker = Worker::new((state, plan, map), parts, (archive, options.rest_rate))?;
         worker.run(&File::from(fds.requests), lanes);
         Ok(())
     }

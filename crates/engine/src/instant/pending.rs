@@ -23,8 +23,6 @@ pub(super) struct PendingAccess {
     pub(super) is_own: bool,
     pub(super) file: u32,
     need: AccessNeed,
-    /// New size, for a cut.
-    size: u64,
     /// Units that are needed; `None` if the access lies behind the end of the backup's file.
     units: Option<(u64, u64)>,
     /// The first of them that was not there at the last look.
@@ -55,7 +53,7 @@ impl PendingAccess {
             AccessNeed::Bytes | AccessNeed::DurableBytes => units_of(planned.size, offset, count),
             AccessNeed::DurableRest => units_of(planned.size, offset, u64::MAX),
             AccessNeed::Whole | AccessNeed::DurableWhole => units_of(planned.size, 0, u64::MAX),
-            AccessNeed::Cut => None,
+            AccessNeed::Cut(_) => None,
         };
         Self {
             number,
@@ -63,7 +61,6 @@ impl PendingAccess {
             is_own: true,
             file,
             need,
-            size: offset,
             units,
             next: units.map_or(0, |(first, _)| first),
             waits_for_time: false,
@@ -98,7 +95,9 @@ impl PendingAccess {
         if let Some(answer) = self.pass_units(&plan.files[file], map) {
             return answer;
         }
-        if self.need == AccessNeed::Cut && map.durable_limit(file) > self.size {
+        if let AccessNeed::Cut(size) = self.need
+            && map.durable_limit(file) > size
+        {
             return PendingState::Waits;
         }
         if is_untimed && (needs_time || self.waits_for_time) {
@@ -156,11 +155,12 @@ impl PendingAccess {
         };
         let mut requests = Vec::new();
         match self.need {
-            AccessNeed::Cut if self.size < map.durable_limit(self.file as usize) => {
-                let (file, size) = (self.file, self.size);
-                requests.push(WorkerRequest::Cut { file, size });
+            AccessNeed::Cut(size) => {
+                let file = self.file;
+                if size < map.durable_limit(file as usize) {
+                    requests.push(WorkerRequest::Cut { file, size });
+                }
             }
-            AccessNeed::Cut => {}
             AccessNeed::Whole | AccessNeed::DurableWhole => {
                 requests.push(WorkerRequest::Finish(self.file));
             }

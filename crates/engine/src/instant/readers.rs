@@ -70,7 +70,7 @@ pub(super) enum AccessNeed {
     /// The whole file, on disk: anything may happen to it.
     DurableWhole,
     /// The limit of the file, lowered to this size: no later fill makes the file longer again.
-    Cut,
+    Cut(u64),
 }
 
 impl AccessNeed {
@@ -86,11 +86,14 @@ impl AccessNeed {
     /// Returns what an access to a range needs. An access without a length changes the size, or clones the file.
     pub(super) fn of_range(count: u64, is_range_reader: bool, call: WaitingCall) -> Self {
         match call {
-            WaitingCall::Resize if count == 0 && is_range_reader => Self::Cut,
+            WaitingCall::Resize(size) if is_range_reader => Self::Cut(size),
+            WaitingCall::Resize(_) => Self::DurableWhole,
             _ if count == 0 => Self::DurableWhole,
             WaitingCall::Read => Self::Bytes,
-            WaitingCall::Move => Self::DurableRest,
-            _ => Self::DurableBytes,
+            WaitingCall::Write => Self::DurableBytes,
+            WaitingCall::Ring if is_range_reader => Self::DurableBytes,
+            // It may be a cut or a move, so nothing may be filled behind it later.
+            _ => Self::DurableRest,
         }
     }
 
@@ -110,10 +113,13 @@ mod tests {
         for (count, is_known, call, need) in [
             (8192, true, WaitingCall::Read, Bytes),
             (8192, true, WaitingCall::Write, DurableBytes),
-            (8192, true, WaitingCall::Unknown, DurableBytes),
+            (8192, true, WaitingCall::Unknown, DurableRest),
+            (8192, true, WaitingCall::Ring, DurableBytes),
+            (8192, false, WaitingCall::Ring, DurableRest),
+            (4096, true, WaitingCall::Resize(5000), Cut(5000)),
             (8192, true, WaitingCall::Move, DurableRest),
-            (0, true, WaitingCall::Resize, Cut),
-            (0, false, WaitingCall::Resize, DurableWhole),
+            (0, true, WaitingCall::Resize(0), Cut(0)),
+            (4096, false, WaitingCall::Resize(5000), DurableWhole),
             (0, true, WaitingCall::Unknown, DurableWhole),
             (0, true, WaitingCall::Read, DurableWhole),
         ] {

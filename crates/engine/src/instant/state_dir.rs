@@ -17,9 +17,6 @@ const LOCK: &str = "lock";
 const WORKER_LOCK: &str = "worker-lock";
 const LOG: &str = "log";
 
-/// The file in the target that says that the target is not complete.
-pub(super) const INCOMPLETE: &str = "FULLBORE_INCOMPLETE";
-
 /// The state directory `.NAME.fullbore-instant` of the target `NAME`.
 #[derive(Debug, Clone)]
 pub(super) struct StateDir {
@@ -164,18 +161,4 @@ fn hidden_name(name: &OsStr, ending: &str) -> OsString {
     hidden.push(name);
     hidden.push(format!(".fullbore-{ending}"));
     hidden
-}
-
-/// Refuses to read a directory whose instant restore is not complete.
-///
-/// # Errors
-/// [`ErrorKind::Unsupported`].
-pub fn refuse_incomplete(directory: &Path) -> Result<()> {
-    if !directory.join(INCOMPLETE).exists() {
-        return Ok(());
-    }
-    let message = format!("cannot back up {directory:?}: it is not completely restored");
-    Err(Error::new(ErrorKind::Unsupported, message)
-        .because(format!("it has the file {INCOMPLETE}"))
-        .hint("wait until `fullbore restore … --instant --status` says that it is whole"))
 }

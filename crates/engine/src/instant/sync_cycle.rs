@@ -43,6 +43,12 @@ struct SyncState {
     has_tree: bool,
 }
 
+impl SyncState {
+    fn is_empty(&self) -> bool {
+        self.units.is_empty() && self.cuts.is_empty() && self.ended.is_empty()
+    }
+}
+
 impl SyncCycle {
     pub(super) fn add(&self, units: impl Iterator<Item = (u32, u64)>) {
         self.state.locked().units.extend(units);
@@ -92,6 +98,9 @@ impl Worker {
     pub(super) fn sync_until_done(&self) {
         loop {
             let mut cycle = self.syncs.wait();
+            if cycle.is_empty() {
+                continue;
+            }
             if let Err(error) = self.sync_once(&mut cycle) {
                 eprintln!("note: {}", error.line());
                 thread::sleep(PAUSE);
@@ -103,9 +112,6 @@ impl Worker {
 
     /// Makes everything of the cycle durable, and takes it out.
     fn sync_once(&self, cycle: &mut SyncState) -> Result<()> {
-        if cycle.units.is_empty() && cycle.cuts.is_empty() && cycle.ended.is_empty() {
-            return Ok(());
-        }
         if !cycle.has_tree {
             self.sync_roots()?;
             self.sync_state()?;

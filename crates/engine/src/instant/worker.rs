@@ -20,6 +20,7 @@ use fullbore_format::{
     root::EntryName,
 };
 use fullbore_platform::{durable, pre_content::EventGroup, queue::Locked};
+use fullbore_repository::archive::Archive;
 use std::{
     collections::HashMap,
     ffi::OsStr,
@@ -74,15 +75,18 @@ impl Worker {
     pub(super) fn new(
         (state, plan, map): (StateDir, InstantPlan, UnitMap),
         (group, wake): (EventGroup, File),
-        archive: fullbore_repository::archive::Archive,
+        (archive, rest_rate): (Archive, Option<u64>),
     ) -> Result<Self> {
         let frame_bytes = archive.root.options.frame_bytes;
         let piece_bytes = frame_bytes.clamp(LEAST_PIECE, MOST_PIECE) / UNIT_BYTES * UNIT_BYTES;
         let files = plan.files.iter().map(|_| Mutex::default()).collect();
+        let queue = FetchQueue::default();
+        let seconds = rest_rate.map_or(0.0, |rate| piece_bytes as f64 / rate.max(1) as f64);
+        queue.set_pace(Duration::from_secs_f64(seconds));
         Ok(Self {
             roots: open_roots(&plan.head.roots)?,
             source: ContentSource::new(archive),
-            queue: FetchQueue::default(),
+            queue,
             syncs: SyncCycle::default(),
             problem: Mutex::default(),
             files,

@@ -12,6 +12,7 @@ pub mod handle;
 pub mod inherit;
 pub mod probe;
 pub mod shared_map;
+pub mod standing;
 pub mod waiting;
 
 use std::{

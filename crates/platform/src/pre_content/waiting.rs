@@ -18,8 +18,11 @@ pub enum WaitingCall {
     Write,
     /// The call moves all bytes behind its range.
     Move,
-    /// The call changes the size to that of the event.
-    Resize,
+    /// The call changes the size. The kernel rounds the range of such an event to pages, so the size is that of the
+    /// call.
+    Resize(u64),
+    /// The call runs requests of io_uring.
+    Ring,
     /// The call opens the file, and makes it empty.
     OpenEmpty,
     /// The call opens the file for reading.
@@ -70,16 +73,26 @@ impl WaitingCall {
             | libc::SYS_preadv2
             | libc::SYS_readahead
             | libc::SYS_fadvise64
-            | libc::SYS_sendfile => Self::Read,
+            | libc::SYS_madvise
+            | libc::SYS_sendfile
+            | libc::SYS_execve => Self::Read,
             libc::SYS_mmap => Self::of_mapping(arguments[2], arguments[3]),
-            libc::SYS_truncate | libc::SYS_ftruncate => Self::Resize,
+            libc::SYS_truncate | libc::SYS_ftruncate => Self::Resize(arguments[1]),
             libc::SYS_fallocate if arguments[1] & MOVING != 0 => Self::Move,
             libc::SYS_openat => Self::of_open(arguments[2]),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => Self::of_open(arguments[1]),
-            libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev | libc::SYS_pwritev => {
-                Self::Write
-            }
+            // The file may be at either end of a copy.
+            libc::SYS_write
+            | libc::SYS_pwrite64
+            | libc::SYS_writev
+            | libc::SYS_pwritev
+            | libc::SYS_pwritev2
+            | libc::SYS_fallocate
+            | libc::SYS_copy_file_range
+            | libc::SYS_splice
+            | libc::SYS_io_submit => Self::Write,
+            libc::SYS_io_uring_enter => Self::Ring,
             _ => Self::Unknown,
         }
     }
@@ -122,8 +135,8 @@ mod tests {
                 WaitingCall::Write,
             ),
             (
-                line(libc::SYS_ftruncate, "0x3 0x0 0x0 0x0"),
-                WaitingCall::Resize,
+                line(libc::SYS_ftruncate, "0x3 0x7 0x0 0x0"),
+                WaitingCall::Resize(7),
             ),
             (
                 line(libc::SYS_fallocate, "0x3 0x8 0x0 0x1000"),

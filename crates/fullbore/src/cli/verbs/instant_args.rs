@@ -3,6 +3,7 @@
 use crate::cli::values::interval;
 use clap::{Args, ValueHint};
 use fullbore_engine::instant::InstantOptions;
+use fullbore_format::text::size;
 use std::{path::PathBuf, time::Duration};
 
 /// How a tree is served before all of it is there.
@@ -45,6 +46,11 @@ pub(in crate::cli) struct InstantArgs {
     /// mappings would read zeros otherwise. The server that --start made reads by range.
     #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::ExecutablePath, requires = "instant", hide_short_help = true)]
     by_range: Vec<PathBuf>,
+    /// Bytes a second of content that nobody waits for
+    ///
+    /// What somebody reads comes at full speed.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "instant", hide_short_help = true)]
+    rest_rate: Option<u64>,
 }
 
 impl InstantArgs {
@@ -53,6 +59,7 @@ impl InstantArgs {
             start: self.start,
             bindir: self.bindir.clone(),
             by_range: self.by_range.clone(),
+            rest_rate: self.rest_rate,
             patience: Some(self.patience).filter(|patience| !patience.is_zero()),
         }
     }

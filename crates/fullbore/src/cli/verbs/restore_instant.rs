@@ -57,7 +57,7 @@ pub(super) fn run(args: &RestoreArgs, storages: &Storages) -> Result<Option<u8>>
             }
             restore.guard(fds, &args.instant.options(), &stop)?;
         }
-        Some(InstantRole::Worker(fds)) => restore.fill(fds)?,
+        Some(InstantRole::Worker(fds)) => restore.fill(fds, &args.instant.options())?,
         None if args.instant.status => return status(&restore, &args.output).map(Some),
         None => return serve(&restore, args, storages).map(Some),
     }
