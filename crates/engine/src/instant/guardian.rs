@@ -166,8 +166,10 @@ impl Guardian {
                 Some(code) if ready.is_some() => return Err(self.first_failure(code)),
                 Some(code) => {
                     eprintln!("note: the worker ended with code {code}; another one goes on");
-                    self.start_worker()?;
                 }
+            }
+            if self.worker.is_due() {
+                self.start_worker()?;
             }
             self.watch_worker();
         }
@@ -190,7 +192,7 @@ impl Guardian {
         self.map
             .set_number(MapNumber::Worker, self.worker.id().into());
         for access in &mut self.pending {
-            access.restart();
+            access.ask_again();
         }
         Ok(())
     }

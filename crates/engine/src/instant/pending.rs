@@ -137,9 +137,8 @@ impl PendingAccess {
         patience.is_some_and(|patience| self.since.elapsed() > patience)
     }
 
-    /// Gives the access its whole time again: nobody could serve it until now.
-    pub(super) fn restart(&mut self) {
-        self.since = Instant::now();
+    /// Asks again: the worker that was asked has ended.
+    pub(super) fn ask_again(&mut self) {
         self.asked = None;
     }
 

@@ -48,6 +48,8 @@ impl FedFile {
         group: &EventGroup,
     ) -> Result<Option<Self>, Error> {
         let path = top.join(OsStr::from_bytes(&withheld.path.0));
+        // A group that was taken over has its mark, and this process would wait for its own answer.
+        let _ = group.unmark_path(&path);
         let opened = match OpenOptions::new().read(true).write(true).open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => Err(e),

@@ -11,12 +11,10 @@ use std::{
     io::{self, Read},
     os::fd::{AsFd, BorrowedFd},
     process::Child,
-    thread,
     time::{Duration, Instant},
 };
 
-/// A worker that lives shorter is replaced after a pause.
-const SHORT: Duration = Duration::from_secs(2);
+/// Time between two starts.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The process, and its pipes.
@@ -51,10 +49,6 @@ impl WorkerProcess {
     /// # Errors
     /// The system's.
     pub(super) fn start(&mut self, group: &EventGroup) -> io::Result<()> {
-        if self.last_start.is_some_and(|start| start.elapsed() < SHORT) {
-            // Readers wait; a worker that cannot start must not take all processor time.
-            thread::sleep(PAUSE);
-        }
         self.last_start = Some(Instant::now());
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (worker_reads, requests) = pipe_with(flags)?;
@@ -75,6 +69,13 @@ impl WorkerProcess {
             is_serving: false,
         });
         Ok(())
+    }
+
+    /// Returns whether none runs and it is time to start one. A worker that cannot start must not take all processor
+    /// time.
+    pub(super) fn is_due(&self) -> bool {
+        let is_soon = self.last_start.is_some_and(|start| start.elapsed() < PAUSE);
+        self.running.is_none() && !is_soon
     }
 
     /// Returns its number; 0 if none runs.

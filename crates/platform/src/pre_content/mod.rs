@@ -16,9 +16,14 @@ pub mod standing;
 pub mod waiting;
 
 use std::{
+    ffi::CString,
     fs::File,
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
 };
 
 /// `FAN_PRE_ACCESS`, which the headers of many systems lack.
@@ -116,13 +121,31 @@ impl EventGroup {
         self.change_mark(file, libc::FAN_MARK_REMOVE)
     }
 
+    /// Stops asking for a file that this process does not open: the open would wait for its own answer.
+    ///
+    /// # Errors
+    /// As [`EventGroup::unmark`].
+    pub fn unmark_path(&self, path: &Path) -> io::Result<()> {
+        self.change_mark_at(path, libc::FAN_MARK_REMOVE)
+    }
+
     fn change_mark(&self, file: impl AsFd, change: u32) -> io::Result<()> {
-        let path = format!("/proc/self/fd/{}\0", file.as_fd().as_raw_fd());
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        self.change_mark_at(Path::new(&path), change)
+    }
+
+    fn change_mark_at(&self, path: &Path, change: u32) -> io::Result<()> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
         let mask = PRE_ACCESS | libc::FAN_OPEN_PERM;
         // SAFETY: `path` ends in NUL and lives until the call returns.
         let done = unsafe {
-            let path = path.as_ptr().cast();
-            libc::fanotify_mark(self.0.as_raw_fd(), change, mask, libc::AT_FDCWD, path)
+            libc::fanotify_mark(
+                self.0.as_raw_fd(),
+                change,
+                mask,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+            )
         };
         if done < 0 {
             Err(io::Error::last_os_error())
