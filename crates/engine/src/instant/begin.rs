@@ -108,7 +108,7 @@ impl Restore {
         };
         let mut served = parts.serve(begun)?;
         served.summary = Some(summary);
-        Ok(served.with_server(programs, major)?)
+        served.with_server(programs, major)
     }
 
     /// Goes on with an instant restore whose processes have ended.

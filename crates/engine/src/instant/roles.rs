@@ -4,9 +4,7 @@
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::pre_content::inherit::{inheritable, take_inherited};
 use std::{
-    env,
-    ffi::OsString,
-    io,
+    env, io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     process::{Child, Command, Stdio},
 };
@@ -95,7 +93,7 @@ pub(super) fn start(role: &str, fds: [&dyn AsFdDyn; 4], log: OwnedFd) -> io::Res
     let mut command = Command::new("/proc/self/exe");
     let mut words = env::args_os();
     if let Some(name) = words.next() {
-        std::os::unix::process::CommandExt::arg0(&mut command, OsString::from(name));
+        std::os::unix::process::CommandExt::arg0(&mut command, name);
     }
     command
         .args(words)

@@ -238,16 +238,17 @@ fn a_killed_worker_is_replaced_and_its_readers_are_answered() {
         });
         let readers: Vec<_> = readers.collect();
         for _ in 0..kills() {
+            let worker = world.number("worker");
             world.kill("worker", "KILL");
-            thread::sleep(Duration::from_millis(150));
+            wait("another worker is started", || {
+                world.number("worker") != worker
+            });
         }
         readers
             .into_iter()
             .for_each(|reader| reader.join().unwrap());
     });
-    wait("another worker was started", || {
-        world.number("workers") > kills()
-    });
+    assert!(world.number("workers") > kills());
     world.kill("guardian", "TERM");
     world.wait_until_not_served();
     world.restore("--resume --wait").ends_with(0);
@@ -313,8 +314,8 @@ fn a_repository_that_is_away_gives_an_error_after_the_patience_and_content_when_
     world.kill("worker", "KILL");
     let begun = Instant::now();
     let error = fs::read(world.target(3))
-        .err()
-        .expect("no content can come");
+        .map(drop)
+        .expect_err("no content can come");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     assert!(begun.elapsed() > Duration::from_secs(1));
     fs::rename(&away, world.path("repo")).unwrap();
@@ -328,8 +329,8 @@ fn a_worker_that_hangs_is_replaced() {
     world.restore(&format!("{SLOW} --patience 1s")).ends_with(0);
     world.kill("worker", "STOP");
     let error = fs::read(world.target(3))
-        .err()
-        .expect("no content can come");
+        .map(drop)
+        .expect_err("no content can come");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     wait("another worker fills", || fs::read(world.target(3)).is_ok());
     world.assert_reads(3);
