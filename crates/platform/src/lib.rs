@@ -25,6 +25,7 @@ pub mod metrics;
 mod mounts;
 pub mod owner;
 pub mod place;
+pub mod pre_content;
 pub mod queue;
 pub mod read;
 pub mod safe_file;

@@ -7,6 +7,7 @@ use super::control::{self, Control, ControlState};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform as platform;
 use fullbore_platform::safe_file;
+use fullbore_tree::incomplete::refuse_incomplete;
 use std::{
     fs, io,
     os::fd::{AsRawFd, BorrowedFd},
@@ -25,6 +26,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// # Errors
 /// [`ErrorKind::Usage`] if the cluster runs or was not shut down.
 pub fn read_clean_control(data: &Path) -> Result<(Vec<u8>, Control)> {
+    refuse_incomplete(data)?;
     let (bytes, control) = control::read(&control::path(data))?;
     if is_running(data) {
         return Err(

@@ -6,6 +6,7 @@
 pub mod command_output;
 pub mod far;
 pub mod file_rules;
+pub mod incomplete;
 pub mod patterns;
 pub mod read;
 pub mod stdin;

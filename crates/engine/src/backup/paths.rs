@@ -16,6 +16,7 @@ use fullbore_postgres::stopped;
 use fullbore_repository::writer;
 use fullbore_tree::{
     file_rules::FileRules,
+    incomplete::refuse_incomplete,
     patterns::{PatternPlace, Patterns},
     read::{ExclusionListener, Own, SourceTree, TopRole, TreeRules},
 };
@@ -98,6 +99,9 @@ impl Scope {
     /// [`ErrorKind::Usage`] if two paths would get the same name; errors of the system.
     pub fn open(&self, split: bool, walkers: usize, own: Own) -> Result<OpenedPaths> {
         let named = name_paths(&self.paths, self.full_paths)?;
+        self.paths
+            .iter()
+            .try_for_each(|path| refuse_incomplete(path))?;
         let patterns = self.patterns(&named)?;
         let rules = Arc::new(self.tree_rules(patterns, walkers, own));
         let contents = matches!(&named[..], [one] if one.at.is_empty());

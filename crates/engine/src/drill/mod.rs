@@ -7,12 +7,12 @@
 
 mod checks;
 mod danger;
-mod programs;
+pub(crate) mod programs;
 pub mod record;
 mod scratch;
 mod server;
 mod settings;
-mod user;
+pub(crate) mod user;
 
 pub use scratch::end_drill;
 

@@ -21,7 +21,7 @@ const WORKERS: [&str; 8] = [
 
 /// The programs of one installed version.
 #[derive(Debug, Clone)]
-pub(super) struct ServerPrograms {
+pub(crate) struct ServerPrograms {
     bin: PathBuf,
     libraries: Vec<PathBuf>,
 }
@@ -32,7 +32,7 @@ impl ServerPrograms {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
-    pub(super) fn find(major: u32, named: Option<&Path>) -> Result<Self> {
+    pub(crate) fn find(major: u32, named: Option<&Path>) -> Result<Self> {
         let places = match named {
             Some(dir) => vec![dir.to_owned()],
             None => usual_places(major),
@@ -48,14 +48,14 @@ impl ServerPrograms {
     }
 
     /// The path of a program.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.bin.join(name)
     }
 
     /// Splits libraries for the server to load into those that it gets, and those that are left out.
     ///
     /// A library is loaded only from the directories of this version, and not if it begins work by itself.
-    pub(super) fn split_libraries(&self, wanted: &str) -> (Vec<String>, Vec<String>) {
+    pub(crate) fn split_libraries(&self, wanted: &str) -> (Vec<String>, Vec<String>) {
         let names = wanted
             .split(',')
             .map(|name| name.trim().trim_matches('"').to_owned())

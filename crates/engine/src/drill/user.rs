@@ -18,18 +18,18 @@ const POSTGRES: &str = "postgres";
 
 /// A user and its group.
 #[derive(Debug, Clone)]
-pub(super) struct ServerUser {
+pub(crate) struct ServerUser {
     uid: u32,
     gid: u32,
     /// Empty if the system has no name for it.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Whether this process is root, and gives the server another user.
     is_other: bool,
 }
 
 impl ServerUser {
     /// Returns the user that is known before the restore: this one; for root `postgres` of this host, if there is one.
-    pub(super) fn of_host() -> Option<Self> {
+    pub(crate) fn of_host() -> Option<Self> {
         let names = OwnerNames::default();
         let (uid, gid) = user();
         if uid != 0 {
@@ -43,9 +43,14 @@ impl ServerUser {
     ///
     /// # Errors
     /// [`ErrorKind::Permission`] if that is root, or the files cannot be read.
-    pub(super) fn of_files(data: &Path) -> Result<Self> {
+    pub(crate) fn of_files(data: &Path) -> Result<Self> {
         let found = owner_of(data)?;
         Ok(Self::new(&OwnerNames::default(), found, true))
+    }
+
+    /// Numbers of the user and of its group.
+    pub(crate) fn ids(&self) -> (u32, u32) {
+        (self.uid, self.gid)
     }
 
     fn new(names: &OwnerNames, (uid, gid): (u32, u32), is_other: bool) -> Self {
@@ -61,7 +66,7 @@ impl ServerUser {
     ///
     /// # Errors
     /// [`ErrorKind::Permission`], the system's.
-    pub(super) fn check_reach(&self, program: &Path, top: &Path) -> Result<()> {
+    pub(crate) fn check_reach(&self, program: &Path, top: &Path) -> Result<()> {
         let mut command = self.command(program);
         let run = command.arg("--version").current_dir(top).output();
         let message = format!("user {:?} cannot run {program:?} in {top:?}", self.name);
@@ -79,7 +84,7 @@ impl ServerUser {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn make_dir(&self, path: &Path) -> Result<()> {
+    pub(crate) fn make_dir(&self, path: &Path) -> Result<()> {
         let failed = |e| Error::io(format!("could not make the directory {path:?}"), e);
         DirBuilder::new().mode(0o700).create(path).map_err(failed)?;
         if self.is_other {
@@ -92,7 +97,7 @@ impl ServerUser {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn own(&self, top: &Path) -> Result<()> {
+    pub(crate) fn own(&self, top: &Path) -> Result<()> {
         if !self.is_other || !top.exists() {
             return Ok(());
         }
@@ -119,7 +124,7 @@ impl ServerUser {
     }
 
     /// A program that runs as this user, without secrets and settings of this process.
-    pub(super) fn command(&self, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         without_secrets(&mut command);
         for (name, _) in env::vars_os() {

@@ -79,12 +79,38 @@ impl RestoreRun<'_> {
         let mut planner = JobPlanner::new(|job| stretches.add(job));
         let mut writer = TargetWriter::new(&self.tree);
         for item in self.archive.records(&self.selection, false) {
-            let planned = item
-                .and_then(|item| self.plan_entry(&mut |item| planner.add(item), &mut writer, item));
+            let planned = item.and_then(|item| self.plan_item(&mut planner, &mut writer, item));
             self.report.tolerate(planned)?;
         }
         self.report.tolerate(planner.finish())?;
         stretches.flush()
+    }
+
+    /// Plans one entry, and makes the placeholder of a file whose content comes later.
+    fn plan_item<S: FnMut(Job) -> Result<()>>(
+        &self,
+        planner: &mut JobPlanner<ParallelFile, S>,
+        writer: &mut TargetWriter,
+        item: PageItem,
+    ) -> Result<()> {
+        let mut later = None;
+        let mut add = |item: PageItem| match &self.deferral {
+            Some(deferral) if deferral.defers(&item) => {
+                later = Some(item);
+                Ok(())
+            }
+            _ => planner.add(item),
+        };
+        self.plan_entry(&mut add, writer, item)?;
+        match (&self.deferral, later) {
+            (Some(deferral), Some(item)) if item.from == 0 => {
+                let made = deferral.make(writer, &item);
+                let made = self.unless_refused(&item.entry.path, made)?;
+                self.count_bytes(&[], made.is_some());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn restore_jobs(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {

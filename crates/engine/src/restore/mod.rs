@@ -13,6 +13,7 @@
 pub(crate) mod checks;
 pub(crate) mod cluster;
 pub(crate) mod content;
+pub(crate) mod deferral;
 pub mod delta;
 pub(crate) mod directories;
 mod entry_patterns;
@@ -29,6 +30,7 @@ pub(crate) mod tar_stream;
 use crate::report::{damage::Report, skipped::SkippedEntries};
 use checks::selected_paths;
 use cluster::choose_backup;
+use deferral::FileDeferral;
 use delta::Delta;
 use existing::{NewerFiles, ReplacedFiles};
 use extraneous::refuse_leftovers;
@@ -45,10 +47,7 @@ use fullbore_repository::{
     archive::{Archive, missing::MissingParts},
     open::{OpenedFrom, open_any},
 };
-use fullbore_tree::write::{
-    layout::TargetLayout,
-    tree::{TargetOptions, TargetTree},
-};
+use fullbore_tree::write::tree::{TargetOptions, TargetTree};
 use plan::RestorePlan;
 pub use request::{DeltaChanges, EntryPatterns, ExtraDeletion, Restore, RestoreInto, Summary};
 use rules::WrittenParts;
@@ -109,6 +108,20 @@ impl Restore {
     /// # Errors
     /// As [`Restore::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<Summary> {
+        self.run_deferring(archive, meter, None)
+    }
+
+    /// As [`Restore::run_archive`], but makes placeholders of the files that `deferral` defers. Then nothing is
+    /// made durable here.
+    ///
+    /// # Errors
+    /// As [`Restore::run`].
+    pub(crate) fn run_deferring(
+        &self,
+        archive: Archive,
+        meter: &Meter,
+        deferral: Option<Arc<dyn FileDeferral>>,
+    ) -> Result<Summary> {
         let start = Instant::now();
         archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
@@ -119,7 +132,7 @@ impl Restore {
         // Before the target is opened: whatever refuses the restore leaves the target unchanged.
         let extra = self.list_deletions(&plan)?;
         refuse_leftovers(&plan)?;
-        let run = self.begin(plan, report, meter)?;
+        let run = self.begin(plan, report, meter, deferral)?;
         let removed = run.remove_extraneous(&extra.paths)?;
         let delta = match self.into {
             RestoreInto::Delta { .. } => Some(Delta::new()),
@@ -140,11 +153,19 @@ impl Restore {
         plan: RestorePlan,
         report: Arc<Report>,
         meter: &'a Meter,
+        deferral: Option<Arc<dyn FileDeferral>>,
     ) -> Result<RestoreRun<'a>> {
         platform::raise_open_files_limit();
         let replaced = self.replaced_files(&plan)?;
         (self.say_elsewhere)(&plan.layout.mounts);
-        let tree = self.create_tree(&plan.layout, replaced != ReplacedFiles::Nothing)?;
+        let options = TargetOptions {
+            overwrite: replaced != ReplacedFiles::Nothing,
+            numeric_owner: self.numeric_owner,
+            usual_parents: false,
+            // A placeholder must be marked before it has a name.
+            whole_files: deferral.is_some(),
+        };
+        let tree = TargetTree::create(&plan.layout, options)?;
         let permits = Permits::new(self.workers.min(self.workers_that_fit(&plan.archive)));
         Ok(RestoreRun {
             archive: plan.archive,
@@ -160,6 +181,7 @@ impl Restore {
             not_ours: Mutex::default(),
             newer: NewerFiles::of(replaced),
             refused: SkippedEntries::default(),
+            deferral,
         })
     }
 
@@ -178,7 +200,11 @@ impl Restore {
         }
         run.links_and_directories(&limit, &damaged)?;
         run.rules.remove_files(&run.tree)?;
-        run.tree.sync()
+        match run.deferral {
+            // On a busy disk a sync takes seconds, and the tree is not complete.
+            Some(_) => Ok(()),
+            None => run.tree.sync(),
+        }
     }
 
     /// Completes a cluster with its last file, and sums up the restore. `kept` are notes on files
@@ -235,19 +261,6 @@ impl Restore {
             changes,
             seconds: 0.0,
         })
-    }
-
-    /// Opens or creates the target tree.
-    fn create_tree(&self, layout: &TargetLayout, overwrite: bool) -> Result<Arc<TargetTree>> {
-        TargetTree::create(
-            layout,
-            TargetOptions {
-                overwrite,
-                numeric_owner: self.numeric_owner,
-                usual_parents: false,
-                whole_files: false,
-            },
-        )
     }
 
     /// Returns the number of workers that the memory limit allows.

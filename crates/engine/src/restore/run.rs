@@ -1,6 +1,7 @@
 //! The shared state of a restore, and the planning of one entry.
 
 use super::{
+    deferral::FileDeferral,
     directories,
     existing::NewerFiles,
     rules::{EntryFate, EntryRules},
@@ -45,6 +46,8 @@ pub(crate) struct RestoreRun<'a> {
     pub(super) newer: NewerFiles,
     /// Entries that the target cannot take.
     pub(crate) refused: SkippedEntries,
+    /// Makes placeholders of files whose content comes later.
+    pub(super) deferral: Option<Arc<dyn FileDeferral>>,
 }
 
 impl RestoreRun<'_> {

@@ -46,11 +46,11 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Back up files, directories, a PostgreSQL cluster or standard input
-    Backup(BackupArgs),
+    Backup(Box<BackupArgs>),
     /// Create an empty repository, unless it exists
     Init(InitArgs),
     /// Restore a backup or parts of it
-    Restore(RestoreArgs),
+    Restore(Box<RestoreArgs>),
     /// List the backups of a repository, or the entries of a backup
     List(ListArgs),
     /// Show source, statistics, segments and skipped entries of a backup

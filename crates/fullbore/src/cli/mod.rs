@@ -106,9 +106,9 @@ fn with_user_hint(error: Error) -> Error {
 /// Runs a command, and returns its exit code.
 fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
     match command {
-        Command::Backup(args) => verbs::backup::run(args, storages),
+        Command::Backup(args) => verbs::backup::run(*args, storages),
         Command::Init(args) => verbs::init::run(args, storages),
-        Command::Restore(args) => verbs::restore::run(args, storages),
+        Command::Restore(args) => verbs::restore::run(*args, storages),
         Command::List(args) => verbs::list::run(args, storages),
         Command::Show(args) => verbs::show::run(args, storages),
         Command::Stats(args) => verbs::stats::run(args, storages),

@@ -30,6 +30,10 @@ pub(super) fn watch(command: &Command, storages: &Storages) {
     {
         return;
     }
+    // Nor does a part of an instant restore print anything.
+    if fullbore_engine::instant::has_role() {
+        return;
+    }
     if matches!(command, Command::Run(_)) {
         return child::pass_signals_on();
     }

@@ -15,6 +15,7 @@ mod drill;
 mod export;
 mod files;
 mod followed;
+mod instant;
 mod load;
 mod lost;
 mod meanwhile;

@@ -22,6 +22,7 @@ mod foreign;
 mod full_disk;
 mod history;
 mod hostile;
+mod instant;
 mod kept_archives;
 mod kill;
 mod large;

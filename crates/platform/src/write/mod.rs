@@ -41,7 +41,8 @@ pub use errors::{
     is_refusal_of_direct,
 };
 pub use space::{
-    allocate, check_space, compresses, extend, free_bytes, preallocate, punch, usable_bytes,
+    allocate, check_space, compresses, extend, free_bytes, preallocate, punch, reserve,
+    usable_bytes,
 };
 
 /// Creates the directory `name` in `dir`.

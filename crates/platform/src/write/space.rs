@@ -124,6 +124,17 @@ fn free(fd: impl AsFd, blocks: impl Fn(&StatVfs) -> u64) -> io::Result<u64> {
     })
 }
 
+/// Reserves `len` bytes at `offset` of a file that is at least as long. The bytes are zeros, and no hole.
+///
+/// # Errors
+/// `ENOSPC`, `EOPNOTSUPP`, or the system's.
+pub fn reserve(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+    let mode = FallocateFlags::KEEP_SIZE;
+    Ok(retry_on_intr(|| {
+        rustix::fs::fallocate(&fd, mode, offset, len)
+    })?)
+}
+
 /// Allocates `len` bytes at `offset`, the end of the space allocated so far, and moves the end of
 /// the file behind them. Returns false, and changes nothing, where [`preallocate`] would not
 /// allocate either.

@@ -21,6 +21,7 @@ pub(crate) mod metadata;
 pub(crate) mod modes;
 pub mod parallel_file;
 pub mod partial;
+pub(crate) mod placeholder;
 pub(crate) mod probe;
 pub(crate) mod remove;
 pub(crate) mod replace;

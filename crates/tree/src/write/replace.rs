@@ -231,7 +231,7 @@ impl TargetWriter {
     }
 
     /// Creates an empty file with this mode.
-    fn create(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
+    pub(super) fn create(&mut self, entry: &Entry, mode: u32) -> Result<NewFile> {
         let tree = self.tree.clone();
         let path = entry.path.clone();
         let (dir, name) = self.enter(&path)?;

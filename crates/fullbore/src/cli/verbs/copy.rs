@@ -35,7 +35,9 @@ use fullbore_storage::{
     ssh::connect_to_peer,
     wire::{Offer, ServiceNumber, Wire},
 };
-use fullbore_tree::{file_rules::FileRules, write::deletion_limit::DeletionLimit};
+use fullbore_tree::{
+    file_rules::FileRules, incomplete::refuse_incomplete, write::deletion_limit::DeletionLimit,
+};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -151,11 +153,13 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
         (Location::Local(from), Location::Local(to)) => {
             refuse_foreign("copy from", from)?;
             refuse_foreign("copy to", to)?;
+            refuse_incomplete(from)?;
             let granted = options(&args, from)?.target(to);
             let target = Arc::new(NearTarget::granted(granted));
             copy(&args, storages, from, Some(to), true, target)
         }
         (Location::Local(from), Location::Ssh { host, path }) => {
+            refuse_incomplete(from)?;
             let wire = storages.connect_to_host(host, Offer::none())?;
             copy(
                 &args,

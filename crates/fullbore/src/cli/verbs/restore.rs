@@ -3,7 +3,7 @@
 use super::{
     far_restore,
     restore_args::{RestoreArgs, plan},
-    restore_plan, restore_preview,
+    restore_instant, restore_plan, restore_preview,
     restore_report::{self, say_refusal},
 };
 use crate::cli::{
@@ -19,6 +19,9 @@ use fullbore_platform::metrics::hardware::RunKind;
 use fullbore_storage::Storages;
 
 pub(in crate::cli) fn run(args: RestoreArgs, storages: &Storages) -> Result<u8> {
+    if let Some(code) = restore_instant::run(&args, storages)? {
+        return Ok(code);
+    }
     if let Some(code) = far_restore::restore(&args, storages)? {
         return Ok(code);
     }

@@ -1,6 +1,6 @@
 //! The arguments of `fullbore restore`, and the restore that they ask for.
 
-use super::restore_cluster::ClusterArgs;
+use super::{instant_args::InstantArgs, restore_cluster::ClusterArgs};
 use crate::cli::{
     options::{
         DESTINATION, FRAME_BYTES, OutputArgs, PERFORMANCE, RunArgs, SOURCE, memory, rare, selected,
@@ -103,6 +103,8 @@ pub(in crate::cli) struct RestoreArgs {
     pub(in crate::cli) run: RunArgs,
     #[command(flatten)]
     pub(super) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(super) instant: InstantArgs,
 }
 
 /// Reads the value of --overwrite.
