@@ -410,7 +410,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
     refused(&target, "sub", "the whole backup");
     refused(&target, "--overwrite", "an empty target");
     refused(&target, "--start", "not a cluster");
-    refused(&target, "--status", "could not");
+    refused(&target, "--status", "it is complete, or was not begun");
     refused(&target, "--resume", "could not find an instant restore");
     refused(Path::new("ssh://host/dst"), "", "with --instant");
     assert!(names(world.dir.path()) == ["plain", "repo", "src"]);

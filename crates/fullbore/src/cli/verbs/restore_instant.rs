@@ -28,6 +28,7 @@ use signal_hook::{
     flag,
 };
 use std::{
+    path::Path,
     sync::{Arc, atomic::AtomicBool},
     thread,
     time::Duration,
@@ -128,7 +129,7 @@ fn served_lines(served: &ServedTree, args: &InstantArgs) -> Vec<String> {
         let steps = summary.into_iter().flat_map(|summary| &summary.next);
         lines.extend(steps.map(|step| format!("next: {step}")));
     }
-    if !args.wait {
+    if !args.wait && progress.here_bytes < progress.total_bytes {
         lines.push("the rest follows in the background; --status shows how far it is".to_owned());
     }
     lines
@@ -214,7 +215,10 @@ fn progress_text(progress: &InstantProgress) -> String {
 
 /// Shows how far an instant restore is.
 fn status(restore: &Restore, output: &OutputArgs) -> Result<u8> {
-    let progress = InstantProgress::of(&restore.to)?;
+    let progress = InstantProgress::of(&restore.to).map_err(|error| match error.kind {
+        ErrorKind::NotFound => none_under_way(&restore.to),
+        _ => error,
+    })?;
     printed(|out| {
         if output.json {
             text::json(out, &status_json(&progress))?;
@@ -235,6 +239,11 @@ fn status(restore: &Restore, output: &OutputArgs) -> Result<u8> {
         text::line(out, &served)?;
         Ok(0)
     })
+}
+
+fn none_under_way(target: &Path) -> Error {
+    let message = format!("could not find an instant restore of {target:?}");
+    Error::new(ErrorKind::NotFound, message).because("it is complete, or was not begun")
 }
 
 fn status_json(progress: &InstantProgress) -> Value {
