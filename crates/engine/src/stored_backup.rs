@@ -39,6 +39,9 @@ use std::{
     },
 };
 
+/// Bytes of decoded frames that stay in memory: its readers come to a frame one after the other.
+const FRAME_BYTES: usize = 4 << 20;
+
 /// A damage, and the files that are lost by it.
 #[derive(Debug)]
 pub struct Damaged {
@@ -77,7 +80,7 @@ impl StoredBackup {
 
     /// As [`StoredBackup::new`], but reads a selection only. A link to a file that is not selected becomes a file.
     pub fn of(archive: Arc<Archive>, selection: Selection, on_damage: OnDamage) -> Self {
-        let frames = FrameCache::default();
+        let frames = FrameCache::new(FRAME_BYTES);
         let (open_files, digest_error, has_lost_pages) = Default::default();
         Self(Arc::new(BackupInner {
             archive,

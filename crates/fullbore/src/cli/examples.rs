@@ -228,7 +228,10 @@ const EXAMPLES: [(&str, CommandExamples); 29] = [
                 "Look at the latest backup of a bucket",
                 "fullbore mount s3://vault/data@latest /mnt/backup",
             ),
-            ("End it", "umount /mnt/backups"),
+            (
+                "Let other users in, with the rights of the backup; `umount` ends it",
+                "fullbore mount /mnt/disk/data /mnt/backups --allow-other",
+            ),
         ],
     ),
     (

@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
-const HABITS: [(&[&str], &str); 14] = [
+const HABITS: [(&[&str], &str); 13] = [
     (
         &["stanza-create", "repo-create", "rcreate"],
         "use `fullbore init REPO`, or let the first `fullbore backup` make it",
@@ -45,10 +45,6 @@ const HABITS: [(&[&str], &str); 14] = [
     (
         &["recover", "backup-fetch"],
         "use `fullbore restore REPO@BACKUP --to DIR [PATH]`",
-    ),
-    (
-        &["mount"],
-        "nothing is mounted: `fullbore list REPO@BACKUP` shows what is in it, `fullbore restore REPO@BACKUP --to DIR PATH` gets it",
     ),
     (
         &["rm", "remove", "expire"],

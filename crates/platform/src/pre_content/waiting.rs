@@ -144,7 +144,7 @@ mod tests {
             ),
             (
                 line(libc::SYS_fallocate, "0x3 0x3 0x0 0x1000"),
-                WaitingCall::Unknown,
+                WaitingCall::Write,
             ),
             (
                 line(libc::SYS_mmap, "0x0 0x1000 0x3 0x1"),

@@ -5,7 +5,7 @@ use fullbore_format::{error::Result, page::ManifestPage};
 use std::sync::Arc;
 
 /// Most bytes that an archive keeps by itself: two pages of full names and many extents.
-const KEPT_BYTES: usize = 16 << 20;
+const KEPT_BYTES: usize = 8 << 20;
 
 /// Pages by backup and index in its root.
 pub struct PageCache {

@@ -13,7 +13,8 @@ use fullbore_format::{
 /// The largest file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Returns entry and content of a small file of a backup; `None` if it is not there.
+/// Returns entry and content of a small file of a backup, under this name even if it is another name of a file; `None` if it is not
+/// there.
 pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u8>)>> {
     let items = archive.file_parts(path)?;
     let Some(first) = items
@@ -43,6 +44,13 @@ pub fn small_file(archive: &Archive, path: &[u8]) -> Result<Option<(Entry, Vec<u
         Some(ContentEnd::Damaged(why)) => {
             Err(Error::corrupt(format!("file {} is damaged", quoted(path))).because(why))
         }
-        _ => Ok(Some((first.entry.clone(), content))),
+        _ => {
+            let path = path.to_vec();
+            let entry = Entry {
+                path,
+                ..first.entry.clone()
+            };
+            Ok(Some((entry, content)))
+        }
     }
 }
