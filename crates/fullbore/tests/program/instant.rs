@@ -111,8 +111,10 @@ impl World {
     }
 
     fn kill(&self, name: &str, signal: &str) {
+        // Its number may be that of another program by now.
         let number = self.number(name).to_string();
-        shell("kill -$1 $2", args![signal, number]);
+        let is_ours = "grep -q -e --instant /proc/$2/cmdline && kill -$1 $2";
+        shell(is_ours, args![signal, number]);
     }
 
     fn wait_until_not_served(&self) {

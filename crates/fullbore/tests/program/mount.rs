@@ -93,6 +93,9 @@ impl Mounted {
                 .unwrap()
                 .success()
         );
+        wait_until("the process stays", || {
+            self.child.try_wait().unwrap().is_some()
+        });
         self.child.wait().unwrap().code()
     }
 }
@@ -285,6 +288,9 @@ fn signals_and_umount_end_the_process_and_a_kill_leaves_nothing() {
     }
     let mut mounted = Mounted::new(&dir, "repo", &[]);
     shell("umount mnt/at", dir.path()).ends_with(0);
+    wait_until("the process stays", || {
+        mounted.child.try_wait().unwrap().is_some()
+    });
     assert_eq!(mounted.child.wait().unwrap().code(), Some(0));
     is_gone(&mounted);
     let mut mounted = Mounted::new(&dir, "repo", &[]);

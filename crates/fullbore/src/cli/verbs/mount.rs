@@ -81,8 +81,12 @@ pub(in crate::cli) fn run(args: MountArgs, storages: &Storages) -> Result<u8> {
         .map_err(|error| Error::io(format!("could not examine {:?}", args.dir), error))?;
     // Before the mount: the watcher must know of it whenever this process is killed.
     let watcher = MountWatcher::start(&dir)?;
+    // Before the mount as well: a signal that comes in between ends it.
+    let signals = ending_signals();
     let session = mounted(&args, storages, &dir)?;
-    end_on_signals(session.end());
+    if let Some(signals) = signals {
+        end_on_signals(signals, session.end());
+    }
     say_ready(&args)?;
     session.run()?;
     watcher.end();
@@ -136,14 +140,16 @@ fn say_ready(args: &MountArgs) -> Result<()> {
     }
 }
 
-/// Unmounts when a signal comes, and ends the process if programs keep files open.
-fn end_on_signals(end: MountEnd) {
+/// Catches the signals that end the mount, unless whoever started it ignores them.
+fn ending_signals() -> Option<Signals> {
     let wanted = [SIGHUP, SIGINT, SIGTERM]
         .into_iter()
         .filter(|signal| !platform::is_ignored(*signal));
-    let Ok(mut signals) = Signals::new(wanted) else {
-        return;
-    };
+    Signals::new(wanted).ok()
+}
+
+/// Unmounts when a signal comes, and ends the process if programs keep files open.
+fn end_on_signals(mut signals: Signals, end: MountEnd) {
     let _ = start(move || {
         if signals.forever().next().is_some() {
             end.unmount();
