@@ -83,18 +83,9 @@ impl StoredFile {
         self.entry().size()
     }
 
-    /// The runs of data in the file that end behind `offset`, ascending; holes lie between them.
+    /// The runs of data in the file that end behind `offset`, as [`data_runs`].
     pub fn data_runs(&self, offset: u64) -> impl Iterator<Item = ByteRun> + '_ {
-        let whole = ByteRun {
-            offset: 0,
-            len: self.size(),
-        };
-        let (map, whole) = match &self.entry().kind {
-            EntryKind::File { map: Some(map), .. } => (&map[..], None),
-            _ => (&[][..], (offset < whole.len).then_some(whole)),
-        };
-        let first = map.partition_point(|run| run.offset + run.len <= offset);
-        map[first..].iter().copied().chain(whole)
+        data_runs(self.entry(), offset)
     }
 
     /// The first byte of data at or behind `offset`; `None` if only a hole follows.
@@ -252,6 +243,20 @@ impl StoredFile {
             }
         }
     }
+}
+
+/// The runs of data of a regular file that end behind `offset`, ascending; holes lie between them.
+pub fn data_runs(entry: &Entry, offset: u64) -> impl Iterator<Item = ByteRun> + '_ {
+    let whole = ByteRun {
+        offset: 0,
+        len: entry.size(),
+    };
+    let (map, whole) = match &entry.kind {
+        EntryKind::File { map: Some(map), .. } => (&map[..], None),
+        _ => (&[][..], (offset < whole.len).then_some(whole)),
+    };
+    let first = map.partition_point(|run| run.offset + run.len <= offset);
+    map[first..].iter().copied().chain(whole)
 }
 
 fn too_short() -> Error {
