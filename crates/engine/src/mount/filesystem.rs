@@ -187,6 +187,30 @@ impl MountedBackups {
     }
 
     /// Gives the names of a directory to `add` from `offset` on, until it returns true.
+    /// Lists a directory from `offset` on, until `add` says that the answer is full.
+    ///
+    /// # Errors
+    /// If no name could be listed. After some names, the error comes with the next question.
+    fn fill(
+        &self,
+        dir: INodeNo,
+        offset: u64,
+        mut add: impl FnMut(&ListedName<'_>) -> bool,
+    ) -> std::result::Result<(), Errno> {
+        let mut place = offset;
+        let listed = self.trouble.attempt(|| {
+            self.list(dir, place, |listed| {
+                let is_full = add(&listed);
+                place = if is_full { place } else { listed.next };
+                is_full
+            })
+        });
+        match listed {
+            Err(number) if place == offset => Err(number),
+            _ => Ok(()),
+        }
+    }
+
     fn list(
         &self,
         dir: INodeNo,
@@ -505,20 +529,14 @@ impl Filesystem for MountedBackups {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let mut place = offset;
-        let listed = self.trouble.attempt(|| {
-            self.list(inode, place, |listed| {
-                let attributes = listed.attributes;
-                let name = OsStr::from_bytes(listed.name);
-                let is_full = reply.add(attributes.ino, listed.next, attributes.kind, name);
-                place = if is_full { place } else { listed.next };
-                is_full
-            })
+        let listed = self.fill(inode, offset, |listed| {
+            let attributes = listed.attributes;
+            let name = OsStr::from_bytes(listed.name);
+            reply.add(attributes.ino, listed.next, attributes.kind, name)
         });
-        // What is here goes first; the error comes with the next question.
         match listed {
-            Err(number) if place == offset => reply.error(number),
-            _ => reply.ok(),
+            Ok(()) => reply.ok(),
+            Err(number) => reply.error(number),
         }
     }
 
@@ -530,21 +548,16 @@ impl Filesystem for MountedBackups {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let mut place = offset;
-        let listed = self.trouble.attempt(|| {
-            self.list(inode, place, |listed| {
-                let attributes = listed.attributes;
-                let name = OsStr::from_bytes(listed.name);
-                let (next, lifetime) = (listed.next, listed.lifetime);
-                let inode = attributes.ino;
-                let is_full = reply.add(inode, next, name, &lifetime, attributes, Generation(0));
-                place = if is_full { place } else { next };
-                is_full
-            })
+        let listed = self.fill(inode, offset, |listed| {
+            let attributes = listed.attributes;
+            let name = OsStr::from_bytes(listed.name);
+            let (next, lifetime) = (listed.next, listed.lifetime);
+            let inode = attributes.ino;
+            reply.add(inode, next, name, &lifetime, attributes, Generation(0))
         });
         match listed {
-            Err(number) if place == offset => reply.error(number),
-            _ => reply.ok(),
+            Ok(()) => reply.ok(),
+            Err(number) => reply.error(number),
         }
     }
 
