@@ -173,6 +173,21 @@ pub struct Server {
     dir: TempDir,
 }
 
+/// The rows of an answer: columns with `|`, rows with line ends between them.
+pub fn answer_lines(said: Vec<postgres::SimpleQueryMessage>) -> String {
+    let row = |message| match message {
+        postgres::SimpleQueryMessage::Row(row) => Some(
+            (0..row.len())
+                .map(|index| row.get(index).unwrap_or_default())
+                .collect::<Vec<_>>()
+                .join("|"),
+        ),
+        _ => None,
+    };
+    let rows: Vec<_> = said.into_iter().filter_map(row).collect();
+    rows.join("\n")
+}
+
 impl Server {
     fn new(version: &Version) -> Self {
         let dir = tempfile::Builder::new()
@@ -307,19 +322,7 @@ impl Server {
         let said = client
             .simple_query(sql)
             .unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
-        let row = |message| match message {
-            postgres::SimpleQueryMessage::Row(row) => Some(
-                (0..row.len())
-                    .map(|index| row.get(index).unwrap_or_default())
-                    .collect::<Vec<_>>()
-                    .join("|"),
-            ),
-            _ => None,
-        };
-        said.into_iter()
-            .filter_map(row)
-            .collect::<Vec<_>>()
-            .join("\n")
+        answer_lines(said)
     }
 
     /// A standby of this server, running and up to date.

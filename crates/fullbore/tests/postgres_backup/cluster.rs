@@ -3,7 +3,7 @@
 use super::{
     args,
     runs::{FULLBORE, Ran, fullbore},
-    servers::{self, Version, as_postgres, copy_cluster, own, wait_until},
+    servers::{self, Version, answer_lines, as_postgres, copy_cluster, own, wait_until},
 };
 use std::{
     ffi::OsString,
@@ -262,19 +262,7 @@ impl Cluster {
         let said = client
             .simple_query(sql)
             .unwrap_or_else(|error| panic!("{sql}: {:?}", error.as_db_error()));
-        let row = |message| match message {
-            postgres::SimpleQueryMessage::Row(row) => Some(
-                (0..row.len())
-                    .map(|index| row.get(index).unwrap_or_default())
-                    .collect::<Vec<_>>()
-                    .join("|"),
-            ),
-            _ => None,
-        };
-        said.into_iter()
-            .filter_map(row)
-            .collect::<Vec<_>>()
-            .join("\n")
+        answer_lines(said)
     }
 
     /// Statements that cannot run together with others.

@@ -4,7 +4,7 @@ use super::{
     args,
     cluster::{Cluster, some_versions},
     runs::{Ran, fullbore, or_skip, shell},
-    servers::{Version, own, wait_until},
+    servers::{Version, answer_lines, own, wait_until},
 };
 use fullbore_platform::pre_content::probe::refusal_in;
 use serde_json::Value;
@@ -86,8 +86,10 @@ impl Served {
     }
 
     fn kill(&self, name: &str, signal: &str) {
+        // Its number may be that of another program by now.
         let number = self.status()[name].as_u64().unwrap().to_string();
-        shell("kill -$1 $2", args![signal, number]);
+        let is_ours = "grep -q -e --instant /proc/$2/cmdline && kill -$1 $2";
+        shell(is_ours, args![signal, number]);
     }
 
     fn psql(&self, sql: &str) -> String {
@@ -100,17 +102,7 @@ impl Served {
         let said = client
             .simple_query(sql)
             .unwrap_or_else(|error| panic!("{sql}: {error:?}\n{}", self.log()));
-        let row = |message| match message {
-            postgres::SimpleQueryMessage::Row(row) => Some(
-                (0..row.len())
-                    .map(|index| row.get(index).unwrap_or_default())
-                    .collect::<Vec<_>>()
-                    .join("|"),
-            ),
-            _ => None,
-        };
-        let rows: Vec<_> = said.into_iter().filter_map(row).collect();
-        rows.join("\n")
+        answer_lines(said)
     }
 
     fn log(&self) -> String {
