@@ -9,7 +9,7 @@ use std::{
 /// Bytes of a message. Less than `PIPE_BUF`, so that a message is written whole or not at all.
 const MESSAGE_BYTES: usize = 32;
 
-/// What the worker is asked for.
+/// A request to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkerRequest {
     /// Somebody waits for these units.

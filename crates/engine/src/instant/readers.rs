@@ -56,7 +56,7 @@ pub(super) fn is_thread_of(process: u32, thread: i32) -> bool {
     thread > 0 && fs::symlink_metadata(path).is_ok()
 }
 
-/// What must be there before an access goes on.
+/// The content that must be there before an access goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AccessNeed {
     /// These bytes.

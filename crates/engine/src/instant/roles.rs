@@ -21,7 +21,7 @@ pub enum InstantRole {
     Worker(WorkerFds),
 }
 
-/// What a guardian inherits.
+/// The descriptors that a guardian inherits.
 #[derive(Debug)]
 pub struct GuardianFds {
     pub(super) group: OwnedFd,
@@ -31,7 +31,7 @@ pub struct GuardianFds {
     pub(super) ready: OwnedFd,
 }
 
-/// What a worker inherits.
+/// The descriptors that a worker inherits.
 #[derive(Debug)]
 pub struct WorkerFds {
     pub(super) group: OwnedFd,

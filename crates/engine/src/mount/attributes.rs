@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Size of the reads that programs choose.
 const BLOCK_BYTES: u32 = 128 << 10;
 
-/// Whose entries are shown.
+/// The owner that entries are shown with.
 #[derive(Debug)]
 pub(super) enum ShownOwner {
     /// That of the backup: by name if the name exists here, otherwise by number, as a restore does.

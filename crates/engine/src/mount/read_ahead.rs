@@ -1,6 +1,6 @@
 //! Decodes frames into the cache before a reader asks for them.
 //!
-//! What waits is bounded: if the threads are behind, nothing more is read ahead.
+//! If the threads are behind, nothing more is read ahead, so the queue is bounded.
 
 use super::{backup_tree::BackupTree, open_file::OpenFile};
 use fullbore_format::{error::Result, page::PageItem};

@@ -103,7 +103,7 @@ pub(in crate::cli) struct CopyTreeArgs {
     exclude_from: Vec<PathBuf>,
     /// Include paths that match this pattern in spite of --exclude
     ///
-    /// A directory that is excluded itself stays excluded with all that is in it. To keep one name
+    /// An excluded directory stays excluded, with everything in it. To keep one name
     /// of a directory, exclude the other names: --exclude '/dir/*' --include /dir/name. Can be
     /// repeated.
     #[arg(long, value_name = "GLOB", value_parser = any_bytes(pattern), hide_short_help = true)]
