@@ -1,0 +1,20 @@
+//! Tape drives: records, marks and places, without knowledge of backups.
+//!
+//! [`Drive`] is the interface for writers and readers of tapes. [`TapeDrive`] implements it by the
+//! calls of Linux's `st` driver, which are the trait [`Device`]. A real drive and a simulated one
+//! ([`sim`]) are devices, so the rules of `st` (which record was written when the end of the
+//! medium comes, when a mark is the end of the data) are in one place and are tested without a drive.
+//!
+//! Belongs here: drives, labels of tapes, the ring before a drive. Does not belong here: what is in
+//! a record.
+
+mod device;
+mod drive;
+mod driver;
+pub mod sim;
+#[cfg(test)]
+mod tests;
+
+pub use device::{BufferPositions, Device, DeviceStatus, Operation, RecordLimits};
+pub use drive::{Drive, DriveError, DriveResult, Fault, Place, ReadOutcome, RecordOutcome, Space};
+pub use driver::TapeDrive;
