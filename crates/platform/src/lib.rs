@@ -30,6 +30,7 @@ pub mod queue;
 pub mod read;
 pub mod safe_file;
 pub mod secrecy;
+pub mod tape;
 pub mod tree_walk;
 pub mod unopened;
 pub mod uring;

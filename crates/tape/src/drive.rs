@@ -209,12 +209,15 @@ impl std::error::Error for DriveError {
     }
 }
 
-impl From<DriveError> for Error {
-    fn from(failed: DriveError) -> Self {
-        let message = failed.to_string();
-        let mut error = Self::io(message, failed.error);
-        error.kind = failed.fault.kind();
-        error.hint = failed.fault.hint().map(Into::into);
+impl DriveError {
+    /// Returns the error for a user.
+    ///
+    /// It is no `From`: with a second one for [`Error`], `?` in closures elsewhere would be ambiguous.
+    pub fn into_error(self) -> Error {
+        let message = self.to_string();
+        let mut error = Error::io(message, self.error);
+        error.kind = self.fault.kind();
+        error.hint = self.fault.hint().map(Into::into);
         error
     }
 }

@@ -254,7 +254,9 @@ impl<D: Device> Drive for TapeDrive<D> {
     }
 
     fn position(&mut self) -> DriveResult<Place> {
-        if let Ok(positions) = self.device.buffer_positions() {
+        if self.has_places
+            && let Ok(positions) = self.device.buffer_positions()
+        {
             self.next = Some(positions.next);
             return Ok(Place {
                 next: positions.next,

@@ -11,10 +11,20 @@
 mod device;
 mod drive;
 mod driver;
+mod label;
+mod open;
+mod pace;
+mod ring;
 pub mod sim;
+mod st;
 #[cfg(test)]
 mod tests;
 
 pub use device::{BufferPositions, Device, DeviceStatus, Operation, RecordLimits};
 pub use drive::{Drive, DriveError, DriveResult, Fault, Place, ReadOutcome, RecordOutcome, Space};
 pub use driver::TapeDrive;
+pub use label::{LABEL_BYTES, TapeBegin, TapeLabel, is_tape_name, read_begin, read_label};
+pub use open::{open_drive, open_to_ask};
+pub use pace::{Pace, PaceSettings, PaceStep};
+pub use ring::{RingEnd, RingItem, RingStop, TapeRing};
+pub use st::StDevice;

@@ -357,6 +357,8 @@ fn a_cartridge_is_found_again_with_a_mark_behind_the_last_record() {
     assert_eq!(device.settings(), &settings);
     assert_eq!(device.counters().starts, 1);
     let mut drive = TapeDrive::new(device, "sim");
+    assert_eq!(drive.position().unwrap().next, 2, "where it was left");
+    drive.rewind().unwrap();
     assert_eq!(read_all(&mut drive), [Some(0), None]);
 }
 

@@ -21,6 +21,9 @@ pub(super) struct CartridgeHead {
     pub(super) settings: SimSettings,
     #[serde(default)]
     pub(super) counters: MotorCounters,
+    /// Where the head was left.
+    #[serde(default)]
+    pub(super) place: u64,
 }
 
 /// A record or a mark of a cartridge.
@@ -70,7 +73,11 @@ impl Cartridge {
             lengths_only: false,
             blocks: Vec::new(),
             used_bytes: 0,
-            head: CartridgeHead { settings, counters },
+            head: CartridgeHead {
+                settings,
+                counters,
+                place: 0,
+            },
         };
         cartridge.save_head()?;
         Ok(cartridge)

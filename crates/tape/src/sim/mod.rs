@@ -12,9 +12,11 @@ mod cartridge;
 mod clock;
 mod device;
 mod motor;
+mod rmt;
 mod settings;
 
 pub use clock::SimClock;
 pub use device::SimDevice;
 pub use motor::MotorCounters;
+pub use rmt::serve_rmt;
 pub use settings::{ClockKind, EarlyWarning, SimFault, SimFaultKind, SimSettings};

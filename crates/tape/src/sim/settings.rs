@@ -1,6 +1,8 @@
 //! The parameters of a simulated drive and its cartridge. They stand in the cartridge's file.
 
+use fullbore_format::text::size;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Parameters of a simulated drive. Lengths in bytes, rates in bytes a second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,6 +90,86 @@ pub enum SimFaultKind {
 }
 
 const MIB: u64 = 1 << 20;
+
+/// The speeds of drives of full height, in MB/s, as IBM publishes them: lowest, and the others.
+const GENERATIONS: [(&str, &[u64]); 3] = [
+    (
+        "lto-7",
+        &[
+            101, 118, 134, 151, 168, 185, 202, 219, 236, 253, 270, 287, 306,
+        ],
+    ),
+    (
+        "lto-8",
+        &[112, 135, 158, 181, 204, 227, 250, 273, 296, 319, 342, 365],
+    ),
+    (
+        "lto-9",
+        &[177, 203, 223, 244, 263, 284, 305, 325, 347, 366, 385, 408],
+    ),
+];
+
+impl SimSettings {
+    /// Takes the speeds of a generation of drives: `lto-7`, `lto-8`, `lto-9`.
+    ///
+    /// # Errors
+    /// A sentence that names the generations.
+    pub fn set_generation(&mut self, name: &str) -> Result<(), String> {
+        let found = GENERATIONS.iter().find(|(known, _)| *known == name);
+        let (_, steps) = found.ok_or("it is \"lto-7\", \"lto-8\" or \"lto-9\"")?;
+        self.steps = steps.iter().map(|step| step * 1_000_000).collect();
+        Ok(())
+    }
+
+    /// Sets a parameter by its name in JSON: `capacity_bytes=30G`, `steps=110M,300M`, `clock=real`,
+    /// `faults=write@120,reset@300`.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the text.
+    pub fn set(&mut self, assignment: &str) -> Result<(), String> {
+        let (name, text) = assignment.split_once('=').ok_or("it is KEY=VALUE")?;
+        let name = name.replace('-', "_");
+        let mut all = serde_json::to_value(&*self).map_err(|error| error.to_string())?;
+        let known = all
+            .as_object()
+            .map(|keys| keys.keys().cloned().collect::<Vec<_>>());
+        let known = known.unwrap_or_default().join(", ");
+        let place = all.get_mut(&name).ok_or(format!("it is one of {known}"))?;
+        *place = match (&name[..], &*place) {
+            ("faults", _) => faults(text)?,
+            (_, Value::Array(_)) => text.split(',').map(number).collect::<Result<_, _>>()?,
+            (_, Value::Number(_)) => number(text)?,
+            (_, Value::Bool(_)) => Value::Bool(text.parse().map_err(|_| "it is true or false")?),
+            _ => text.into(),
+        };
+        *self = serde_json::from_value(all).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+}
+
+/// Reads a size, or a number of seconds.
+fn number(text: &str) -> Result<Value, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.fract() != 0.0 && number.is_finite() => Ok(number.into()),
+        _ => size::parse(text).map(Value::from),
+    }
+}
+
+/// Reads `KIND@BLOCK,…`.
+fn faults(text: &str) -> Result<Value, String> {
+    let one = |word: &str| {
+        let (kind, block) = word.split_once('@')?;
+        let block: u64 = block.parse().ok()?;
+        Some(serde_json::json!({"kind": kind, "block": block}))
+    };
+    let all: Option<Vec<_>> = text
+        .split(',')
+        .filter(|word| !word.is_empty())
+        .map(one)
+        .collect();
+    let all = all.ok_or("it is KIND@BLOCK, such as write@120")?;
+    Ok(Value::Array(all))
+}
 
 impl Default for SimSettings {
     /// The lower and upper speeds of an LTO-8 drive of half height, and a cartridge of 30 GB.
