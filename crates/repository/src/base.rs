@@ -6,7 +6,7 @@
 //! reported as damage. Segments with few live bytes are not referred to any more, so that a prune
 //! can delete them.
 
-pub use super::base_search::{ChosenBases, Unlike, is_part};
+pub use super::base_search::{ChosenBases, LEVEL_TAG, Unlike, is_part};
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     found_damage::{DamagedPlaces, damage_line, extents_of, runs_in},
@@ -45,6 +45,8 @@ pub struct WantedBase {
     pub base: Option<String>,
     /// Whether to use no base at all.
     pub full: bool,
+    /// Only a backup of a lower level can be the base.
+    pub below_level: Option<u8>,
     /// The proof that a file has not changed.
     pub compare: Compare,
 }

@@ -30,6 +30,9 @@ use std::{
     sync::Arc,
 };
 
+/// The tag that has the level of a backup.
+pub const LEVEL_TAG: &str = "level";
+
 /// A backup of the same source that cannot be a base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
@@ -85,6 +88,7 @@ impl ChosenBases {
             }
             return Ok(());
         }
+        search.below_level = wanted.below_level;
         self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
         let is_any = !ids_of(files, BackupState::Listed).is_empty();
         self.is_new_source = is_any
@@ -114,6 +118,8 @@ struct BaseSearch<'a> {
     cluster_name: Option<SourceInfo>,
     /// A root that was sealed with a generation that the key does not have, or that only a key can read.
     sealed_otherwise: Option<Error>,
+    /// Only a backup of a lower level can be the base.
+    below_level: Option<u8>,
 }
 
 impl<'a> BaseSearch<'a> {
@@ -131,6 +137,7 @@ impl<'a> BaseSearch<'a> {
             damage: BTreeSet::new(),
             cluster_name: None,
             sealed_otherwise: None,
+            below_level: None,
         }
     }
 
@@ -160,6 +167,10 @@ impl<'a> BaseSearch<'a> {
         }
         let mut partial = left(BackupState::Partial);
         partial.retain(|id| {
+            // An interrupted backup may have the changes since one of a higher level.
+            if self.below_level.is_some() {
+                return false;
+            }
             let is_later = latest.as_ref().is_none_or(|latest| *id > latest.root.id);
             is_later && source_letters(id) == self.letters && is_dead(&**self.objects, id)
         });
@@ -225,6 +236,7 @@ impl<'a> BaseSearch<'a> {
         self.note_name(&archive.root);
         match self.difference(&archive.root) {
             None if self.is_of_other_key(&id) => {}
+            None if !self.is_low_enough(&archive.root) => {}
             None => return Some(archive),
             Some(OTHER_SOURCE) => {}
             Some(reason) => {
@@ -235,6 +247,17 @@ impl<'a> BaseSearch<'a> {
             }
         }
         None
+    }
+
+    /// Returns whether the level of a backup is below that of the new one, if it has one. A backup
+    /// without a level is no base of one with a level.
+    fn is_low_enough(&self, root: &Root) -> bool {
+        let Some(below) = self.below_level else {
+            return true;
+        };
+        let level = root.tags.get(LEVEL_TAG);
+        let level = level.and_then(|level| level.parse::<u8>().ok());
+        level.is_some_and(|level| level < below)
     }
 
     /// Notes the name of the cluster, if this host can read it.

@@ -2,7 +2,7 @@
 
 use super::{
     cluster::refusals::refuse_patterns,
-    request::{EntryPatterns, Restore},
+    request::{ChosenEntries, EntryPatterns, Restore},
 };
 use fullbore_format::{
     entry::{EntryKind, EntryPath, is_within, split},
@@ -33,7 +33,14 @@ impl Restore {
     /// # Errors
     /// [`ErrorKind::NotFound`] if no entry is included; [`ErrorKind::Usage`] for patterns with a cluster; errors of pages.
     pub(crate) fn selection(&self, archive: &Archive) -> Result<Selection> {
-        let EntryPatterns { include, exclude } = &self.patterns;
+        let EntryPatterns {
+            include,
+            exclude,
+            chosen,
+        } = &self.patterns;
+        if let Some(chosen) = chosen {
+            return chosen_selection(archive, chosen);
+        }
         let paths = selection_in(archive, &self.paths)?;
         if include.is_empty() && exclude.is_empty() {
             return Ok(paths);
@@ -56,6 +63,18 @@ impl Restore {
         Err(Error::new(ErrorKind::Usage, message).hint(
             "--exclude decides last, also for everything below a directory; leave out other names in it, as in --exclude '/dir/other'",
         ))
+    }
+}
+
+/// The entries that a session has chosen.
+fn chosen_selection(archive: &Archive, chosen: &ChosenEntries) -> Result<Selection> {
+    let selection = Selection::new(&chosen.paths)?;
+    match &chosen.left_out {
+        None => Ok(selection),
+        Some(left_out) => {
+            refuse_patterns(archive)?;
+            Ok(selection.without(left_out.clone()))
+        }
     }
 }
 

@@ -49,7 +49,9 @@ use fullbore_repository::{
 };
 use fullbore_tree::write::tree::{TargetOptions, TargetTree};
 use plan::RestorePlan;
-pub use request::{DeltaChanges, EntryPatterns, ExtraDeletion, Restore, RestoreInto, Summary};
+pub use request::{
+    ChosenEntries, DeltaChanges, EntryPatterns, ExtraDeletion, Restore, RestoreInto, Summary,
+};
 use rules::WrittenParts;
 use run::RestoreRun;
 use std::{

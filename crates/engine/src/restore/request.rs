@@ -3,7 +3,10 @@
 use crate::report::damage::Damage;
 use fullbore_format::{entry::EntryPath, error::Result};
 use fullbore_postgres::restore::plan::ClusterOptions;
-use fullbore_repository::{archive::missing::MissingParts, select::BackupFilter};
+use fullbore_repository::{
+    archive::{PathFilter, missing::MissingParts},
+    select::BackupFilter,
+};
 use fullbore_storage::Storages;
 use fullbore_tree::write::{deletion_limit::DeletionLimit, layout::TargetMount};
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf};
@@ -150,4 +153,21 @@ pub struct EntryPatterns {
     pub include: Vec<OsString>,
     /// Entries that are not restored, nor those below them.
     pub exclude: Vec<OsString>,
+    /// Entries that a session has chosen; they replace the paths and the patterns.
+    pub chosen: Option<ChosenEntries>,
+}
+
+/// Entries that were chosen one by one.
+#[derive(Clone)]
+pub struct ChosenEntries {
+    /// These paths, and everything below them.
+    pub paths: Vec<EntryPath>,
+    /// What of it is left out.
+    pub left_out: Option<PathFilter>,
+}
+
+impl std::fmt::Debug for ChosenEntries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.paths).finish()
+    }
 }

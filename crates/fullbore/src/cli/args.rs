@@ -10,8 +10,9 @@ use super::{
         copy::CopyTreeArgs, diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs,
         forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, mount::MountArgs,
         pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs,
-        run::RunProfileArgs, serve::ServeArgs, show::ShowArgs, stats::StatsArgs,
-        systemd::SystemdArgs, tag::TagArgs, verify::VerifyArgs, wal::WalArgs,
+        run::RunProfileArgs, serve::ServeArgs, show::ShowArgs, simtape::SimtapeArgs,
+        stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, tape::TapeArgs, verify::VerifyArgs,
+        wal::WalArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -116,6 +117,10 @@ pub(super) enum Command {
     Systemd(SystemdArgs),
     /// Measure this machine, and how much of its speed a backup reaches
     Bench(BenchArgs),
+    /// Print the state of a tape drive, label tapes and list them
+    Tape(TapeArgs),
+    /// Simulate a tape drive, for tests and for other programs
+    Simtape(SimtapeArgs),
     /// Print the completions of a shell
     #[command(after_help = PLAIN_EXIT_CODES)]
     Completions {

@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 29] = [
+const EXAMPLES: [(&str, CommandExamples); 31] = [
     (
         "backup",
         [
@@ -214,6 +214,37 @@ const EXAMPLES: [(&str, CommandExamples); 29] = [
             (
                 "Print a directory as a tar, for another program",
                 "fullbore cat /mnt/disk/data docs",
+            ),
+        ],
+    ),
+    (
+        "tape",
+        [
+            (
+                "Say whether a drive is ready",
+                "fullbore tape status /dev/nst0",
+            ),
+            (
+                "Give a blank tape a name",
+                "fullbore tape label /dev/nst0 A00001L8",
+            ),
+            ("List what is on a tape", "fullbore tape list /dev/nst0"),
+        ],
+    ),
+    (
+        "simtape",
+        [
+            (
+                "Make a drive of another generation, and print its parameters",
+                "fullbore simtape cartridge --drive lto-8",
+            ),
+            (
+                "Be the remote shell of GNU tar",
+                "fullbore simtape cartridge --rmt",
+            ),
+            (
+                "Make a small tape that fails once",
+                "fullbore simtape cartridge --set capacity-bytes=1G --set faults=write@120",
             ),
         ],
     ),

@@ -72,7 +72,7 @@ const HABITS: [(&[&str], &str); 13] = [
 ];
 
 /// Options of those programs that no command here has, or that the given command does not have.
-const OPTIONS: [(&[&str], &str); 21] = [
+const OPTIONS: [(&[&str], &str); 23] = [
     (
         &["-n", "--dry-run"],
         "backup, restore, copy, forget and prune take it; `fullbore config check NAME` prints the commands of a profile",
@@ -141,6 +141,14 @@ const OPTIONS: [(&[&str], &str); 21] = [
     (
         &["--include"],
         "`fullbore restore` takes it; a backup has --exclude '!NAME', as in .gitignore",
+    ),
+    (
+        &["-0", "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"],
+        "use --level N; without it, a backup stores what changed since the last one of its source, and each restores alone",
+    ),
+    (
+        &["-C"],
+        "use `fullbore verify REPO --against DIR`, which compares a backup with files",
     ),
     (&["--prune"], "run `fullbore prune REPO` behind it"),
     (
@@ -375,6 +383,8 @@ mod tests {
             ("prune", "--keep-daily"),
             ("backup", "--compression"),
             ("copy", "-a"),
+            ("backup", "-0"),
+            ("restore", "-C"),
             ("restore", "--strip-components"),
             ("restore", "--process-max"),
             ("verify", "--read-data-subset"),

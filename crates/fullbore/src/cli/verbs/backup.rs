@@ -32,10 +32,11 @@ use fullbore_platform::{
     metrics::{hardware::RunKind, meter::Meter},
     queue::start,
 };
-use fullbore_repository::base::WantedBase;
+use fullbore_repository::base::{LEVEL_TAG, WantedBase};
 use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     num::NonZeroU64,
     path::PathBuf,
@@ -247,6 +248,7 @@ fn plan(
             "--base wants a repository: elsewhere every backup is full",
         ));
     }
+    let tags = leveled(distinct_tags(args.tag.clone())?, args.level, &to)?;
     let cluster = match far {
         Some(_) => None,
         None => requested_cluster(&args, storages)?,
@@ -284,10 +286,11 @@ fn plan(
         digest: args.digest,
         max_rate: args.max_rate,
         host,
-        tags: distinct_tags(args.tag)?,
+        tags,
         base: WantedBase {
             base: args.base,
-            full: args.full,
+            full: args.full || args.level == Some(0),
+            below_level: args.level,
             compare: args.compare,
         },
         checkpoint_interval: args.checkpoint_interval,
@@ -301,6 +304,29 @@ fn plan(
             segment_bytes: args.segment_size,
         },
     })
+}
+
+/// Adds the level to the tags.
+fn leveled(
+    mut tags: BTreeMap<String, String>,
+    level: Option<u8>,
+    to: &SinkSpec,
+) -> Result<BTreeMap<String, String>> {
+    let Some(level) = level else {
+        return Ok(tags);
+    };
+    if level > 0 && !matches!(to, SinkSpec::Repository(_)) {
+        let message = "--level above 0 wants a repository: elsewhere every backup is full";
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    if tags
+        .insert(LEVEL_TAG.to_owned(), level.to_string())
+        .is_some()
+    {
+        let message = "cannot use --level and the tag \"level\"";
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
+    Ok(tags)
 }
 
 /// Returns the source of a backup of files, of standard input or of the output of a command.

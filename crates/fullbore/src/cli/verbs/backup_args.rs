@@ -138,6 +138,19 @@ pub(in crate::cli) struct BackupArgs {
         hide_short_help = true
     )]
     pub(in crate::cli) base: Option<String>,
+    /// Store what changed since the latest backup of a lower level (0 to 9)
+    ///
+    /// 0 stores everything. The level is the tag "level" of the backup, as `fullbore list` prints it. A
+    /// backup without a level does not count. Each backup can be restored alone, whatever its level.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(0..=9),
+        conflicts_with_all = ["base", "full"],
+        help_heading = "Incremental",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) level: Option<u8>,
     /// How an unchanged file is recognized
     #[arg(long, value_parser = one_of(&COMPARES), default_value = "inode", help_heading = "Incremental", hide_short_help = true)]
     pub(in crate::cli) compare: Compare,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cli::{
     output::{is_terminal, printed},
-    select::SelectArgs,
+    select::{SelectArgs, no_filter},
     values::any_bytes,
 };
 use clap::{Args, ValueHint};
@@ -30,6 +30,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::Write,
     iter::Peekable,
+    os::unix::ffi::OsStrExt,
     sync::Arc,
 };
 
@@ -84,6 +85,34 @@ pub(in crate::cli) fn run(args: FindArgs, storages: &Storages) -> Result<u8> {
         is_json: args.json,
     };
     printed(|out| find.run(out))
+}
+
+/// Prints the versions of one path in all backups of a repository.
+///
+/// # Errors
+/// As [`FindBackups::run`].
+pub(super) fn print_versions(
+    storages: &Storages,
+    repository: &OsStr,
+    path: &[u8],
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut pattern = b"/".to_vec();
+    for byte in path {
+        if b"*?[]\\!".contains(byte) {
+            pattern.push(b'\\');
+        }
+        pattern.push(*byte);
+    }
+    let find = FindBackups {
+        storages,
+        repository,
+        pattern: OsStr::from_bytes(&pattern),
+        filter: no_filter(repository, true),
+        has_header: false,
+        is_json: false,
+    };
+    find.run(out).map(drop)
 }
 
 /// A pattern, and the backups to search.

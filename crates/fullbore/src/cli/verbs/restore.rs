@@ -1,7 +1,7 @@
 //! `fullbore restore`.
 
 use super::{
-    far_restore,
+    far_restore, interactive,
     restore_args::{RestoreArgs, plan},
     restore_instant, restore_plan, restore_preview,
     restore_report::{self, say_refusal},
@@ -19,6 +19,9 @@ use fullbore_platform::metrics::hardware::RunKind;
 use fullbore_storage::Storages;
 
 pub(in crate::cli) fn run(args: RestoreArgs, storages: &Storages) -> Result<u8> {
+    if args.interactive {
+        return interactive::run(&args, storages);
+    }
     if let Some(code) = restore_instant::run(&args, storages)? {
         return Ok(code);
     }
@@ -40,15 +43,26 @@ pub(in crate::cli) fn run(args: RestoreArgs, storages: &Storages) -> Result<u8> 
     let run = MeteredRun::new(storages, &args.output, report::ENDS);
     let run = run.with_report(args.run.report.as_deref())?;
     let summary = run.work(|meter| restore.run(meter))?;
+    finish(&restore, &summary, &args.output, run, &ends);
+    Ok(summary.exit_code())
+}
+
+/// Judges the limit of a restore, prints its end, and writes its report.
+pub(super) fn finish(
+    restore: &Restore,
+    summary: &Summary,
+    output: &OutputArgs,
+    run: MeteredRun,
+    ends: &RunEnds,
+) {
     let judged = JudgedRun {
         kind: RunKind::Restore,
-        ends: &ends,
+        ends,
         workers: restore.workers,
         max_rate: None,
     };
     let limit = run.limit(None, &judged);
-    print_end(&restore, &summary, &args.output, run, &limit);
-    Ok(summary.exit_code())
+    print_end(restore, summary, output, run, &limit);
 }
 
 /// Prints the end of a restore, and writes its report.

@@ -45,7 +45,7 @@ pub(in crate::cli) struct RestoreArgs {
     /// The directory to restore into
     ///
     /// It must be absent or empty, unless --overwrite, --delta or --mirror is given.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present = "plan", help_heading = DESTINATION)]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().try_map(target), required_unless_present_any = ["plan", "interactive"], help_heading = DESTINATION)]
     pub(in crate::cli) to: Option<PathBuf>,
     /// Restore only these paths, and everything below them
     #[arg(value_name = "PATH")]
@@ -67,6 +67,12 @@ pub(in crate::cli) struct RestoreArgs {
     /// attributes and the targets of links. Content is not read.
     #[arg(long, short = 'n', conflicts_with = "plan", requires = "to")]
     pub(in crate::cli) dry_run: bool,
+    /// Look at the backup, mark entries and restore them, by commands
+    ///
+    /// `help` lists the commands: ls, cd, add, delete, find, extract and others. They are typed, or read from a
+    /// pipe, where the first error ends the session.
+    #[arg(long, short = 'i', conflicts_with_all = ["plan", "dry_run", "include", "exclude"])]
+    pub(in crate::cli) interactive: bool,
     /// Only print the cost: bytes to fetch, segments to open, time
     ///
     /// The plan assumes an empty target. Nothing is written.
@@ -203,6 +209,7 @@ pub(super) fn plan(args: &RestoreArgs, storages: &Storages) -> Result<Restore> {
         patterns: EntryPatterns {
             include: args.include.clone(),
             exclude: args.exclude.clone(),
+            chosen: None,
         },
         into: args.into(),
         keep_going: args.keep_going,

@@ -69,7 +69,7 @@ fn target_text(kind: &EntryKind) -> String {
     }
 }
 
-fn entry_line(record: &Record, human: bool) -> String {
+pub(in crate::cli) fn entry_line(record: &Record, human: bool) -> String {
     let entry = &record.entry;
     let owners = format!(
         "{}/{}",

@@ -3,7 +3,7 @@
 //! Backups are listed in three passes: complete ones, the oldest first, then those whose root is lost, then interrupted ones.
 
 mod backups;
-mod entries;
+pub(super) mod entries;
 
 pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
