@@ -3,6 +3,7 @@
 use fullbore_format::{entry::EntryKind, layout, page::EntryState};
 use fullbore_platform as platform;
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io::Read,
     os::unix::fs::{FileExt, MetadataExt},
@@ -317,7 +318,23 @@ fn a_backup_that_is_removed_meanwhile_gives_errors_and_a_reason_once() {
     let ids = names(&mounted.path("ids"));
     let first = mounted.path(&format!("ids/{}", ids[0]));
     assert!(first.join("large").exists());
-    shell("rm -r repo/backups/*", dir.path()).ends_with(0);
+    let repository = dir.path().join("repo");
+    write(dir.path().join("source/large"), content(6, 9 << 20));
+    let to = args!["--to", &repository, "--quiet"];
+    fullbore(
+        args!["backup", dir.path().join("source")]
+            .into_iter()
+            .chain(to),
+    )
+    .ends_with(0);
+    let forgotten = ids.iter().map(OsString::from);
+    fullbore(
+        args!["forget", "--yes", &repository]
+            .into_iter()
+            .chain(forgotten),
+    )
+    .ends_with(0);
+    fullbore(args!["prune", &repository]).ends_with(0);
     for _ in 0..3 {
         let error = fs::read(first.join("large")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(5));
