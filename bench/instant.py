@@ -44,6 +44,9 @@ def late_store(repo, milliseconds):
     """Serves a repository of this host by S3, with late answers."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(repo))) as root:
         shutil.copytree(repo, os.path.join(root, BUCKET, "repo"))
+        for above, _, names in os.walk(os.path.join(root, BUCKET)):
+            for name in names:      # as the server notes the version of an object
+                os.setxattr(os.path.join(above, name), "user.etag", name.encode())
         port = free_port()
         words = [SERVER, "--port", f"127.0.0.1:{port}", "--access", KEYS["AWS_ACCESS_KEY_ID"]]
         words += ["--secret", KEYS["AWS_SECRET_ACCESS_KEY"], "--keep-alive", "--quiet", "posix", root]

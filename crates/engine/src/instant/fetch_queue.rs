@@ -14,8 +14,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const FEW: u64 = 32;
 /// Pieces that are fetched ahead of a sequential reader, at most.
 const MOST_AHEAD: u64 = 8;
-/// Files that lanes fill beside each other, at most: the records of each are in memory.
-const BESIDE: usize = 4;
 /// Pieces that nobody waits for and that a lane takes at once.
 const AT_ONCE: u64 = 4;
 
@@ -80,12 +78,26 @@ struct QueueState {
     /// Time between two pieces of the rest, and the time of the next.
     pace: Duration,
     rest_at: Option<Instant>,
+    /// Files that are filled beside each other.
+    beside: usize,
     is_done: bool,
 }
 
 impl FetchQueue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.locked()
+    }
+
+    /// Makes a queue whose lanes leave `pace` between two pieces that nobody waits for, and fill such pieces of up to
+    /// `beside` files beside each other.
+    pub(super) fn new(pace: Duration, beside: usize) -> Self {
+        let queue = Self::default();
+        {
+            let mut state = queue.lock();
+            state.pace = pace;
+            state.beside = beside;
+        }
+        queue
     }
 
     /// Sets the order of the rest, and the pieces that come before it. The rest of a file ends with its last piece.
@@ -115,11 +127,6 @@ impl FetchQueue {
     pub(super) fn hold_rest(&self, holds: bool) {
         self.lock().holds_rest = holds;
         self.changed.notify_all();
-    }
-
-    /// Leaves this time between two pieces that nobody waits for.
-    pub(super) fn set_pace(&self, pace: Duration) {
-        self.lock().pace = pace;
     }
 
     /// Adds pieces that somebody waits for. `end` is the last piece of the file.
@@ -215,9 +222,9 @@ impl QueueState {
         if kind == LaneKind::Demand || self.holds_rest || is_early {
             return None;
         }
-        let span = take_apart(&mut self.touched, &self.claimed)
+        let span = take_apart(&mut self.touched, &self.claimed, self.beside)
             .or_else(|| self.listed.pop_front().map(PieceSpan::one))
-            .or_else(|| take_apart(&mut self.rest, &self.claimed))?;
+            .or_else(|| take_apart(&mut self.rest, &self.claimed, self.beside))?;
         let pause = self.pace * (span.last - span.next + 1) as u32;
         self.rest_at = Some(self.rest_at.unwrap_or(now).max(now) + pause);
         Some(span)
@@ -263,10 +270,15 @@ fn take_in_turn(spans: &mut VecDeque<PieceSpan>) -> Option<FilePiece> {
     Some(piece)
 }
 
-/// Takes pieces of the first span whose file no other lane fills, since a file system lets one thread write to a file.
-fn take_apart(spans: &mut VecDeque<PieceSpan>, claimed: &HashSet<FilePiece>) -> Option<PieceSpan> {
+/// Takes pieces of the first of some spans whose file no other lane fills, since a file system lets one thread write to
+/// a file.
+fn take_apart(
+    spans: &mut VecDeque<PieceSpan>,
+    claimed: &HashSet<FilePiece>,
+    beside: usize,
+) -> Option<PieceSpan> {
     let is_free = |span: &PieceSpan| !claimed.iter().any(|piece| piece.file == span.file);
-    let index = spans.iter().take(BESIDE).position(is_free).unwrap_or(0);
+    let index = spans.iter().take(beside).position(is_free).unwrap_or(0);
     let span = spans.get_mut(index)?;
     let taken = PieceSpan {
         last: span.last.min(span.next + AT_ONCE - 1),
@@ -310,7 +322,7 @@ mod tests {
 
     #[test]
     fn lanes_fill_different_files() {
-        let queue = FetchQueue::default();
+        let queue = FetchQueue::new(Duration::ZERO, 2);
         queue.plan(&[1, 2], |_| 2 * AT_ONCE - 1, Vec::new());
         let held = [(); 2].map(|()| claim(&queue, LaneKind::Rest));
         assert_eq!(held.map(|span| span.file), [1, 2]);

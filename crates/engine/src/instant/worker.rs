@@ -67,7 +67,7 @@ pub(super) struct Worker {
     pub(super) map: UnitMap,
     pub(super) group: EventGroup,
     source: ContentSource,
-    queue: FetchQueue,
+    pub(super) queue: FetchQueue,
     pub(super) files: Vec<Mutex<FilledFile>>,
     /// Open directories by their devices.
     pub(super) roots: HashMap<u64, File>,
@@ -85,14 +85,13 @@ impl Worker {
     pub(super) fn new(
         (state, plan, map): (StateDir, InstantPlan, UnitMap),
         (group, wake): (EventGroup, File),
-        (archive, rest_rate): (Archive, Option<u64>),
+        (archive, rest_rate, beside): (Archive, Option<u64>, usize),
     ) -> Result<Self> {
         let frame_bytes = archive.root.options.frame_bytes;
         let piece_bytes = frame_bytes.clamp(LEAST_PIECE, MOST_PIECE) / UNIT_BYTES * UNIT_BYTES;
         let files = plan.files.iter().map(|_| Mutex::default()).collect();
-        let queue = FetchQueue::default();
         let seconds = rest_rate.map_or(0.0, |rate| piece_bytes as f64 / rate.max(1) as f64);
-        queue.set_pace(Duration::from_secs_f64(seconds));
+        let queue = FetchQueue::new(Duration::from_secs_f64(seconds), beside);
         Ok(Self {
             roots: open_roots(&plan.head.roots)?,
             source: ContentSource::new(archive),

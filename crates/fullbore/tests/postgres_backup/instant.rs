@@ -85,10 +85,10 @@ impl Served {
     }
 
     fn start(&self, more: &str) -> Ran {
-        self.start_with(more.split_whitespace().map(OsString::from).collect())
+        self.start_with(more.split_whitespace().map(OsString::from))
     }
 
-    fn start_with(&self, more: Vec<OsString>) -> Ran {
+    fn start_with(&self, more: impl IntoIterator<Item = OsString>) -> Ran {
         let program = self.version.program("postgres");
         let words = args!["--start", "--bindir", program.parent().unwrap()];
         self.restore_with(words.into_iter().chain(more).collect())
@@ -306,7 +306,7 @@ fn a_point_in_time_is_reached_while_most_of_the_cluster_is_not_there() {
         cluster.psql("SELECT pg_switch_wal()");
         cluster.stop("fast");
         let fetch = format!("cp {}/%f %p", cluster.path("archive").display());
-        let mut words = args!["--rest-rate", "1", "--restore-command", fetch];
+        let mut words = args!["--rest-rate", "1", "--restore-command", fetch].to_vec();
         words.extend(args![
             "--set",
             "archive_mode=off",
