@@ -55,5 +55,6 @@ mod systemd;
 mod target;
 mod unheard;
 mod verdict;
+mod volumes;
 
 use testkit::runs;

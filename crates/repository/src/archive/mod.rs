@@ -24,6 +24,7 @@ pub mod small_file;
 pub mod source_paths;
 pub mod stored_file;
 pub mod unnamed_losses;
+mod volumes;
 
 use children::Children;
 use fullbore_format::{
@@ -48,6 +49,7 @@ use std::{
     collections::HashSet,
     sync::{Arc, Mutex, OnceLock},
 };
+use volumes::{VolumeSet, note_missing_end};
 
 /// A larger frame is refused before memory is allocated.
 const MAX_FRAME_BYTES: u32 = 1 << 30;
@@ -221,6 +223,16 @@ impl Archive {
         OneFileObjects::open(storages, path)?
             .map(|store| Self::with_store(Box::new(store)))
             .transpose()
+    }
+
+    /// Opens the backup in the volumes with this prefix, or as much of it as they describe: then the root says that it is cut off.
+    ///
+    /// # Errors
+    /// As [`Archive::open_file`]; [`ErrorKind::NotFound`] if there is no volume.
+    pub fn open_volumes(storages: &Storages, prefix: &std::path::Path) -> Result<Self> {
+        let (set, mut root) = VolumeSet::open_with_root(storages, prefix)?;
+        note_missing_end(&mut root);
+        Self::with_root(root, Box::new(set))
     }
 
     /// Opens backup `id` of a repository.
