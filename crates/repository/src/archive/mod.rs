@@ -23,6 +23,7 @@ pub mod schedule;
 pub mod small_file;
 pub mod source_paths;
 pub mod stored_file;
+mod stored_root;
 pub mod unnamed_losses;
 mod volumes;
 
@@ -34,7 +35,6 @@ use fullbore_format::{
     layout::is_backup_id,
     page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
     root::{PageAt, Root},
-    seal::MAX_BYTES,
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::queue::Locked;
@@ -49,6 +49,7 @@ use std::{
     collections::HashSet,
     sync::{Arc, Mutex, OnceLock},
 };
+use stored_root::read_root;
 use volumes::{VolumeSet, note_missing_end};
 
 /// A larger frame is refused before memory is allocated.
@@ -747,17 +748,6 @@ fn no_copy(page_at: &PageAt) -> Error {
         "the manifest page of {} is missing",
         fullbore_format::error::quoted(&page_at.first.0)
     ))
-}
-
-fn read_root(store: &dyn ObjectReader) -> Result<Root> {
-    let len = store.len(&ObjectName::Root)?;
-    let name = store.name(&ObjectName::Root);
-    if len > MAX_BYTES {
-        return Err(Error::corrupt(format!("{name} is damaged")).because("it is too large"));
-    }
-    let mut bytes = Vec::new();
-    store.read_at(&ObjectName::Root, 0, len as usize, &mut bytes)?;
-    Root::open(&bytes, &name)
 }
 
 /// The error of a path that is not in the backup.

@@ -6,8 +6,10 @@
 
 mod volume_file;
 
-use super::object::{ArchiveFile, ObjectName, ObjectReader};
-use super::read_root;
+use super::{
+    object::{ArchiveFile, ObjectName, ObjectReader},
+    stored_root::read_root,
+};
 use crate::{
     volume_catalog::{CatalogedBackup, VolumeCatalog},
     volume_files::VolumeFiles,
