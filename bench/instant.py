@@ -1,17 +1,29 @@
 #!/usr/bin/env python3
 """Times an instant restore of a cluster against a plain one: to the server, to the first row of a table, to all.
 
-    bench/instant.py REPO DIR --query 'select count(*) from cold' [--socket DIR] [--bindir DIR]
+    bench/instant.py REPO DIR --query 'select count(*) from cold' [--rounds 3] [--late 20] [--pgbench 300] [--bindir DIR]
 
-As root, on ext4, xfs or btrfs. DIR gets both restores, one after the other, and must belong to the user of servers. The table of the
-query should be one that recovery does not read.
+As root, on ext4, xfs or btrfs. DIR gets both restores in turn, and must belong to the user of servers. The table of the query should
+be one that recovery does not read. With --late the repository is served by an S3 server whose answers come so many milliseconds
+late. With --pgbench both restores are followed by pgbench, on a cluster that `pgbench -i` made, until so many seconds after the
+command, and its transactions are counted.
 """
 
 import argparse
+import contextlib
 import json
+import os
 import pathlib
+import re
+import shutil
+import statistics
 import subprocess
+import tempfile
 import time
+
+from cloud import BUCKET, KEYS, SERVER, delayed, free_port
+
+PORT = "5877"
 
 
 def options():
@@ -19,41 +31,111 @@ def options():
     parser.add_argument("repo")
     parser.add_argument("dir", type=pathlib.Path)
     parser.add_argument("--query", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--late", type=int, metavar="MILLISECONDS")
+    parser.add_argument("--pgbench", type=int, metavar="SECONDS")
     parser.add_argument("--fullbore", default="fullbore")
     parser.add_argument("--bindir", type=pathlib.Path, default=pathlib.Path("/usr/lib/postgresql/15/bin"))
     return parser.parse_args()
 
 
-def as_postgres(*words):
-    return subprocess.run(["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *map(str, words)], check=True, capture_output=True, text=True)
+@contextlib.contextmanager
+def late_store(repo, milliseconds):
+    """Serves a repository of this host by S3, with late answers."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(repo))) as root:
+        shutil.copytree(repo, os.path.join(root, BUCKET, "repo"))
+        for above, _, names in os.walk(os.path.join(root, BUCKET)):
+            for name in names:      # as the server notes the version of an object
+                os.setxattr(os.path.join(above, name), "user.etag", name.encode())
+        port = free_port()
+        words = [SERVER, "--port", f"127.0.0.1:{port}", "--access", KEYS["AWS_ACCESS_KEY_ID"]]
+        words += ["--secret", KEYS["AWS_SECRET_ACCESS_KEY"], "--keep-alive", "--quiet", "posix", root]
+        server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            time.sleep(2)
+            with delayed(port, milliseconds / 1000) as late:
+                os.environ.update(KEYS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{late}", AWS_REGION="us-east-1")
+                yield f"s3://{BUCKET}/repo"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+class Bench:
+    def __init__(self, asked):
+        self.asked = asked
+        self.repo = asked.repo
+        self.dir = asked.dir.resolve()
+
+    def as_postgres(self, program, *words):
+        line = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", self.asked.bindir / program, *words]
+        return subprocess.run([str(word) for word in line], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def restore(self, target, *more):
+        # What an earlier round removed is not measured here.
+        os.sync()
+        begun = time.monotonic()
+        words = ["restore", self.repo, "--to", target, *more]
+        words += ["--set", f"unix_socket_directories={self.dir}", "--set", f"port={PORT}"]
+        ran = subprocess.run([self.asked.fullbore, *map(str, words)], check=True, stdout=subprocess.PIPE, text=True)
+        return begun, ran.stdout
+
+    def query(self):
+        return self.as_postgres("psql", "-h", self.dir, "-p", PORT, "-U", "postgres", "-Atqc", self.asked.query, "postgres")
+
+    def transactions(self, begun):
+        left = max(1, int(self.asked.pgbench - (time.monotonic() - begun)))
+        out = self.as_postgres("pgbench", "-h", self.dir, "-p", PORT, "-U", "postgres", "-n", "-c", "4", "-j", "2", "-T", left, "postgres")
+        return int(re.search(r"actually processed: (\d+)", out)[1])
+
+    def end(self, target, runs=True):
+        if runs:
+            self.as_postgres("pg_ctl", "-D", target, "-s", "-m", "immediate", "stop")
+        subprocess.run(["rm", "-r", target], check=True)
+
+    def plain(self):
+        target = self.dir / "plain"
+        begun, _ = self.restore(target, "--quiet")
+        figures = {"plain restore": time.monotonic() - begun}
+        if self.asked.pgbench:
+            self.as_postgres("pg_ctl", "-D", target, "-s", "-w", "-l", self.dir / "log", "start")
+            figures["transactions after a plain restore"] = self.transactions(begun)
+        self.end(target, runs=bool(self.asked.pgbench))
+        return figures
+
+    def instant(self):
+        target, state = self.dir / "instant", self.dir / ".instant.fullbore-instant"
+        begun, said = self.restore(target, "--instant", "--start", "--bindir", self.asked.bindir, "--json")
+        served = json.loads(said.splitlines()[-1])
+        figures = {"served": served["served_seconds"], "accepting": served["accepting_seconds"]}
+        self.query()
+        figures["first query"] = time.monotonic() - begun
+        if self.asked.pgbench:
+            figures["transactions while the rest follows"] = self.transactions(begun)
+        else:
+            while state.exists():
+                time.sleep(0.02)
+            figures["all"] = time.monotonic() - begun
+        while state.exists():
+            time.sleep(0.1)
+        self.end(target)
+        return figures
+
+    def run(self):
+        rounds = [{**self.plain(), **self.instant()} for _ in range(self.asked.rounds)]
+        for name in rounds[0]:
+            print(f"{name:40}", *(f"{figures[name]:9.2f}" for figures in rounds))
+        if "all" in rounds[0]:
+            ratios = [figures["all"] / figures["plain restore"] for figures in rounds]
+            print(f"all against a plain restore: {statistics.median(ratios):.2f}")
 
 
 def main():
-    asked = options()
-    asked.dir = asked.dir.resolve()
-    plain, instant = asked.dir / "plain", asked.dir / "instant"
-    begun = time.monotonic()
-    subprocess.run([asked.fullbore, "restore", asked.repo, "--to", plain, "--quiet"], check=True)
-    plain_seconds = time.monotonic() - begun
-    subprocess.run(["rm", "-r", plain], check=True)
-
-    begun = time.monotonic()
-    words = ["restore", asked.repo, "--instant", "--start", "--bindir", asked.bindir, "--to", instant, "--json"]
-    words += ["--set", f"unix_socket_directories={asked.dir}", "--set", "port=5877"]
-    served = json.loads(subprocess.run([asked.fullbore, *map(str, words)], check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    answer = as_postgres(asked.bindir / "psql", "-h", asked.dir, "-p", "5877", "-U", "postgres", "-Atqc", asked.query, "postgres")
-    first_seconds = time.monotonic() - begun
-    state = asked.dir / ".instant.fullbore-instant"
-    while state.exists():
-        time.sleep(0.02)
-    whole_seconds = time.monotonic() - begun
-    as_postgres(asked.bindir / "pg_ctl", "-D", instant, "-s", "-m", "fast", "stop")
-    print(f"answer         {answer.stdout.strip()}")
-    print(f"plain restore  {plain_seconds:.2f} s")
-    print(f"served         {served['served_seconds']:.2f} s")
-    print(f"accepting      {served['accepting_seconds']:.2f} s")
-    print(f"first query    {first_seconds:.2f} s")
-    print(f"all            {whole_seconds:.2f} s, {whole_seconds / plain_seconds:.2f} of the plain restore")
+    bench = Bench(options())
+    with contextlib.ExitStack() as stack:
+        if bench.asked.late is not None:
+            bench.repo = stack.enter_context(late_store(bench.repo, bench.asked.late))
+        bench.run()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 use super::{
     event_table::{EventTable, LINK},
-    placeholders::{MadePlaceholders, Placeholders, root_name},
+    placeholders::{MadePlaceholders, PG_VERSION, Placeholders, root_name},
     plan_file::{InstantPlan, PlanHead},
     roles::start,
     server::{InstantServer, running_server},
@@ -406,24 +406,18 @@ fn top_mtime(archive: &Archive) -> Result<(i64, u32)> {
 
 /// Returns the content of the files that are withheld, by their paths.
 fn withheld_contents(archive: &Archive, is_cluster: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut contents = Vec::new();
     if !is_cluster {
-        return Ok(contents);
+        return Ok(Vec::new());
     }
-    let mut paths = vec![b"PG_VERSION".to_vec()];
-    let selection = fullbore_repository::archive::Selection::new(&[b"base"])?;
-    for item in archive.records(&selection, false) {
-        let path = item?.entry.path.clone();
-        if path.ends_with(b"/PG_VERSION") {
-            paths.push(path);
-        }
+    let mut paths = vec![PG_VERSION.to_vec()];
+    for database in archive.children(b"base") {
+        paths.push([&database?.path[..], b"/", PG_VERSION].concat());
     }
-    for path in paths {
-        if let Some((_, content)) = small_file(archive, &path)? {
-            contents.push((path, content));
-        }
-    }
-    Ok(contents)
+    let content = |path: Vec<u8>| match small_file(archive, &path) {
+        Ok(found) => found.map(|(_, content)| Ok((path, content))),
+        Err(error) => Some(Err(error)),
+    };
+    paths.into_iter().filter_map(content).collect()
 }
 
 /// Returns a directory of each file system that has placeholders.

@@ -15,7 +15,7 @@ use fullbore_repository::archive::{
 use std::{ops::Range, sync::Arc};
 
 /// Bytes of the records of files that stay in memory.
-const FILE_BYTES: usize = 16 << 20;
+const FILE_BYTES: usize = 64 << 20;
 
 /// Reads content for all lanes.
 pub(super) struct ContentSource {

@@ -14,6 +14,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const FEW: u64 = 32;
 /// Pieces that are fetched ahead of a sequential reader, at most.
 const MOST_AHEAD: u64 = 8;
+/// Pieces that nobody waits for and that a lane takes at once.
+const AT_ONCE: u64 = 4;
 
 /// A piece of a file: several units that are fetched together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,11 +25,23 @@ pub(super) struct FilePiece {
 }
 
 /// Pieces of a file, one after the other.
-#[derive(Debug, Clone, Copy)]
-struct PieceSpan {
-    file: u32,
-    next: u64,
-    last: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PieceSpan {
+    pub(super) file: u32,
+    pub(super) next: u64,
+    pub(super) last: u64,
+}
+
+impl PieceSpan {
+    pub(super) fn one(FilePiece { file, piece }: FilePiece) -> Self {
+        let (next, last) = (piece, piece);
+        Self { file, next, last }
+    }
+
+    pub(super) fn pieces(self) -> impl Iterator<Item = FilePiece> {
+        let file = self.file;
+        (self.next..=self.last).map(move |piece| FilePiece { file, piece })
+    }
 }
 
 /// The kind of a lane.
@@ -64,12 +78,26 @@ struct QueueState {
     /// Time between two pieces of the rest, and the time of the next.
     pace: Duration,
     rest_at: Option<Instant>,
+    /// Files that are filled beside each other.
+    beside: usize,
     is_done: bool,
 }
 
 impl FetchQueue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.locked()
+    }
+
+    /// Makes a queue whose lanes leave `pace` between two pieces that nobody waits for, and fill such pieces of up to
+    /// `beside` files beside each other.
+    pub(super) fn new(pace: Duration, beside: usize) -> Self {
+        let queue = Self::default();
+        {
+            let mut state = queue.lock();
+            state.pace = pace;
+            state.beside = beside;
+        }
+        queue
     }
 
     /// Sets the order of the rest, and the pieces that come before it. The rest of a file ends with its last piece.
@@ -91,14 +119,14 @@ impl FetchQueue {
         state.rest.is_empty() && state.touched.is_empty() && state.claimed.is_empty()
     }
 
+    /// Returns whether somebody asked for a part of a file.
+    pub(super) fn was_touched(&self, file: u32) -> bool {
+        self.lock().was_touched.contains(&file)
+    }
+
     pub(super) fn hold_rest(&self, holds: bool) {
         self.lock().holds_rest = holds;
         self.changed.notify_all();
-    }
-
-    /// Leaves this time between two pieces that nobody waits for.
-    pub(super) fn set_pace(&self, pace: Duration) {
-        self.lock().pace = pace;
     }
 
     /// Adds pieces that somebody waits for. `end` is the last piece of the file.
@@ -125,20 +153,20 @@ impl FetchQueue {
         self.changed.notify_all();
     }
 
-    /// Waits for a piece for a lane. `None` at the end. The piece must be released.
+    /// Waits for pieces for a lane. `None` at the end. They must be released.
     pub(super) fn next(
         &self,
         kind: LaneKind,
         is_here: impl Fn(FilePiece) -> bool,
-    ) -> Option<FilePiece> {
+    ) -> Option<PieceSpan> {
         let mut state = self.lock();
         loop {
             if state.is_done {
                 return None;
             }
-            while let Some(piece) = state.take(kind) {
-                if !is_here(piece) && state.claimed.insert(piece) {
-                    return Some(piece);
+            while let Some(span) = state.take(kind) {
+                if let Some(claimed) = state.claim(span, &is_here) {
+                    return Some(claimed);
                 }
             }
             let waited = self.changed.wait_timeout(state, LOOK);
@@ -146,9 +174,11 @@ impl FetchQueue {
         }
     }
 
-    /// Gives a piece back, fetched or not.
-    pub(super) fn release(&self, piece: FilePiece) {
-        self.lock().claimed.remove(&piece);
+    /// Gives pieces back, fetched or not.
+    pub(super) fn release(&self, span: PieceSpan) {
+        let mut state = self.lock();
+        span.pieces()
+            .for_each(|piece| _ = state.claimed.remove(&piece));
     }
 
     /// Ends all lanes.
@@ -159,11 +189,32 @@ impl FetchQueue {
 }
 
 impl QueueState {
-    fn take(&mut self, kind: LaneKind) -> Option<FilePiece> {
+    /// Claims the first pieces of a span that are not here and that no other lane has. What is behind them in the span
+    /// comes next.
+    fn claim(&mut self, span: PieceSpan, is_here: impl Fn(FilePiece) -> bool) -> Option<PieceSpan> {
+        let is_free = |piece: &FilePiece| !is_here(*piece) && !self.claimed.contains(piece);
+        let first = span.pieces().find(is_free)?;
+        let behind = PieceSpan {
+            next: first.piece,
+            ..span
+        };
+        let free = behind.pieces().take_while(is_free).collect::<Vec<_>>();
+        let last = first.piece + free.len() as u64 - 1;
+        self.claimed.extend(free);
+        if last < span.last {
+            self.rest.push_front(PieceSpan {
+                next: last + 1,
+                ..span
+            });
+        }
+        Some(PieceSpan { last, ..behind })
+    }
+
+    fn take(&mut self, kind: LaneKind) -> Option<PieceSpan> {
         let demand = [&mut self.wanted, &mut self.ahead, &mut self.whole];
         for spans in demand {
             if let Some(piece) = take_in_turn(spans) {
-                return Some(piece);
+                return Some(PieceSpan::one(piece));
             }
         }
         let now = Instant::now();
@@ -171,11 +222,12 @@ impl QueueState {
         if kind == LaneKind::Demand || self.holds_rest || is_early {
             return None;
         }
-        let piece = take_first(&mut self.touched)
-            .or_else(|| self.listed.pop_front())
-            .or_else(|| take_first(&mut self.rest))?;
-        self.rest_at = Some(self.rest_at.unwrap_or(now).max(now) + self.pace);
-        Some(piece)
+        let span = take_apart(&mut self.touched, &self.claimed, self.beside)
+            .or_else(|| self.listed.pop_front().map(PieceSpan::one))
+            .or_else(|| take_apart(&mut self.rest, &self.claimed, self.beside))?;
+        let pause = self.pace * (span.last - span.next + 1) as u32;
+        self.rest_at = Some(self.rest_at.unwrap_or(now).max(now) + pause);
+        Some(span)
     }
 
     /// Doubles the pieces ahead of a reader that goes on where its last request ended.
@@ -218,28 +270,39 @@ fn take_in_turn(spans: &mut VecDeque<PieceSpan>) -> Option<FilePiece> {
     Some(piece)
 }
 
-/// Takes a piece of the first span, which stays first.
-fn take_first(spans: &mut VecDeque<PieceSpan>) -> Option<FilePiece> {
-    let span = spans.front_mut()?;
-    let piece = FilePiece {
-        file: span.file,
-        piece: span.next,
+/// Takes pieces of the first of some spans whose file no other lane fills, since a file system lets one thread write to
+/// a file.
+fn take_apart(
+    spans: &mut VecDeque<PieceSpan>,
+    claimed: &HashSet<FilePiece>,
+    beside: usize,
+) -> Option<PieceSpan> {
+    let is_free = |span: &PieceSpan| !claimed.iter().any(|piece| piece.file == span.file);
+    let index = spans.iter().take(beside).position(is_free).unwrap_or(0);
+    let span = spans.get_mut(index)?;
+    let taken = PieceSpan {
+        last: span.last.min(span.next + AT_ONCE - 1),
+        ..*span
     };
-    span.next += 1;
+    span.next = taken.last + 1;
     if span.next > span.last {
-        spans.pop_front();
+        spans.remove(index);
     }
-    Some(piece)
+    Some(taken)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn next(queue: &FetchQueue, kind: LaneKind) -> (u32, u64) {
-        let piece = queue.next(kind, |_| false).unwrap();
-        queue.release(piece);
-        (piece.file, piece.piece)
+    fn claim(queue: &FetchQueue, kind: LaneKind) -> PieceSpan {
+        queue.next(kind, |_| false).unwrap()
+    }
+
+    fn next(queue: &FetchQueue, kind: LaneKind) -> (u32, u64, u64) {
+        let span = claim(queue, kind);
+        queue.release(span);
+        (span.file, span.next, span.last)
     }
 
     #[test]
@@ -248,13 +311,35 @@ mod tests {
         let listed = FilePiece { file: 4, piece: 1 };
         queue.plan(&[3, 2], |_| 1, vec![listed]);
         queue.want(2, 1, 1, 1);
-        let order: Vec<_> = (0..5).map(|_| next(&queue, LaneKind::Rest)).collect();
-        assert_eq!(order, [(2, 1), (2, 0), (2, 1), (4, 1), (3, 0)]);
+        let order: Vec<_> = (0..4).map(|_| next(&queue, LaneKind::Rest)).collect();
+        assert_eq!(order, [(2, 1, 1), (2, 0, 1), (4, 1, 1), (3, 0, 1)]);
         queue.hold_rest(true);
         queue.want(2, 0, 0, 1);
-        assert_eq!(next(&queue, LaneKind::Demand), (2, 0));
+        assert_eq!(next(&queue, LaneKind::Demand), (2, 0, 0));
         queue.end();
         assert!(queue.next(LaneKind::Rest, |_| false).is_none());
+    }
+
+    #[test]
+    fn lanes_fill_different_files() {
+        let queue = FetchQueue::new(Duration::ZERO, 2);
+        queue.plan(&[1, 2], |_| 2 * AT_ONCE - 1, Vec::new());
+        let held = [(); 2].map(|()| claim(&queue, LaneKind::Rest));
+        assert_eq!(held.map(|span| span.file), [1, 2]);
+        queue.release(held[0]);
+        assert_eq!(next(&queue, LaneKind::Rest), (1, AT_ONCE, 2 * AT_ONCE - 1));
+        assert_eq!(next(&queue, LaneKind::Rest), (2, AT_ONCE, 2 * AT_ONCE - 1));
+    }
+
+    #[test]
+    fn pieces_that_another_lane_has_are_left_out() {
+        let queue = FetchQueue::default();
+        queue.plan(&[1], |_| 3, Vec::new());
+        queue.want(1, 1, 1, 3);
+        let held = claim(&queue, LaneKind::Demand);
+        assert_eq!((held.next, held.last), (1, 1));
+        assert_eq!(next(&queue, LaneKind::Rest), (1, 0, 0));
+        assert_eq!(next(&queue, LaneKind::Rest), (1, 2, 3));
     }
 
     #[test]

@@ -59,6 +59,10 @@ impl FilledFile {
             worker.map.set_flags(file, TIMED);
         }
         worker.syncs.finish(index);
+        if worker.queue.was_touched(index) {
+            // Each read of it is an event until then.
+            worker.syncs.ask();
+        }
         Ok(())
     }
 

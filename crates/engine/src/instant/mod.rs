@@ -65,6 +65,8 @@ const SERVING: &str = "serving";
 const FAR_LANES: (usize, usize) = (8, 16);
 /// Lanes for what somebody waits for, where it is.
 const NEAR_DEMAND: usize = 4;
+/// Files that its lanes fill beside each other: the records of each are in memory.
+const NEAR_BESIDE: usize = 4;
 
 impl Restore {
     /// Runs the guardian of this restore until everything is there, or until `stop` is set.
@@ -137,13 +139,17 @@ impl Restore {
             return Err(Error::corrupt(message));
         }
         let is_near = Location::parse(&source)?.as_local().is_some();
-        let lanes = if is_near {
-            (NEAR_DEMAND, self.workers.get())
-        } else {
-            FAR_LANES
+        let (lanes, beside) = match is_near {
+            true => ((NEAR_DEMAND, self.workers.get()), NEAR_BESIDE),
+            // One file after the other: reads of a segment that follow each other are few requests.
+            false => (FAR_LANES, 1),
         };
         let parts = (EventGroup::from(fds.group), File::from(fds.wake));
-        let worker = Worker::new((state, plan, map), parts, (archive, options.rest_rate))?;
+        let worker = Worker::new(
+            (state, plan, map),
+            parts,
+            (archive, options.rest_rate, beside),
+        )?;
         worker.run(&File::from(fds.requests), lanes);
         Ok(())
     }

@@ -26,7 +26,7 @@ use std::{
 };
 
 /// The file of a cluster, and of each of its databases, without which a server does not use it.
-const PG_VERSION: &[u8] = b"PG_VERSION";
+pub(super) const PG_VERSION: &[u8] = b"PG_VERSION";
 
 /// The placeholders that a restore made.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Time between two cycles that nobody asked for.
-const CYCLE: Duration = Duration::from_secs(1);
+const CYCLE: Duration = Duration::from_secs(5);
 /// Pause after an error.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Files that are synced one by one; more are synced with their file systems.

@@ -6,7 +6,7 @@
 use super::{
     content_source::ContentSource,
     event_table::WantedUnits,
-    fetch_queue::{FetchQueue, FilePiece, LaneKind},
+    fetch_queue::{FetchQueue, FilePiece, LaneKind, PieceSpan},
     filled_file::FilledFile,
     messages::WorkerRequest,
     order::{file_order, prewarmed},
@@ -19,13 +19,19 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     root::EntryName,
 };
-use fullbore_platform::{durable, pre_content::EventGroup, queue::Locked};
+use fullbore_platform::{
+    durable,
+    pre_content::EventGroup,
+    queue::Locked,
+    write::{drop_behind, write_behind},
+};
 use fullbore_repository::archive::Archive;
 use std::{
     collections::HashMap,
     ffi::OsStr,
     fs::File,
     io::Write,
+    ops::Range,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     process,
     sync::Mutex,
@@ -46,6 +52,10 @@ const HOLD: Duration = Duration::from_secs(30);
 /// Pauses after an error of the storage.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Bytes of a file that are written to the device together.
+const BEHIND_BYTES: u64 = 8 << 20;
+/// Added to the niceness of lanes for what nobody waits for.
+const LANE_NICENESS: i32 = 10;
 /// Bounds of a piece, which is a frame of the backup mostly.
 const LEAST_PIECE: u64 = UNIT_BYTES;
 const MOST_PIECE: u64 = 4 << 20;
@@ -57,7 +67,7 @@ pub(super) struct Worker {
     pub(super) map: UnitMap,
     pub(super) group: EventGroup,
     source: ContentSource,
-    queue: FetchQueue,
+    pub(super) queue: FetchQueue,
     pub(super) files: Vec<Mutex<FilledFile>>,
     /// Open directories by their devices.
     pub(super) roots: HashMap<u64, File>,
@@ -75,14 +85,13 @@ impl Worker {
     pub(super) fn new(
         (state, plan, map): (StateDir, InstantPlan, UnitMap),
         (group, wake): (EventGroup, File),
-        (archive, rest_rate): (Archive, Option<u64>),
+        (archive, rest_rate, beside): (Archive, Option<u64>, usize),
     ) -> Result<Self> {
         let frame_bytes = archive.root.options.frame_bytes;
         let piece_bytes = frame_bytes.clamp(LEAST_PIECE, MOST_PIECE) / UNIT_BYTES * UNIT_BYTES;
         let files = plan.files.iter().map(|_| Mutex::default()).collect();
-        let queue = FetchQueue::default();
         let seconds = rest_rate.map_or(0.0, |rate| piece_bytes as f64 / rate.max(1) as f64);
-        queue.set_pace(Duration::from_secs_f64(seconds));
+        let queue = FetchQueue::new(Duration::from_secs_f64(seconds), beside);
         Ok(Self {
             roots: open_roots(&plan.head.roots)?,
             source: ContentSource::new(archive),
@@ -193,15 +202,26 @@ impl Worker {
     }
 
     fn lane(&self, kind: LaneKind) {
+        if kind == LaneKind::Rest {
+            // What somebody waits for, and the server, come first.
+            let _ = rustix::process::setpriority_process(None, LANE_NICENESS);
+        }
         let mut buffer = Vec::new();
         let mut pause = FIRST_PAUSE;
-        while let Some(piece) = self.queue.next(kind, |piece| self.is_settled(piece)) {
-            let filled = self.fill(piece, &mut buffer);
-            self.queue.release(piece);
+        let is_settled = |piece| self.is_settled(PieceSpan::one(piece));
+        while let Some(span) = self.queue.next(kind, is_settled) {
+            let filled = self.fill(span, &mut buffer).or_else(|error| {
+                let is_damaged = error.kind == ErrorKind::Corrupt && span.next < span.last;
+                match is_damaged {
+                    true => self.fill_apart(span, &mut buffer),
+                    false => Err(error),
+                }
+            });
+            self.queue.release(span);
             match filled {
                 Ok(()) => pause = FIRST_PAUSE,
                 Err(error) => {
-                    self.note_problem(piece, &error);
+                    self.note_problem(span, &error);
                     if error.kind != ErrorKind::Corrupt {
                         // The guardian asks again for what somebody waits for.
                         thread::sleep(pause);
@@ -213,13 +233,13 @@ impl Worker {
         }
     }
 
-    fn note_problem(&self, piece: FilePiece, error: &Error) {
+    fn note_problem(&self, span: PieceSpan, error: &Error) {
         if error.kind == ErrorKind::Corrupt {
-            for unit in self.missing(piece) {
+            for unit in self.missing(span) {
                 self.map.set(unit, BAD);
             }
         }
-        let path = quoted(&self.plan.files[piece.file as usize].path.0);
+        let path = quoted(&self.plan.files[span.file as usize].path.0);
         let line = format!("note: {path}: {}", error.line());
         let mut last = self.problem.locked();
         if *last != line {
@@ -228,9 +248,9 @@ impl Worker {
         }
     }
 
-    /// Returns whether nothing of a piece can be filled now.
-    fn is_settled(&self, piece: FilePiece) -> bool {
-        let missing = self.missing(piece);
+    /// Returns whether nothing of these pieces can be filled now.
+    fn is_settled(&self, span: PieceSpan) -> bool {
+        let missing = self.missing(span);
         missing
             .into_iter()
             .all(|unit| self.map.state(unit) & BAD != 0)
@@ -244,12 +264,12 @@ impl Worker {
         units.all(|unit| self.map.is(unit, bits))
     }
 
-    /// Returns the units of a piece that are not here, up to the limit of the file.
-    fn missing(&self, piece: FilePiece) -> Vec<u64> {
-        let planned = &self.plan.files[piece.file as usize];
-        let start = piece.piece * self.piece_bytes / UNIT_BYTES;
-        let limit = self.map.limit(piece.file as usize).div_ceil(UNIT_BYTES);
-        let end = (start + self.piece_bytes / UNIT_BYTES)
+    /// Returns the units of pieces that are not here, up to the limit of the file.
+    fn missing(&self, span: PieceSpan) -> Vec<u64> {
+        let planned = &self.plan.files[span.file as usize];
+        let start = span.next * self.piece_bytes / UNIT_BYTES;
+        let limit = self.map.limit(span.file as usize).div_ceil(UNIT_BYTES);
+        let end = ((span.last + 1) * self.piece_bytes / UNIT_BYTES)
             .min(planned.units())
             .min(limit);
         let units = (planned.first_unit + start)..(planned.first_unit + end);
@@ -258,33 +278,46 @@ impl Worker {
             .collect()
     }
 
-    /// Fetches a piece, and writes the units that are not here.
-    fn fill(&self, piece: FilePiece, buffer: &mut Vec<u8>) -> Result<()> {
-        let planned = &self.plan.files[piece.file as usize];
-        let missing = self.missing(piece);
+    /// Fetches pieces, and writes the units that are not here.
+    fn fill(&self, span: PieceSpan, buffer: &mut Vec<u8>) -> Result<()> {
+        let planned = &self.plan.files[span.file as usize];
+        let missing = self.missing(span);
         if missing.is_empty() {
             return Ok(());
         }
-        let start = piece.piece * self.piece_bytes;
-        let end = (start + self.piece_bytes).min(planned.size);
-        let content = self.source.file(&self.plan, piece.file)?;
+        let start = span.next * self.piece_bytes;
+        let end = ((span.last + 1) * self.piece_bytes).min(planned.size);
+        let content = self.source.file(&self.plan, span.file)?;
         let runs = self.source.read(&content, start..end, buffer)?;
-        let file = &mut self.files[piece.file as usize].locked();
+        let file = &mut self.files[span.file as usize].locked();
         // Under the lock: no fill goes behind a limit that was lowered.
-        let limit = self.map.limit(piece.file as usize);
+        let limit = self.map.limit(span.file as usize);
         let spans = spans_of(&missing, planned.first_unit, limit);
-        if let Some(opened) = file.open(self, piece.file)? {
+        if let Some(opened) = file.open(self, span.file)? {
             let written = super::filled_file::write_spans(opened, &runs, buffer, &spans);
             let failed = |e| Error::io(format!("could not write {}", quoted(&planned.path.0)), e);
             written.map_err(failed)?;
-            file.set_time(self, piece.file)?;
+            let is_touched = self.queue.was_touched(span.file);
+            write_behind_of(opened, start..end, planned.size, is_touched);
+            file.set_time(self, span.file)?;
         }
         for unit in &missing {
             self.map.set(*unit, HERE);
         }
         self.syncs
-            .add(missing.into_iter().map(|unit| (piece.file, unit)));
-        file.end_content(self, piece.file)
+            .add(missing.into_iter().map(|unit| (span.file, unit)));
+        file.end_content(self, span.file)
+    }
+
+    /// Fills pieces one by one, so that damage is that of one piece.
+    fn fill_apart(&self, span: PieceSpan, buffer: &mut Vec<u8>) -> Result<()> {
+        for one in span.pieces().map(PieceSpan::one) {
+            match self.fill(one, buffer) {
+                Err(error) if error.kind == ErrorKind::Corrupt => self.note_problem(one, &error),
+                filled => filled?,
+            }
+        }
+        Ok(())
     }
 
     fn end_content(&self, file: u32) {
@@ -341,8 +374,21 @@ pub(super) fn open_roots(names: &[EntryName]) -> Result<HashMap<u64, File>> {
     Ok(roots)
 }
 
+/// Starts to write the data before the end of `range` when a stretch of the file ends in it: a sync then waits for little.
+/// The stretch before it leaves the page cache if nobody reads the file, so that what others read stays there.
+fn write_behind_of(file: &File, range: Range<u64>, size: u64, is_touched: bool) {
+    if range.end != size && !range.end.is_multiple_of(BEHIND_BYTES) {
+        return;
+    }
+    let start = (range.end - 1) / BEHIND_BYTES * BEHIND_BYTES;
+    write_behind(file, start, range.end - start);
+    if let (false, Some(before)) = (is_touched, start.checked_sub(BEHIND_BYTES)) {
+        drop_behind(file, before, BEHIND_BYTES);
+    }
+}
+
 /// Joins units that follow each other into ranges of a file, up to a limit.
-fn spans_of(units: &[u64], first_unit: u64, limit: u64) -> Vec<std::ops::Range<u64>> {
+fn spans_of(units: &[u64], first_unit: u64, limit: u64) -> Vec<Range<u64>> {
     let chunks = units.chunk_by(|a, b| a + 1 == *b);
     let spans = chunks.map(|chunk| {
         let start = (chunk[0] - first_unit) * UNIT_BYTES;

@@ -2,6 +2,7 @@
 
 use super::{StoreRepository, runs};
 use runs::{assert_same, noise, sample, shape, temp, write};
+use std::{fs, thread, time::Duration};
 
 /// Two backups, restored, checked, forgotten and pruned.
 fn lives(store: &StoreRepository) {
@@ -182,4 +183,34 @@ fn forget_takes_the_backup_that_is_named_behind_the_store() {
     assert!(ran.out.contains("1 backup forgotten"), "{}", ran.out);
     let left = store.run(args!["list", store.address, "--json"]);
     assert_eq!(left.ends_with(0).json().len(), 0);
+}
+
+#[test]
+fn a_mount_shows_a_repository_in_s3() {
+    let fuse = fs::File::options().write(true).open("/dev/fuse");
+    if !runs::or_skip(
+        fuse.is_ok() && runs::is_root(),
+        "/dev/fuse cannot be opened, or this is not root",
+    ) {
+        return;
+    }
+    let (store, dir) = (StoreRepository::s3(), temp());
+    let (tree, at) = (dir.path().join("tree"), dir.path().join("at"));
+    sample(&tree);
+    write(tree.join("large"), noise(7, 20_000_000));
+    store.back_up(&tree);
+    fs::create_dir(&at).unwrap();
+    let mut mount = store
+        .command(args!["mount", store.address, &at, "--quiet"])
+        .spawn()
+        .unwrap();
+    let latest = at.join("latest");
+    while !latest.join("large").exists() {
+        assert!(mount.try_wait().unwrap().is_none(), "it does not mount");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let shown = latest.canonicalize().unwrap();
+    assert_same(&shape(&tree), &shape(&shown), "mounted");
+    runs::shell("umount \"$1\"", args![&at]).ends_with(0);
+    assert!(mount.wait().unwrap().success());
 }

@@ -18,6 +18,9 @@ use std::{
 };
 use tempfile::TempDir;
 
+/// Copies WAL beside the data directory.
+const ARCHIVE: &str = "archive_command = 'cp %p ../archive/%f'";
+
 /// Counts and sums of everything that was in the backup.
 const SUMS: &str = "SET enable_indexscan = off; SET enable_indexonlyscan = off; \
     SELECT (SELECT sum(n) || ' ' || count(DISTINCT words) FROM large), (SELECT sum(n) FROM cold WHERE t LIKE 'cold%')";
@@ -32,13 +35,19 @@ struct Served {
 
 impl Served {
     fn new(version: &Version) -> Option<Self> {
+        Self::with(version, &[])
+    }
+
+    fn with(version: &Version, settings: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         if let Some(refusal) = refusal_in(dir.path()).unwrap() {
             or_skip(false, &format!("it needs {}", refusal.line()));
             return None;
         }
         own(dir.path());
-        let cluster = Cluster::new(version, &["fsync = on"]);
+        let cluster = Cluster::stopped(version, &[&["fsync = on"], settings].concat());
+        cluster.make_dir("archive");
+        cluster.start();
         cluster.psql(
             "CREATE TABLE cold AS SELECT n, 'cold ' || n || repeat('x', 200) AS t FROM generate_series(1, 50000) n; \
              DELETE FROM cold WHERE n > 47434; CREATE TABLE junk AS SELECT * FROM cold; CREATE INDEX ON cold (n);",
@@ -58,6 +67,10 @@ impl Served {
     }
 
     fn restore(&self, more: &str) -> Ran {
+        self.restore_with(more.split_whitespace().map(OsString::from).collect())
+    }
+
+    fn restore_with(&self, more: Vec<OsString>) -> Ran {
         let socket = format!("unix_socket_directories={}", self.dir.path().display());
         let words = args![
             "restore",
@@ -68,14 +81,17 @@ impl Served {
             "--set",
             socket
         ];
-        let more = more.split_whitespace().map(OsString::from);
         fullbore(words.into_iter().chain(more))
     }
 
     fn start(&self, more: &str) -> Ran {
+        self.start_with(more.split_whitespace().map(OsString::from))
+    }
+
+    fn start_with(&self, more: impl IntoIterator<Item = OsString>) -> Ran {
         let program = self.version.program("postgres");
-        let bin = program.parent().unwrap().display().to_string();
-        self.restore(&format!("--start --bindir {bin} {more}"))
+        let words = args!["--start", "--bindir", program.parent().unwrap()];
+        self.restore_with(words.into_iter().chain(more).collect())
     }
 
     fn status(&self) -> Value {
@@ -243,4 +259,66 @@ fn a_cluster_that_nobody_serves_does_not_start() {
     served.restore("--resume --wait").ends_with(0);
     assert!(served.starts_alone());
     assert_eq!(served.psql(SUMS), RIGHT);
+}
+
+#[test]
+fn a_standby_follows_its_primary_while_most_of_it_is_not_there() {
+    for version in some_versions() {
+        let Some(served) = Served::with(version, &["wal_keep_size = 256MB"]) else {
+            return;
+        };
+        let primary = &served.cluster;
+        primary.start();
+        primary.psql("DELETE FROM large WHERE n % 2 = 0");
+        let host = primary.path("");
+        let follow = format!("primary_conninfo=host={} user=postgres", host.display());
+        let words = args!["--rest-rate", "1", "--recovery", "standby", "--set", follow];
+        served.start_with(words).ends_with(0);
+        assert!(served.status()["served"].as_bool().unwrap());
+        primary.psql("INSERT INTO cold VALUES (1000000, 'cold as well')");
+        let position = primary.psql("SELECT pg_current_wal_lsn()");
+        let there = format!("SELECT pg_last_wal_replay_lsn() >= '{position}'");
+        wait_until("the standby catches up", || served.psql(&there) == "t");
+        assert_eq!(served.psql("SELECT pg_is_in_recovery()"), "t");
+        assert_eq!(served.psql(SUMS), primary.psql(SUMS));
+        served.kill("guardian", "TERM");
+        wait_until("nobody serves", || served.status()["served"] == false);
+        served.restore("--resume --wait").ends_with(0);
+        assert_eq!(served.psql(SUMS), primary.psql(SUMS));
+        primary.stop("fast");
+    }
+}
+
+#[test]
+fn a_point_in_time_is_reached_while_most_of_the_cluster_is_not_there() {
+    for version in some_versions() {
+        let Some(served) = Served::with(version, &["archive_mode = on", ARCHIVE]) else {
+            return;
+        };
+        let cluster = &served.cluster;
+        cluster.start();
+        cluster.psql("DELETE FROM cold WHERE n % 2 = 0");
+        let (right, lsn) = (
+            cluster.psql(SUMS),
+            cluster.psql("SELECT pg_current_wal_lsn()"),
+        );
+        cluster.psql("DELETE FROM cold; TRUNCATE large");
+        cluster.psql("SELECT pg_switch_wal()");
+        cluster.stop("fast");
+        let fetch = format!("cp {}/%f %p", cluster.path("archive").display());
+        let mut words = args!["--rest-rate", "1", "--restore-command", fetch].to_vec();
+        words.extend(args![
+            "--set",
+            "archive_mode=off",
+            "--target-action",
+            "promote"
+        ]);
+        words.extend(args!["--target-lsn", lsn]);
+        served.start_with(words).ends_with(0);
+        wait_until("it is promoted", || {
+            served.psql("SELECT pg_is_in_recovery()") == "f"
+        });
+        assert!(served.status()["served"].as_bool().unwrap());
+        assert_eq!(served.psql(SUMS), right);
+    }
 }

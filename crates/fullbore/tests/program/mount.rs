@@ -3,6 +3,7 @@
 use fullbore_format::{entry::EntryKind, layout, page::EntryState};
 use fullbore_platform as platform;
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io::Read,
     os::unix::fs::{FileExt, MetadataExt},
@@ -317,10 +318,21 @@ fn a_backup_that_is_removed_meanwhile_gives_errors_and_a_reason_once() {
     let ids = names(&mounted.path("ids"));
     let first = mounted.path(&format!("ids/{}", ids[0]));
     assert!(first.join("large").exists());
-    shell("rm -r repo/backups/*", dir.path()).ends_with(0);
+    let repository = dir.path().join("repo");
+    let other = dir.path().join("other");
+    write(other.join("file"), "other");
+    fullbore(args!["backup", other, "--to", &repository, "--quiet"]).ends_with(0);
+    let forgotten = ids.iter().map(OsString::from);
+    fullbore(
+        args!["forget", "--yes", &repository]
+            .into_iter()
+            .chain(forgotten),
+    )
+    .ends_with(0);
+    fullbore(args!["prune", &repository]).ends_with(0);
     for _ in 0..3 {
-        let error = fs::read(first.join("large")).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(5));
+        let error = fs::read(first.join("large")).map(|content| content.len());
+        assert_eq!(error.unwrap_err().raw_os_error(), Some(5));
     }
     let log = mounted.log();
     let count = log.matches("any more").count();
