@@ -91,6 +91,7 @@ impl age::Identity for Catching<&dyn age::Identity> {
 #[derive(Debug)]
 pub struct SealingWriter<W> {
     payload: PayloadWriter,
+    header_bytes: u64,
     inner: W,
 }
 
@@ -123,6 +124,7 @@ impl<W: Write> SealingWriter<W> {
         let sealer = ChunkSealer::with_salt(&file_key, salt, None)?;
         Ok(Self {
             payload: PayloadWriter::new(sealer, &prefix),
+            header_bytes: prefix.len() as u64,
             inner,
         })
     }
@@ -130,6 +132,11 @@ impl<W: Write> SealingWriter<W> {
     /// Plain bytes so far.
     pub fn plain_bytes(&self) -> u64 {
         self.payload.plain_bytes()
+    }
+
+    /// Bytes of the file before its first chunk.
+    pub fn header_bytes(&self) -> u64 {
+        self.header_bytes
     }
 
     /// Returns the writer of the sealed bytes.

@@ -102,6 +102,7 @@ impl ExportOptions {
     ) -> Result<Exported> {
         archive.store().check_readable()?;
         let report = Arc::new(Report::new(self.keep_going));
+        report.missing_end(&archive.root)?;
         let noted = report.clone();
         let archive = Arc::new(archive.warn_with(move |damage| noted.warn(damage)));
         meter.total_bytes.store(archive.root.totals.bytes, Relaxed);

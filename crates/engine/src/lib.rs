@@ -18,4 +18,5 @@ pub mod sink;
 pub mod stored_backup;
 pub mod tar;
 pub mod verify;
+pub mod volumes;
 pub mod wal;

@@ -299,9 +299,12 @@ impl BackupInner {
         {
             self.report_loss(Some((segment, frame)), error, files)?;
         }
-        let ends_member = large.is_none();
+        let ends_member = large.as_ref().is_none_or(|large| large.known.is_some());
         if let Some(large) = large {
-            self.append_header(&large.entry, &mut buf)?;
+            // Pieces of a file on volumes have headers of their own.
+            if !ends_member {
+                self.append_header(&large.entry, &mut buf)?;
+            }
             self.copy_state(&large);
             parts.push(part(
                 FrameContent::Head(large.entry.clone(), large),
@@ -428,11 +431,13 @@ impl BackupInner {
             file.failed.get_or_init(|| reason);
         }
         buf.resize(len as usize, 0);
-        if last {
+        let is_alone = file.known.is_some();
+        if last && !is_alone {
             pad(&mut buf, file.data_len);
         }
         let content = FrameContent::Piece { file, offset, last };
-        Ok(Frame::new(buf, vec![part(content, 0, len as usize)], last))
+        let parts = vec![part(content, 0, len as usize)];
+        Ok(Frame::new(buf, parts, last || is_alone))
     }
 
     /// Appends a part of a large file. Returns the reason if the content is lost.

@@ -47,15 +47,18 @@ pub enum Service {
     Locator,
     /// The index of a run of WAL segments.
     WalIndex,
+    /// A page of the manifest that describes an earlier volume.
+    Catalog,
 }
 
 impl Service {
-    const ALL: [(Self, &'static [u8; 8]); 5] = [
+    const ALL: [(Self, &'static [u8; 8]); 6] = [
         (Self::Label, b"FBLABEL1"),
         (Self::Page, b"FBPAGE_1"),
         (Self::Root, b"FBROOT_1"),
         (Self::Locator, b"FBLOCAT1"),
         (Self::WalIndex, b"FBWALIX1"),
+        (Self::Catalog, b"FBCATLG1"),
     ];
 
     fn tag(self) -> &'static [u8; 8] {

@@ -195,12 +195,16 @@ const OF_FILES: [&str; 13] = [
 ];
 
 /// Files of the rooms below whose files are not those of a repository.
-const MAY_USE_FILES: [&str; 6] = [
+const MAY_USE_FILES: [&str; 10] = [
     "archive/object.rs",        // archives of one file
     "verify/compare_tree.rs",   // the tree that a backup is compared with
     "verify/tree_roots.rs",     // the same
     "verify/stored_content.rs", // the same
     "verify/stream.rs",         // a stream, or a tar of another program
+    "volumes/mod.rs",           // a temporary file without a name, for the manifest
+    "volumes/volume_file.rs",   // files of volumes
+    "volume_files.rs",          // the same
+    "volume_catalog.rs",        // files in the state directory
     "page_spool.rs",            // a temporary file without a name, in TMPDIR
 ];
 

@@ -4,6 +4,8 @@
 //! position and the index is the same for every sink. This file also starts and ends segments, and
 //! writes the service frames between the data.
 
+mod volumes;
+
 use super::{
     pages::{ClosedPage, EntryListener, PageWriter, RecordOrder},
     segment::{SegmentInProgress, part_digits},
@@ -38,6 +40,8 @@ pub struct StreamLayout {
     pub codec: Codec,
     /// Stored bytes after which a segment ends at the next member; `None` for a one-file archive.
     pub segment_bytes: Option<u64>,
+    /// Whether the segments are volumes, each with a root.
+    pub is_in_volumes: bool,
     /// Block size of files, in bytes.
     pub block_bytes: u64,
 }
@@ -56,7 +60,16 @@ pub struct StreamOutcome {
 }
 
 /// Makes the root of a one-file archive from the outcome of its stream.
-pub type MakeRoot<'a> = &'a (dyn Fn(&StreamOutcome) -> Result<Vec<u8>> + Sync);
+pub type MakeRoot<'a> = &'a (dyn Fn(&StreamOutcome, RootUse) -> Result<Vec<u8>> + Sync);
+
+/// What a root in a stream describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootUse {
+    /// The whole backup.
+    Last,
+    /// The volumes so far.
+    Interim,
+}
 
 /// Lays one stream into its sink.
 pub struct StreamWriter {
@@ -74,6 +87,8 @@ pub struct StreamWriter {
     /// Whether the last frame ended inside a member of the tar.
     is_in_member: bool,
     late: bool,
+    /// Bytes of a root without segments and pages, once they are known.
+    bare_root_bytes: Option<u64>,
     /// Entries and files already counted by the meter.
     told: (u64, u64),
     laid: StreamOutcome,
@@ -108,6 +123,7 @@ impl StreamWriter {
             header: None,
             is_in_member: false,
             late: false,
+            bare_root_bytes: None,
             told: (0, 0),
             laid,
         })
@@ -142,16 +158,17 @@ impl StreamWriter {
         self.store_pages()
     }
 
-    /// Lays the next frame of the stream.
+    /// Lays the next frame of the stream. `root` makes the root of a volume that ends before it.
     ///
     /// # Errors
     /// Errors of the sink.
-    pub fn frame(&mut self, frame: Frame) -> Result<()> {
+    pub fn frame(&mut self, frame: Frame, root: Option<MakeRoot<'_>>) -> Result<()> {
         if frame.data.is_empty() && frame.parts.is_empty() {
             return Ok(()); // a piece of an unreadable file, or after the end of a stream
         }
         let ends_member = frame.ends_member;
         let endless = ends_in_open_header(&frame);
+        self.make_room(&frame, root)?;
         self.is_in_member = !ends_member;
         if endless && self.shared.segment_bytes.is_some() {
             return self.hold_header(frame);
@@ -175,7 +192,7 @@ impl StreamWriter {
             .segment_bytes
             .is_some_and(|bytes| self.filling.offset >= bytes);
         if ends_member && full && self.filling.is_open() {
-            self.end_segment(None)
+            self.end_segment(None, RootUse::Interim)
         } else {
             Ok(())
         }
@@ -198,7 +215,7 @@ impl StreamWriter {
         self.pages.close_page();
         self.store_pages()?;
         if self.filling.is_open() {
-            self.end_segment(None)?;
+            self.end_segment(None, RootUse::Interim)?;
         }
         let stored = self.meter.sink.work(|| self.sink.sync())?;
         self.note_stored(stored)?;
@@ -227,7 +244,7 @@ impl StreamWriter {
         self.end_sequence()?;
         self.is_in_member = false;
         if self.filling.is_open() {
-            self.end_segment(root)?;
+            self.end_segment(root, RootUse::Last)?;
         }
         if let Some(entry) = self.header.take() {
             self.write_header_segment(entry)?;
@@ -365,7 +382,8 @@ impl StreamWriter {
     }
 
     fn begin_segment(&mut self) -> Result<()> {
-        self.open_segment(self.filling.number() + 1)
+        self.open_segment(self.filling.number() + 1)?;
+        self.write_catalog()
     }
 
     fn open_segment(&mut self, number: u32) -> Result<()> {
@@ -406,7 +424,7 @@ impl StreamWriter {
 
     /// Closes the segment: end of the tar unless a member continues, last page, root of a one-file
     /// archive, seek table.
-    fn end_segment(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
+    fn end_segment(&mut self, root: Option<MakeRoot<'_>>, of: RootUse) -> Result<()> {
         if !self.is_in_member {
             self.write_tar_end()?;
         }
@@ -417,7 +435,7 @@ impl StreamWriter {
             self.update_totals();
             // The root describes its own segment as it is before the root. The segment is described
             // again when it ends.
-            let root = root(&self.laid)?;
+            let root = root(&self.laid, of)?;
             self.laid.segments.pop();
             let offset = self.write_service(&Service::Root.frame(&root), true)?;
             self.write_service(

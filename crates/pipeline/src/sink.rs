@@ -8,7 +8,7 @@ pub mod commit_flag;
 
 use crate::frame::Buf;
 use fullbore_format::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     page::SegmentId,
 };
 use fullbore_platform::dir::real_path;
@@ -50,6 +50,23 @@ pub trait Sink: Send {
     /// The system's error.
     fn put_page(&mut self, _page: &[u8]) -> Result<Option<u64>> {
         Ok(None)
+    }
+
+    /// Returns whether this segment, the open one or the next, can have `bytes` in all. A destination of
+    /// volumes begins the next volume with the first question about it.
+    ///
+    /// # Errors
+    /// The system's; [`ErrorKind::Full`] if there is no next volume.
+    fn has_room(&mut self, _segment: u32, _bytes: u64) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Returns a page that [`Sink::put_page`] took.
+    ///
+    /// # Errors
+    /// The system's; the error of a destination that keeps no pages.
+    fn earlier_page(&mut self, _offset: u64, _bytes: usize) -> Result<Vec<u8>> {
+        Err(Error::new(ErrorKind::Bug, "the destination keeps no pages"))
     }
 
     /// Ends the open segment: no more bytes of it follow. It may become durable behind this call.

@@ -114,6 +114,30 @@ pub fn ask_secret(question: &str) -> io::Result<Option<Zeroizing<String>>> {
     Ok((!text.is_empty()).then(|| Zeroizing::new(text.to_owned())))
 }
 
+/// Returns whether this process has a terminal at which a person can be asked.
+pub fn has_terminal() -> bool {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/tty")
+        .is_ok()
+}
+
+/// Asks the person at the terminal for a line that is shown, with a bell; `None` without a terminal.
+///
+/// # Errors
+/// The system's.
+pub fn ask_line(question: &str) -> io::Result<Option<String>> {
+    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
+    let Ok(mut terminal) = terminal else {
+        return Ok(None);
+    };
+    write!(terminal, "\x07{question}: ")?;
+    let mut line = String::new();
+    let read = BufReader::new(Read::take(&terminal, MAX_LINE_BYTES as u64)).read_line(&mut line)?;
+    Ok((read > 0).then_some(line))
+}
+
 /// A terminal that does not show what is typed, until this is dropped.
 struct Silence<'a> {
     terminal: &'a File,

@@ -65,6 +65,12 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
         ));
     }
     let (location, backup) = place(source)?;
+    if let Location::Volumes(prefix) = &location {
+        let archive = Archive::open_volumes(storages, prefix)?;
+        check_named(&archive, backup, &location)?;
+        filter.check(&archive.root)?;
+        return Ok(OpenedFrom::Backup(Box::new(archive)));
+    }
     let path = match location.as_local() {
         Some(path) if !is_directory(&location) => path.to_owned(),
         _ => {
@@ -75,14 +81,8 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
     not_inside(&path)?;
     let archive = Archive::open_file(storages, &path)?;
     match (archive, backup) {
-        (Some(archive), Some(id)) if !archive.root.id.starts_with(id) && id != LATEST => {
-            let message = format!(
-                "could not find backup {id:?} in {path:?}: the archive holds {:?}",
-                archive.root.id
-            );
-            Err(Error::new(ErrorKind::NotFound, message))
-        }
-        (Some(archive), _) => {
+        (Some(archive), backup) => {
+            check_named(&archive, backup, &location)?;
             filter.check(&archive.root)?;
             Ok(OpenedFrom::Backup(Box::new(archive)))
         }
@@ -90,6 +90,20 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
             filter.must_be_empty(source)?;
             Ok(OpenedFrom::Foreign(path))
         }
+    }
+}
+
+/// Checks that an archive has the backup that the user named, if one was named.
+fn check_named(archive: &Archive, backup: Option<&str>, location: &Location) -> Result<()> {
+    match backup {
+        Some(id) if !archive.root.id.starts_with(id) && id != LATEST => {
+            let message = format!(
+                "could not find backup {id:?} in {location}: the archive holds {:?}",
+                archive.root.id
+            );
+            Err(Error::new(ErrorKind::NotFound, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 //! up to a limit, and beyond the limit in a temporary file without a name: a backup of a million
 //! entries has 34 MB of pages.
 
-use fullbore_format::error::{Error, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::write;
 use fullbore_storage::Upload;
 use std::{fs::File, io, os::unix::fs::FileExt};
@@ -14,7 +14,7 @@ const MEMORY_BYTES: usize = 1 << 20;
 
 /// Pages in the order in which they were added.
 #[derive(Debug, Default)]
-pub(super) struct PageSpool {
+pub struct PageSpool {
     /// The bytes that follow those in the file.
     memory: Vec<u8>,
     file: Option<File>,
@@ -26,7 +26,7 @@ impl PageSpool {
     ///
     /// # Errors
     /// The system's, about the temporary file.
-    pub(super) fn add(&mut self, page: &[u8]) -> Result<u64> {
+    pub fn add(&mut self, page: &[u8]) -> Result<u64> {
         let offset = self.file_bytes + self.memory.len() as u64;
         if self.memory.len() + page.len() > MEMORY_BYTES {
             self.move_to_file(page).map_err(|error| {
@@ -37,6 +37,27 @@ impl PageSpool {
             self.memory.extend_from_slice(page);
         }
         Ok(offset)
+    }
+
+    /// Returns `bytes` of the pages from `offset` on, all of one page.
+    ///
+    /// # Errors
+    /// The system's, about the temporary file; [`ErrorKind::Bug`] for bytes that were not added.
+    pub fn read(&self, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        let mut page = vec![0; bytes];
+        // Pages are moved to the file as a whole.
+        if let Some(start) = offset.checked_sub(self.file_bytes) {
+            let kept = self
+                .memory
+                .get(start as usize..)
+                .and_then(|rest| rest.get(..bytes));
+            let missing = || Error::new(ErrorKind::Bug, "a page was asked for that was not added");
+            page.copy_from_slice(kept.ok_or_else(missing)?);
+        } else if let Some(file) = &self.file {
+            file.read_exact_at(&mut page, offset)
+                .map_err(|error| Error::io("could not read pages in a temporary file", error))?;
+        }
+        Ok(page)
     }
 
     fn move_to_file(&mut self, page: &[u8]) -> io::Result<()> {
@@ -57,16 +78,24 @@ impl PageSpool {
     /// # Errors
     /// The system's, about the temporary file; errors of the storage.
     pub(super) fn copy_to(&self, upload: &mut dyn Upload) -> Result<()> {
+        self.copy_with(|bytes| upload.append(bytes))
+    }
+
+    /// Gives all pages to `take`, in order.
+    ///
+    /// # Errors
+    /// The system's, about the temporary file; those of `take`.
+    pub fn copy_with(&self, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut buffer = Vec::new();
         let mut offset = 0;
         while let Some(file) = self.file.as_ref().filter(|_| offset < self.file_bytes) {
             buffer.resize(MEMORY_BYTES.min((self.file_bytes - offset) as usize), 0);
             file.read_exact_at(&mut buffer, offset)
                 .map_err(|error| Error::io("could not read pages in a temporary file", error))?;
-            upload.append(&buffer)?;
+            take(&buffer)?;
             offset += buffer.len() as u64;
         }
-        upload.append(&self.memory)
+        take(&self.memory)
     }
 }
 
@@ -85,6 +114,7 @@ mod tests {
                 let page = vec![number as u8; 17_000 + number * 511];
                 assert_eq!(spool.add(&page).unwrap(), expected.len() as u64);
                 assert!(spool.memory.len() <= MEMORY_BYTES);
+                assert!(spool.read(expected.len() as u64, page.len()).unwrap() == page);
                 expected.extend(page);
             }
             let mut upload = objects.create("manifest").unwrap();

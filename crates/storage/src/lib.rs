@@ -12,6 +12,7 @@
 
 mod append;
 mod cached;
+mod change;
 mod clock;
 mod cloud;
 mod coalesced;
@@ -49,6 +50,7 @@ pub mod wire;
 
 pub use append::{AppendRules, check_host_name};
 pub use cached::{CacheSpec, CachedObjects};
+pub use change::{ChangeAction, ChangeRequest, Changed, MediaChange};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{
     AUTO_CONNECTIONS, AUTO_PARTS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,

@@ -30,6 +30,8 @@ pub enum Location {
     Null,
     /// A file or directory of this machine.
     Local(PathBuf),
+    /// `volumes:PREFIX`: files `PREFIX-001.tar.zst` and so on, which hold one backup.
+    Volumes(PathBuf),
     /// `s3://BUCKET/PREFIX`, `gs://` or `az://`.
     Cloud {
         /// The kind of the store.
@@ -90,6 +92,14 @@ impl Location {
             b"null:" => return Ok(Self::Null),
             _ => {}
         }
+        if let Some(prefix) = bytes.strip_prefix(b"volumes:") {
+            must_be_named(
+                &word.to_string_lossy(),
+                &String::from_utf8_lossy(prefix),
+                "a prefix",
+            )?;
+            return Ok(Self::Volumes(OsStr::from_bytes(prefix).into()));
+        }
         let Some(url) = word.to_str() else {
             return Ok(Self::Local(word.into()));
         };
@@ -135,7 +145,7 @@ impl Location {
     pub fn look(&self) -> Found {
         match self {
             Self::Local(path) => look_at(path),
-            Self::Standard | Self::Null => Found::File,
+            Self::Standard | Self::Null | Self::Volumes(_) => Found::File,
             Self::Cloud { .. } | Self::Ssh { .. } | Self::Server(_) | Self::Peer(_) => {
                 Found::Repository
             }
@@ -164,6 +174,7 @@ impl Location {
             Self::Standard => "-".to_owned(),
             Self::Null => "null:".to_owned(),
             Self::Local(path) => path.display().to_string(),
+            Self::Volumes(prefix) => format!("volumes:{}", prefix.display()),
             Self::Cloud {
                 store,
                 bucket,
@@ -200,7 +211,7 @@ fn must_be_named(url: &str, part: &str, what: &str) -> Result<()> {
     }
     Err(
         Error::new(ErrorKind::Usage, format!("cannot use {url:?}: it names no {}", &what[2..]))
-            .hint("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, ssh://HOST/PATH, fullbore://HOST:PORT/PATH, or a path such as ./NAME"),
+            .hint("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, ssh://HOST/PATH, fullbore://HOST:PORT/PATH, volumes:PREFIX, or a path such as ./NAME"),
     )
 }
 
@@ -253,6 +264,7 @@ mod tests {
         );
         assert_eq!(parsed("-"), Location::Standard);
         assert_eq!(parsed("null:"), Location::Null);
+        assert_eq!(parsed("volumes:/mnt/a"), Location::Volumes("/mnt/a".into()));
     }
 
     #[test]
@@ -281,6 +293,7 @@ mod tests {
             "ssh://",
             "ssh://h",
             "ssh:///x",
+            "volumes:",
             "fullbore://",
         ] {
             let error = Location::parse(OsStr::new(bad)).unwrap_err();

@@ -23,13 +23,16 @@ use fullbore_format::{
     digest::Algorithm,
     error::{Error, ErrorKind, Result},
     page::{EntryState, SegmentId},
-    root::{BackupOptions, EntryName, FORMAT, Live, MAX_NOT_CAPTURED, NotCaptured, Root, RunStats},
+    root::{
+        BackupOptions, EntryName, FORMAT, Live, MAX_NOT_CAPTURED, NotCaptured, Root, RunStats,
+        VolumeFacts,
+    },
     seal::seal,
     sizes,
 };
 use fullbore_pipeline::{
     frame::Scanned,
-    lay::{MakeRoot, StreamLayout, StreamOutcome},
+    lay::{MakeRoot, RootUse, StreamLayout, StreamOutcome},
     sink::{Abilities, Destination, Partial},
     stage::{codec::Codec, level::LevelDial},
 };
@@ -48,6 +51,7 @@ use fullbore_repository::{
     compare::Compare,
     first_look::FirstLook,
     ids::{self, SourceMark},
+    volume_files::VolumeFiles,
 };
 use fullbore_storage::Storages;
 use fullbore_tree::read::Own;
@@ -257,6 +261,7 @@ impl Backup {
             repository: abilities.repository.clone(),
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
+            is_in_volumes: self.to.volumes().is_some(),
             block_bytes: self.block_bytes(),
         }
     }
@@ -447,6 +452,9 @@ impl Backup {
 
     /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
+        if let (Some(spec), Subject::Files(scope)) = (self.to.volumes(), &self.subject) {
+            scope.check_is_not(VolumeFiles::new(&spec.prefix).dir())?;
+        }
         let local = self.to.storage().and_then(|objects| objects.as_local());
         match (local, &self.subject) {
             (Some(local), Subject::Files(scope)) => scope.check_outside(local.root()),
@@ -479,6 +487,12 @@ impl Backup {
         }
     }
 
+    /// Returns the bytes of a file above which it is stored in pieces, so that it can continue on the next volume.
+    fn whole_bytes(&self) -> Option<u64> {
+        let spec = self.to.volumes()?;
+        Some(spec.whole_bytes().max(self.tuning.frame_bytes.into()))
+    }
+
     /// Returns the block size: by default 1 MiB, 8 KiB (a page) for a cluster; at most one frame,
     /// because a block never spans frames.
     fn block_bytes(&self) -> u64 {
@@ -504,8 +518,8 @@ impl Backup {
             .as_ref()
             .and_then(|cluster| cluster.page_check())
             .map(StageSpec::Pages);
-        let thin = subject
-            .is_compared
+        // It makes members of the pieces of files, too.
+        let thin = (subject.is_compared || self.to.volumes().is_some())
             .then_some(StageSpec::Thin { block_bytes });
         let compress = match dial {
             Some(dial) => StageSpec::CompressAuto(dial.clone()),
@@ -537,9 +551,12 @@ impl BackupRun<'_> {
     /// Stores all streams. Returns the root, sealed and plain.
     fn store(&self, destination: &mut dyn Destination, own: &Own) -> Result<(Vec<u8>, Root)> {
         let abilities = destination.abilities();
-        let archive_root = |stream: &StreamOutcome| {
-            self.check()?;
-            seal(&self.root(vec![stream.clone()]))
+        let archive_root = |stream: &StreamOutcome, of: RootUse| {
+            if of == RootUse::Last {
+                self.check()?;
+            }
+            let root = self.root(vec![stream.clone()]);
+            seal(&self.in_volume(root, of))
         };
         let interim_root = |streams: Vec<StreamOutcome>| seal(&self.root(streams));
         let checkpoints = self.interim(destination).map(|write| Checkpoints {
@@ -562,6 +579,7 @@ impl BackupRun<'_> {
         let streams = Streams {
             tuning: &self.backup.tuning,
             is_stdin: self.backup.subject.is_stdin(),
+            whole_bytes: self.backup.whole_bytes(),
             max_rate: self.backup.max_rate,
             stages: self.backup.stages(&self.subject, self.dial.as_ref()),
             dial: self.dial.clone(),
@@ -572,7 +590,7 @@ impl BackupRun<'_> {
         };
         let outcomes = streams.run(&self.subject.sources, sinks)?;
         self.check()?;
-        let root = self.root(outcomes);
+        let root = self.in_volume(self.root(outcomes), RootUse::Last);
         Ok((seal(&root)?, root))
     }
 
@@ -590,6 +608,17 @@ impl BackupRun<'_> {
         // A copy becomes usable as a base only when it is complete.
         let is_copy = matches!(self.backup.subject, Subject::Stored(_));
         destination.partial().filter(|_| !is_copy)
+    }
+
+    /// Notes in a root which volume it stands in.
+    fn in_volume(&self, root: Root, of: RootUse) -> Root {
+        let facts = VolumeFacts {
+            number: root.segments.last().map_or(1, |segment| segment.number),
+            is_last: of == RootUse::Last,
+            is_sealed: matches!(self.backup.to, SinkSpec::Sealed(..)),
+        };
+        let volume = self.backup.to.volumes().map(|_| facts);
+        Root { volume, ..root }
     }
 
     /// Returns the root for the streams so far.

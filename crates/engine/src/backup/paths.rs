@@ -123,6 +123,23 @@ impl Scope {
         })
     }
 
+    /// Refuses a source that is the directory of the volumes: it is left out of the backup.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`]; those of [`FoundPath::of`].
+    pub(super) fn check_is_not(&self, volumes: &Path) -> Result<()> {
+        for path in &self.paths {
+            let FoundPath { real, .. } = FoundPath::of(path)?;
+            if place_of(&real).is_some_and(|place| Some(place) == place_of(volumes)) {
+                let message = format!("cannot back up {path:?}: the volumes are written there");
+                return Err(Error::new(ErrorKind::Usage, message).hint(
+                    "write them into a directory of their own, which is left out of the backup",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a PATH inside the repository that the backup is written to.
     ///
     /// # Errors

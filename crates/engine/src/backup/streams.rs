@@ -4,6 +4,7 @@ use crate::plan::{Depths, StageSpec, Tuning, at_fast_level, chain};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::{
     frame::{Frame, Pool, Scanned, Slice},
+    known::{BaseEntry, Trust},
     lay::{MakeRoot, StreamLayout, StreamOutcome, StreamWriter},
     level_choice::LevelChooser,
     ordered::{FrameLine, FrameWorkers, Permits, WorkFn},
@@ -37,6 +38,8 @@ pub(crate) struct Streams<'a> {
     pub(crate) tuning: &'a Tuning,
     /// Whether the source is standard input, which only one thread at a time can read.
     pub(crate) is_stdin: bool,
+    /// Bytes of a file above which each of its frames is a member, so that a volume can end behind any of them.
+    pub(crate) whole_bytes: Option<u64>,
     /// Maximum number of bytes read a second.
     pub(crate) max_rate: Option<NonZeroU64>,
     pub(crate) stages: Vec<StageSpec>,
@@ -115,6 +118,9 @@ impl Streams<'_> {
             let layout = self.layout.clone();
             let order = record_order(source);
             let meter = self.meter.clone();
+            if self.whole_bytes.is_some() && !source.is_sorted() {
+                return Err(unsorted());
+            }
             let lay = StreamWriter::new(layout, meter, number, sink, tell, order)?;
             let clock = self
                 .checkpoints
@@ -128,6 +134,8 @@ impl Streams<'_> {
                 lay,
                 frame_bytes: self.tuning.frame_bytes,
                 window: self.window(depths),
+                whole_bytes: self.whole_bytes,
+                root: self.root.filter(|_| self.whole_bytes.is_some()),
                 // A follower takes faster stages while it falls behind, and chooses no level.
                 chooser: chooser.clone().filter(|_| threads.leads),
                 clock,
@@ -358,6 +366,10 @@ struct StreamRun<'a> {
     frame_bytes: u32,
     /// Limits of a window in which small files are read ahead.
     window: WindowLimits,
+    /// Bytes of a file above which it is stored in pieces.
+    whole_bytes: Option<u64>,
+    /// Makes the root of a volume.
+    root: Option<MakeRoot<'a>>,
     /// Chooses the level, with adaptive compression.
     chooser: Option<Arc<LevelChooser>>,
     /// The checkpoints, the time of the last one, and the number of this stream.
@@ -419,7 +431,9 @@ impl StreamRun<'_> {
     ) -> Result<()> {
         let workers = &self.threads.workers;
         let mut here: Option<WorkFn<Slice, Frame>> = None;
-        let slices = self.source.prepare(pack(entries, self.frame_bytes));
+        let slices = self
+            .source
+            .prepare(pack(in_pieces(entries, self.whole_bytes), self.frame_bytes));
         for frame in workers.ordered(slices, line.clone()) {
             let mut next = Some(frame?);
             if let Some(chooser) = &self.chooser {
@@ -431,7 +445,7 @@ impl StreamRun<'_> {
                     return Err(Error::new(ErrorKind::Bug, "another stream failed"));
                 }
                 let rest = frame.rest.take();
-                self.lay.frame(frame)?;
+                self.lay.frame(frame, self.root)?;
                 self.checkpoint()?;
                 // Serially, in this thread: the length of the queue bounds the number of frames in
                 // memory.
@@ -476,6 +490,36 @@ impl StreamRun<'_> {
         };
         late()
     }
+}
+
+/// Marks files of more than `whole_bytes`: each of their frames becomes a member, as in a backup that was compared.
+fn in_pieces(
+    entries: source::Stream<Scanned>,
+    whole_bytes: Option<u64>,
+) -> source::Stream<Scanned> {
+    let Some(whole_bytes) = whole_bytes else {
+        return entries;
+    };
+    let mark = move |scanned: Scanned| {
+        let is_large = scanned.entry.is_file() && scanned.entry.data_len() > whole_bytes;
+        if !is_large || scanned.known.is_some() || !scanned.state.is_stored() {
+            return scanned;
+        }
+        let known = BaseEntry::without_places(&scanned.entry, Trust::Nothing);
+        Scanned {
+            known: Some(known),
+            ..scanned
+        }
+    };
+    Box::new(entries.map(move |scanned| scanned.map(mark)))
+}
+
+/// The error for a source whose pages are known only at the end.
+fn unsorted() -> Error {
+    let message = "cannot write a cluster to volumes as the server sends it";
+    Error::new(ErrorKind::Usage, message)
+        .because("its entries are in no order, so a volume could not describe itself")
+        .hint("use --via files or --via sql")
 }
 
 /// Tells the source, when dropped, that all data was read or that reading failed.

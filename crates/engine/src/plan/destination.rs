@@ -5,6 +5,7 @@ use crate::sink::{
     sealed::SealedDestination,
     stdout::{Null, Stdout},
 };
+use crate::volumes::{VolumeSizes, VolumeSpec};
 use fullbore_crypt::UserRecipient;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::{sink::Destination, stage::codec::Codec};
@@ -14,6 +15,7 @@ use fullbore_platform::{
 };
 use fullbore_repository::{
     first_look::FirstLook,
+    volume_catalog::VolumeCatalog,
     writer::{RepositoryWriter, is_absent, must_be_possible},
 };
 use fullbore_storage::{LocalObjects, Location, Objects, Storages, foreign_words::refuse_foreign};
@@ -31,6 +33,8 @@ pub enum SinkSpec {
     Repository(OpenStorage),
     /// One file.
     File(PathBuf),
+    /// A series of volumes.
+    Volumes(VolumeSpec),
     /// Standard output.
     Stdout,
     /// Nowhere (`null:`).
@@ -114,6 +118,7 @@ impl SinkSpec {
             Location::Standard => return Ok((Self::Stdout, compress.map(Codec::for_pipe))),
             Location::Null => return Ok((Self::Null, compress)),
             Location::Local(path) => path.as_path(),
+            Location::Volumes(prefix) => return volumes(storages, prefix, compress),
             _ => {
                 refuse_remote_archive(&location, to.as_ref())?;
                 return repository_codec(storages, &location, compress);
@@ -166,6 +171,32 @@ impl SinkSpec {
         }
     }
 
+    /// The volumes, if the backup becomes a series of them.
+    pub fn volumes(&self) -> Option<&VolumeSpec> {
+        match self {
+            Self::Volumes(spec) => Some(spec),
+            Self::Sealed(inner, _) => inner.volumes(),
+            _ => None,
+        }
+    }
+
+    /// Gives the volumes these sizes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if there are no sizes for volumes, or sizes without volumes.
+    pub fn with_volume_sizes(mut self, sizes: Option<VolumeSizes>) -> Result<Self> {
+        let word = match (&mut self, sizes) {
+            (Self::Volumes(spec), Some(sizes)) => {
+                spec.sizes = sizes;
+                return Ok(self);
+            }
+            (Self::Volumes(_), None) => "volumes: needs --volume-size, such as 25G or auto",
+            (_, Some(_)) => "--volume-size needs --to volumes:PREFIX",
+            (_, None) => return Ok(self),
+        };
+        Err(Error::new(ErrorKind::Usage, word))
+    }
+
     /// Is it standard output?
     pub fn is_stdout(&self) -> bool {
         match self {
@@ -177,7 +208,7 @@ impl SinkSpec {
 
     /// Does a stream of unknown length have to be read to its end before it is stored? Otherwise its header is amended.
     pub fn spools(&self) -> bool {
-        matches!(self, Self::Stdout | Self::Sealed(..))
+        matches!(self, Self::Stdout | Self::Sealed(..) | Self::Volumes(_))
     }
 
     /// Checks that the destination can be created. With `no_create` it must be an existing
@@ -203,6 +234,7 @@ impl SinkSpec {
                 ),
             )),
             Self::File(path) => check_parent_exists(path),
+            Self::Volumes(spec) => spec.check(),
             Self::Stdout | Self::Null => Ok(()),
             Self::Sealed(inner, _) => inner.check(no_create),
         }
@@ -233,11 +265,15 @@ impl SinkSpec {
                 )?)
             }
             Self::File(path) => Box::new(OneFile::create(path, id)?),
+            Self::Volumes(spec) => Box::new(spec.open(id, None)?),
             Self::Stdout => Box::new(Stdout::begin()?),
-            Self::Sealed(inner, Recipients(recipients)) => Box::new(SealedDestination::new(
-                inner.open(host, id, time, codec, look)?,
-                recipients.clone(),
-            )),
+            Self::Sealed(inner, Recipients(recipients)) => match &**inner {
+                Self::Volumes(spec) => Box::new(spec.open(id, Some(recipients.clone()))?),
+                inner => Box::new(SealedDestination::new(
+                    inner.open(host, id, time, codec, look)?,
+                    recipients.clone(),
+                )),
+            },
             Self::Null => Box::new(Null),
         })
     }
@@ -245,7 +281,9 @@ impl SinkSpec {
     /// Returns the words about the destination in the last line of the output.
     pub fn completion_text(&self) -> String {
         match self {
-            Self::Repository(_) | Self::File(_) => format!("is complete in {}", self.name()),
+            Self::Repository(_) | Self::File(_) | Self::Volumes(_) => {
+                format!("is complete in {}", self.name())
+            }
             Self::Stdout => "is complete on standard output".to_owned(),
             Self::Sealed(inner, _) => format!("{}, encrypted", inner.completion_text()),
             Self::Null => "was stored nowhere, as asked".to_owned(),
@@ -257,11 +295,32 @@ impl SinkSpec {
         match self {
             Self::Repository(OpenStorage(objects)) => objects.describe(""),
             Self::File(path) => quoted_path(path),
+            Self::Volumes(spec) => spec.name(),
             Self::Stdout => "standard output".to_owned(),
             Self::Sealed(inner, _) => inner.name(),
             Self::Null => "nowhere".to_owned(),
         }
     }
+}
+
+/// Returns a series of volumes as a destination. Their codec is that of archives by default.
+fn volumes(
+    storages: &Storages,
+    prefix: &Path,
+    compress: Option<Codec>,
+) -> Result<(SinkSpec, Option<Codec>)> {
+    let codec = compress.unwrap_or(Codec::Zstd(1));
+    if codec.suffix() != Codec::Zstd(1).suffix() {
+        let message = format!("cannot write {} into volumes", codec.name());
+        return Err(Error::new(ErrorKind::Usage, message).hint("use --compress zstd, auto or none"));
+    }
+    let spec = VolumeSpec {
+        prefix: prefix.to_owned(),
+        sizes: VolumeSizes::endless(),
+        change: storages.media_change().clone(),
+        catalog: VolumeCatalog::of(storages, prefix),
+    };
+    Ok((SinkSpec::Volumes(spec), Some(codec)))
 }
 
 /// Refuses the name of an archive: object stores and other hosts have repositories only.

@@ -4,6 +4,7 @@ use fullbore_format::{
     entry::EntryPath,
     error::{Error, ErrorKind, Result, quoted},
     page::{FrameAt, PageItem, SegmentId},
+    root::{Root, VolumeFacts},
     text::counted,
 };
 use fullbore_platform::queue::Locked;
@@ -57,6 +58,15 @@ const FRAME_AT: &str = "the frame at byte";
 /// Note on a file in the target that is damaged in the backup and was not changed.
 pub(crate) const LEFT: &str = "is unchanged: it is damaged in the backup";
 
+/// The error for a backup whose last volumes are missing.
+pub fn missing_end(facts: VolumeFacts) -> Error {
+    let message = format!(
+        "the backup is incomplete: it goes on behind volume {}",
+        facts.number
+    );
+    Error::corrupt(message).because("later volumes are missing or damaged, or were never written")
+}
+
 /// Collects damage, or ends the run at the first damage.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -101,6 +111,14 @@ impl Report {
         let error = Error::corrupt(format!("file {} is damaged", quoted(&item.entry.path)))
             .because(why.to_owned());
         self.add((error, vec![item.entry.path.clone()]))
+    }
+
+    /// Adds the end of a backup whose last volumes are missing.
+    pub(crate) fn missing_end(&self, root: &Root) -> Result<()> {
+        match root.volume {
+            Some(facts) if !facts.is_last => self.add((missing_end(facts), Vec::new())),
+            _ => Ok(()),
+        }
     }
 
     /// Continues after damage if that is wanted; returns any other error.

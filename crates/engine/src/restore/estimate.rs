@@ -34,7 +34,7 @@ use fullbore_repository::archive::{
 };
 use serde::Serialize;
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -87,6 +87,9 @@ pub struct RestoreEstimate {
     pub segments: u64,
     /// Number of backups that these segments belong to.
     pub backups: u64,
+    /// Numbers of the volumes to bring, ascending; of a backup in volumes alone.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub volumes: BTreeSet<u32>,
     /// Number of worker threads.
     pub workers: usize,
     /// Stored bytes fetched a second by all threads; 0 if there were none.
@@ -188,6 +191,7 @@ impl EstimateRequest {
             contract,
             opened: HashSet::new(),
             sample: DecodeSample::default(),
+            is_in_volumes: archive.root.volume.is_some(),
         };
         let mut linked = HashSet::new();
         let is_restored = |path: &[u8]| selection.takes(path) && !rules.leaves_out(path);
@@ -271,6 +275,8 @@ struct JobTotals {
     /// Segments that the restore opens: backup, stream and number.
     opened: HashSet<SegmentId>,
     sample: DecodeSample,
+    /// Whether segments are volumes: they may have to be brought, so none is read for a measurement.
+    is_in_volumes: bool,
 }
 
 impl JobTotals {
@@ -292,6 +298,9 @@ impl JobTotals {
         );
         if self.opened.insert(segment.clone()) {
             contract.segments += 1;
+            if self.is_in_volumes {
+                contract.volumes.insert(segment.number);
+            }
             let name = |segment: &SegmentId| {
                 if segment.backup.is_empty() {
                     id.to_owned()
@@ -301,7 +310,9 @@ impl JobTotals {
             };
             contract.backups = self.opened.iter().map(name).collect::<HashSet<_>>().len() as u64;
         }
-        self.sample.push((segment.clone(), *frame));
+        if !self.is_in_volumes {
+            self.sample.push((segment.clone(), *frame));
+        }
     }
 }
 

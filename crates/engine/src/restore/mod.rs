@@ -131,6 +131,9 @@ impl Restore {
         let archive = archive.warn_with(move |damage| noted.warn(damage));
         let plan = RestorePlan::new(self, archive)?;
         plan.check_source(self)?;
+        if plan.selection.is_everything() {
+            report.missing_end(&plan.archive.root)?;
+        }
         // Before the target is opened: whatever refuses the restore leaves the target unchanged.
         let extra = self.list_deletions(&plan)?;
         refuse_leftovers(&plan)?;

@@ -81,6 +81,25 @@ impl Output {
         self.write_end = self.end;
     }
 
+    /// Takes space for the first `bytes` of the file; false if the file system does not have it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reserve(&self, bytes: u64) -> Result<bool> {
+        write::try_reserve(&self.file, self.end, bytes)
+            .map_err(|e| self.failed("reserve space for", e))
+    }
+
+    /// Gives back the space that was reserved and not written.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn release_reserve(&self) -> Result<()> {
+        self.file
+            .set_len(self.end)
+            .map_err(|e| self.failed("end", e))
+    }
+
     /// Makes the file durable.
     ///
     /// # Errors
@@ -154,6 +173,18 @@ impl OneFile {
             path: path.to_owned(),
             partial,
         })
+    }
+}
+
+impl OneFile {
+    /// Creates the file under its hidden name, locked.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn begin(&self) -> Result<Output> {
+        let output = Output::create(&self.partial, mode_of(&self.path))?;
+        output.lock();
+        Ok(output)
     }
 }
 
@@ -241,8 +272,7 @@ impl Destination for OneFile {
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
-        let output = Output::create(&self.partial, mode_of(&self.path))?;
-        output.lock();
+        let output = self.begin()?;
         Ok(Box::new(FileSink { output }))
     }
 
@@ -255,12 +285,26 @@ impl Destination for OneFile {
     }
 
     fn commit(self: Box<Self>, _root: &[u8]) -> Result<()> {
-        let done = self.rename_to_final();
+        self.publish(true)
+    }
+
+    fn abort(self: Box<Self>, _keep: bool) {
+        self.remove();
+    }
+}
+
+impl OneFile {
+    /// Gives the file its final name. With `is_commit`, the backup is complete then.
+    ///
+    /// # Errors
+    /// The system's; the file is removed then, unless it has the name.
+    pub fn publish(self, is_commit: bool) -> Result<()> {
+        let done = self.rename_to_final(is_commit);
         if done.is_ok() || !self.partial.exists() {
             return done;
         }
         let partial = self.partial.clone();
-        self.abort(false);
+        self.remove();
         done.map_err(|error| {
             if partial.exists() {
                 error.detail(format!("{} could not be removed", quoted_path(&partial)))
@@ -270,7 +314,7 @@ impl Destination for OneFile {
         })
     }
 
-    fn abort(self: Box<Self>, _keep: bool) {
+    fn remove(self) {
         if let Err(error) = fs::remove_file(&self.partial) {
             fullbore_platform::debug(|| {
                 format!("could not remove {}: {error}", quoted_path(&self.partial))
@@ -281,7 +325,7 @@ impl Destination for OneFile {
 
 impl OneFile {
     /// Renames the partial file to its final name.
-    fn rename_to_final(&self) -> Result<()> {
+    fn rename_to_final(&self, is_commit: bool) -> Result<()> {
         // The lock delays the removal of partial files until the list is right.
         let mut begun = PARTIALS.locked();
         fs::rename(&self.partial, &self.path).map_err(|e| {
@@ -290,7 +334,7 @@ impl OneFile {
                 e,
             )
         })?;
-        commit_flag::set(true);
+        commit_flag::set(is_commit);
         begun.retain(|path| *path != self.partial);
         drop(begun);
         let now = || {

@@ -75,7 +75,9 @@ pub(super) fn check_length(archive: &Archive, segment: &SegmentPlace) -> Result<
         .len(&object)
         .map_err(|e| missing(e, format!("segment {name}")))?;
     // The root of an archive is in its segment, so it only records the size up to the root.
-    if len < segment.bytes || (len > segment.bytes && segment.ended && !archive.is_one_file()) {
+    if len < segment.bytes
+        || (len > segment.bytes && segment.ended && !archive.store().has_root(&object))
+    {
         return Err(
             Error::corrupt(format!("segment {name} is damaged")).because(format!(
                 "it has {len} bytes, but {} in the root",

@@ -3,7 +3,7 @@
 //! Reads roots, pages and seek tables, but no frame with data.
 
 use super::{RunningCheck, SegmentTables, seek_tables};
-use crate::report::damage::frame_damage;
+use crate::report::damage::{frame_damage, missing_end};
 use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
@@ -27,6 +27,11 @@ impl RunningCheck<'_> {
     pub(crate) fn structure(&self, workers: NonZeroUsize) -> Result<SegmentTables> {
         if self.is_locked() {
             return self.stored_objects();
+        }
+        for archive in &self.stock.archives {
+            if let Some(facts) = archive.root.volume.filter(|facts| !facts.is_last) {
+                self.report.add((missing_end(facts), Vec::new()))?;
+            }
         }
         let tables = self.segments()?;
         self.pages(workers, &tables)?;

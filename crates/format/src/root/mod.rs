@@ -79,6 +79,21 @@ pub struct Root {
     /// Timing of the run and its limit.
     #[serde(default)]
     pub run: RunStats,
+    /// The volume that the root stands in, if the backup is a series of volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeFacts>,
+}
+
+/// The place of a root in a series of volumes. The root describes this volume and all before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct VolumeFacts {
+    /// Number of the volume, from 1.
+    pub number: u32,
+    /// Whether the backup ends with this volume.
+    pub is_last: bool,
+    /// Whether the volumes are encrypted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sealed: bool,
 }
 
 /// Maximum number of uncaptured entries that the root itself lists; [`BackupTotals`] counts all of

@@ -5,8 +5,8 @@ use clap::Args;
 use fullbore_crypt::{KeyOptions, parse_fingerprint};
 use fullbore_format::{error::Result, key_kind::KeyKind};
 use fullbore_storage::{
-    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, RepositoryTrust, StorageAccess, Storages,
-    StoreSettings,
+    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, MediaChange, RepositoryTrust,
+    StorageAccess, Storages, StoreSettings,
     ssh::HostSettings,
     wire::{TlsFiles, WireLimits},
 };
@@ -85,6 +85,30 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     cache_dir: Option<PathBuf>,
+    /// The command that changes media of volumes
+    ///
+    /// It is split at spaces and started without a shell. FULLBORE_LABEL and other variables tell
+    /// which volume is needed. Exit code 0 means that it is there, 1 that a person is asked, and
+    /// others that it does not come.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        global = true,
+        display_order = 918,
+        hide_short_help = true
+    )]
+    change_command: Option<String>,
+    /// Keep catalogs of volumes in this directory
+    ///
+    /// With a catalog, list and restore --plan need no volume. The default is in the state directory.
+    #[arg(
+        long,
+        value_name = "DIR",
+        global = true,
+        display_order = 918,
+        hide_short_help = true
+    )]
+    catalog: Option<PathBuf>,
     /// Keep no cache of object stores
     #[arg(
         long,
@@ -294,8 +318,21 @@ impl StorageArgs {
             cache,
             hosts,
             trust,
+            change: self.media_change(),
+            catalog: self.catalog.clone(),
             state_dir: state_dir(),
         }))
+    }
+
+    /// Returns how media are changed.
+    fn media_change(&self) -> MediaChange {
+        let words = self
+            .change_command
+            .iter()
+            .flat_map(|command| command.split_whitespace());
+        MediaChange {
+            command: words.map(OsString::from).collect(),
+        }
     }
 
     /// The options that a command needs which clap does not read.

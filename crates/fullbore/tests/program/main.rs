@@ -57,5 +57,6 @@ mod tape;
 mod target;
 mod unheard;
 mod verdict;
+mod volumes;
 
 use testkit::runs;

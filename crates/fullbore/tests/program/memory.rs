@@ -17,7 +17,7 @@ fn limited(mib: usize, args: impl IntoIterator<Item = OsString>) -> Ran {
 
 /// Limits in MiB: from too little to begin with, in small steps, to plenty.
 fn limits() -> impl Iterator<Item = usize> {
-    (52..=100).step_by(6).chain([130, 250, 500, 2000])
+    (56..=100).step_by(4).chain([130, 250, 500, 2000])
 }
 
 /// Did the run succeed? If not, it ended with an error that says what to do.

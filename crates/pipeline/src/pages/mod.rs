@@ -58,6 +58,11 @@ pub enum ClosedPage {
 /// backup may be referred to.
 const MIN_RECORDS: usize = MAX_RECORDS / 4;
 
+/// Bytes of the columns of a record without texts, digests and extents, at most: numbers have up to 9 bytes.
+const RECORD_BYTES: usize = 160;
+/// Bytes of the columns of an extent, at most.
+const EXTENT_BYTES: usize = 48;
+
 /// Builds the pages of one stream. Holds one page, and at most one page of an earlier backup.
 pub struct PageWriter {
     stream: u32,
@@ -306,6 +311,26 @@ impl PageWriter {
             || full(self.extents + open, MAX_EXTENTS)
             || full(self.text_bytes, MAX_TEXT_BYTES)
             || full(self.digest_bytes + digests, MAX_DIGEST_BYTES)
+    }
+
+    /// Returns the bytes of the first path of the page that closes next.
+    pub fn first_path_bytes(&self) -> u64 {
+        let first = self.page.records.first();
+        let open = self.open.as_ref().map(|open| &open.record);
+        let longest = first.into_iter().chain(open);
+        let lengths = longest.map(|record| record.entry.path.len() as u64);
+        lengths.max().unwrap_or(0)
+    }
+
+    /// Returns a bound of the stored bytes of the page that closes next.
+    pub fn open_bytes(&self) -> u64 {
+        let (open, digests) = self.open.as_ref().map_or((0, 0), |open| {
+            (open.record.extents.len(), open.record.digest_bytes())
+        });
+        let records = (self.page.records.len() + 1) * RECORD_BYTES;
+        let extents = (self.extents + open) * EXTENT_BYTES;
+        let digests = self.digest_bytes + digests;
+        (records + extents + 2 * (self.text_bytes + digests)) as u64
     }
 
     /// Closes the page if it has records; an unfinished large file continues on the next page.

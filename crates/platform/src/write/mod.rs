@@ -42,7 +42,7 @@ pub use errors::{
 };
 pub use space::{
     allocate, check_space, compresses, extend, free_bytes, preallocate, punch, reserve,
-    usable_bytes,
+    try_reserve, usable_bytes,
 };
 
 /// Creates the directory `name` in `dir`.

@@ -64,6 +64,23 @@ pub fn allocate(fd: impl AsFd, len: u64) -> io::Result<bool> {
     }
 }
 
+/// Reserves space for the first `len` bytes of a file, whose length stays as it is. Returns false if the file system does not
+/// have that much. Without the call of the system, only the free space is looked at.
+///
+/// # Errors
+/// The system's.
+pub fn try_reserve(fd: impl AsFd, written: u64, len: u64) -> io::Result<bool> {
+    let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].map(Errno::raw_os_error);
+    match reserve(&fd, 0, len) {
+        Ok(()) => Ok(true),
+        Err(error) if full.map(Some).contains(&error.raw_os_error()) => Ok(false),
+        Err(error) => {
+            debug(|| format!("fallocate is refused ({error}), free space is compared"));
+            Ok(usable_bytes(&fd)? >= len.saturating_sub(written))
+        }
+    }
+}
+
 /// Makes a hole. Returns false if the file system does not support holes, or not in this range.
 ///
 /// # Errors

@@ -23,7 +23,9 @@ pub mod schedule;
 pub mod small_file;
 pub mod source_paths;
 pub mod stored_file;
+mod stored_root;
 pub mod unnamed_losses;
+mod volumes;
 
 use children::Children;
 use fullbore_format::{
@@ -33,7 +35,6 @@ use fullbore_format::{
     layout::is_backup_id,
     page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
     root::{PageAt, Root},
-    seal::MAX_BYTES,
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::queue::Locked;
@@ -48,6 +49,8 @@ use std::{
     collections::HashSet,
     sync::{Arc, Mutex, OnceLock},
 };
+use stored_root::read_root;
+use volumes::{VolumeSet, note_missing_end};
 
 /// A larger frame is refused before memory is allocated.
 const MAX_FRAME_BYTES: u32 = 1 << 30;
@@ -221,6 +224,16 @@ impl Archive {
         OneFileObjects::open(storages, path)?
             .map(|store| Self::with_store(Box::new(store)))
             .transpose()
+    }
+
+    /// Opens the backup in the volumes with this prefix, or as much of it as they describe: then the root says that it is cut off.
+    ///
+    /// # Errors
+    /// As [`Archive::open_file`]; [`ErrorKind::NotFound`] if there is no volume.
+    pub fn open_volumes(storages: &Storages, prefix: &std::path::Path) -> Result<Self> {
+        let (set, mut root) = VolumeSet::open_with_root(storages, prefix)?;
+        note_missing_end(&mut root);
+        Self::with_root(root, Box::new(set))
     }
 
     /// Opens backup `id` of a repository.
@@ -735,17 +748,6 @@ fn no_copy(page_at: &PageAt) -> Error {
         "the manifest page of {} is missing",
         fullbore_format::error::quoted(&page_at.first.0)
     ))
-}
-
-fn read_root(store: &dyn ObjectReader) -> Result<Root> {
-    let len = store.len(&ObjectName::Root)?;
-    let name = store.name(&ObjectName::Root);
-    if len > MAX_BYTES {
-        return Err(Error::corrupt(format!("{name} is damaged")).because("it is too large"));
-    }
-    let mut bytes = Vec::new();
-    store.read_at(&ObjectName::Root, 0, len as usize, &mut bytes)?;
-    Root::open(&bytes, &name)
 }
 
 /// The error of a path that is not in the backup.

@@ -149,9 +149,14 @@ pub trait ObjectReader: Send + Sync {
         Sealing::Clear
     }
 
-    /// Returns whether it is one file, with pages and root in its only segment.
+    /// Returns whether it is one file, or a series of volumes: the root stands in a segment.
     fn is_one_file(&self) -> bool {
         false
+    }
+
+    /// Returns whether the root stands in this object, behind the bytes that it describes.
+    fn has_root(&self, _object: &ObjectName) -> bool {
+        self.is_one_file()
     }
 
     /// Returns the files it reads from, so that a restore does not overwrite them.
@@ -346,14 +351,14 @@ pub struct OneFileObjects {
 
 /// The bytes of an archive, opened if they are encrypted.
 #[derive(Debug)]
-enum ArchiveFile {
+pub(super) enum ArchiveFile {
     Clear(File),
     Sealed(Box<SealedFile<File>>),
 }
 
 impl ArchiveFile {
     /// Opens the file at `path`, with the keys of `storages` if it is encrypted.
-    fn open(storages: &Storages, path: &Path) -> Result<Self> {
+    pub(super) fn open(storages: &Storages, path: &Path) -> Result<Self> {
         let file = open_file(path, |path| File::open(path))?;
         let clear = Self::Clear(file);
         let stored_bytes = file_len(&clear, path)?;
@@ -482,7 +487,7 @@ fn open_file(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File> {
     asked_twice(|| open(path)).map_err(|e| failed_to_read(format!("could not open {path:?}"), e))
 }
 
-fn file_len(file: &ArchiveFile, path: &Path) -> Result<u64> {
+pub(super) fn file_len(file: &ArchiveFile, path: &Path) -> Result<u64> {
     let file = match file {
         ArchiveFile::Clear(file) => file,
         ArchiveFile::Sealed(sealed) => return Ok(sealed.plain_bytes()),
@@ -493,7 +498,7 @@ fn file_len(file: &ArchiveFile, path: &Path) -> Result<u64> {
 }
 
 /// Checks the length against the file before it allocates memory.
-fn read_exactly(
+pub(super) fn read_exactly(
     file: &ArchiveFile,
     path: &Path,
     offset: u64,

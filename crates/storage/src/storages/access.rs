@@ -1,6 +1,8 @@
 //! The settings and keys of one run.
 
-use crate::{CacheSpec, CloudEnvironment, RepositoryTrust, StoreSettings, ssh::HostSettings};
+use crate::{
+    CacheSpec, CloudEnvironment, MediaChange, RepositoryTrust, StoreSettings, ssh::HostSettings,
+};
 use fullbore_crypt::KeyOptions;
 use std::path::PathBuf;
 
@@ -19,6 +21,10 @@ pub struct StorageAccess {
     pub hosts: HostSettings,
     /// Which repositories the command may use.
     pub trust: RepositoryTrust,
+    /// How media of volumes are changed.
+    pub change: MediaChange,
+    /// The directory with catalogs of volumes, if it is not in the state directory.
+    pub catalog: Option<PathBuf>,
     /// The state directory, in which this user remembers repositories and backups; `None` remembers nothing.
     pub state_dir: Option<PathBuf>,
 }

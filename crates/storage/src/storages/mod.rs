@@ -11,7 +11,7 @@ pub use access::StorageAccess;
 
 use super::{
     CachedObjects, CloudAddress, CloudCounts, CloudObjects, CloudSettings, CoalescedObjects,
-    LocalObjects, Location, Objects, server, ssh,
+    LocalObjects, Location, MediaChange, Objects, server, ssh,
     wire::{Offer, TlsFiles, Wire},
 };
 use fullbore_format::error::Result;
@@ -20,7 +20,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fmt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
@@ -75,6 +75,18 @@ impl Storages {
     /// Returns the directory in which this user remembers something between runs; `None` remembers nothing.
     pub fn state_dir(&self) -> Option<&Path> {
         self.access().state_dir.as_deref()
+    }
+
+    /// Returns the directory with catalogs of volumes; `None` keeps none.
+    pub fn catalog_dir(&self) -> Option<PathBuf> {
+        let access = self.access();
+        let state = access.state_dir.as_ref().map(|dir| dir.join("volumes"));
+        access.catalog.clone().or(state)
+    }
+
+    /// Returns how media of volumes are changed.
+    pub fn media_change(&self) -> &MediaChange {
+        &self.access().change
     }
 
     /// Returns the files by which this host and other hosts know each other.

@@ -13,7 +13,7 @@ use crate::cli::{
     },
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
-use fullbore_engine::plan::SinkSpec;
+use fullbore_engine::{plan::SinkSpec, volumes::VolumeSizes};
 use fullbore_format::{digest::Algorithm, error::Result, text::size};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_postgres::request::{Via, Wal};
@@ -35,10 +35,11 @@ use std::{
 #[command(group = ArgGroup::new("near").multiple(true).args(["metrics", "on", "run_on"]))]
 #[command(mut_args(rare(&["passphrase", "no_encryption"])))]
 pub(in crate::cli) struct BackupArgs {
-    /// A repository, an archive file, - (standard output) or null: (nowhere)
+    /// A repository, an archive file, volumes:PREFIX, - (standard output) or null: (nowhere)
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
-    /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With null: nothing is stored, to
+    /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With volumes:PREFIX, the archive is
+    /// divided into PREFIX-001.tar.zst and so on. With null: nothing is stored, to
     /// measure the source.
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
     pub(in crate::cli) to: OsString,
@@ -174,6 +175,12 @@ pub(in crate::cli) struct BackupArgs {
     /// The least is 1M.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size, help_heading = DESTINATION, hide_short_help = true)]
     pub(in crate::cli) segment_size: u64,
+    /// Bytes of a volume, or auto
+    ///
+    /// A list such as 8G,25G is for the first volumes; the last size holds for all that follow. auto
+    /// fills the file system. The least is 1M.
+    #[arg(long, value_name = "SIZE[,SIZE]", help_heading = DESTINATION, hide_short_help = true)]
+    pub(in crate::cli) volume_size: Option<VolumeSizes>,
     /// How the contents of files are digested
     ///
     /// With none, a restore detects damage only in frames of zstd and lz4, which have checksums.
@@ -226,6 +233,7 @@ impl BackupArgs {
     /// Those of [`SinkSpec::parse`], and of the options of encryption.
     pub(super) fn sink(&self, storages: &Storages) -> Result<(SinkSpec, Option<Codec>)> {
         let (target, codec) = SinkSpec::parse(storages, &self.to, self.compress)?;
+        let target = target.with_volume_sizes(self.volume_size.clone())?;
         // The question takes a round trip, and the outcome has the answer, too.
         let is_new = self.encrypt.asks_for_new(storages, &self.to)? && target.is_new_repository();
         let target = self.encrypt.apply(

@@ -16,6 +16,7 @@ use clap::{Args, ValueHint};
 use fullbore_engine::{
     export::{ExportOptions, Exported},
     plan::SinkSpec,
+    volumes::VolumeSizes,
 };
 use fullbore_format::{error::Result, text::size};
 use fullbore_pipeline::stage::codec::Codec;
@@ -36,10 +37,11 @@ pub(in crate::cli) struct ExportArgs {
     from: OsString,
     #[command(flatten)]
     select: SelectArgs,
-    /// A repository, an archive file or - (standard output)
+    /// A repository, an archive file, volumes:PREFIX or - (standard output)
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst,
-    /// FILE.tar.lz4, FILE.tar.gz or FILE.tar.
+    /// FILE.tar.lz4, FILE.tar.gz or FILE.tar. With volumes:PREFIX, the archive is divided into
+    /// PREFIX-001.tar.zst and so on.
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
     to: OsString,
     /// Fail if the repository at DEST does not exist
@@ -64,6 +66,12 @@ pub(in crate::cli) struct ExportArgs {
     /// Begin a new segment of a repository after this many stored bytes
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = segment_size, help_heading = DESTINATION, hide_short_help = true)]
     segment_size: u64,
+    /// Bytes of a volume, or auto
+    ///
+    /// It is used with volumes:PREFIX. A list such as 8G,25G is for the first volumes; the last size
+    /// holds for all that follow.
+    #[arg(long, value_name = "SIZE[,SIZE]", help_heading = DESTINATION, hide_short_help = true)]
+    volume_size: Option<VolumeSizes>,
     #[command(flatten)]
     pub(in crate::cli) encrypt: EncryptArgs,
     #[command(flatten)]
@@ -72,6 +80,7 @@ pub(in crate::cli) struct ExportArgs {
 
 pub(in crate::cli) fn run(args: ExportArgs, storages: &Storages) -> Result<u8> {
     let (target, codec) = SinkSpec::parse(storages, &args.to, args.compress)?;
+    let target = target.with_volume_sizes(args.volume_size.clone())?;
     let is_new = target.is_new_repository();
     let source = sealing_of(storages, &args.from)?;
     let target =

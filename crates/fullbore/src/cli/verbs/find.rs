@@ -20,10 +20,10 @@ use fullbore_format::{
 };
 use fullbore_repository::{
     archive::{Archive, object::Sealing},
-    open::{list_backups, pick, place, without_backup},
+    open::{list_backups, open, pick, place, without_backup},
     select::BackupFilter,
 };
-use fullbore_storage::{Objects, Storages};
+use fullbore_storage::{Location, Objects, Storages};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ use std::{
     after_help = "EXIT CODES: 0 found, 1 not found or failed, 2 wrong arguments, 4 a backup is damaged"
 )]
 pub(in crate::cli) struct FindArgs {
-    /// A repository, or one of its backups with @BACKUP
+    /// A repository, one of its backups with @BACKUP, or volumes:PREFIX
     #[arg(value_name = "REPO[@BACKUP]", value_hint = ValueHint::DirPath)]
     repository: OsString,
     #[command(flatten)]
@@ -135,7 +135,10 @@ impl FindBackups<'_> {
     /// of the repository, of damaged pages and of `out`.
     fn run(&self, out: &mut dyn Write) -> Result<u8> {
         check_pattern(self.pattern)?;
-        let (_, backup) = place(self.repository)?;
+        let (location, backup) = place(self.repository)?;
+        if matches!(location, Location::Volumes(_)) {
+            return self.run_in_volumes(out);
+        }
         let repository = &self
             .storages
             .repository_at(without_backup(self.repository))?;
@@ -146,7 +149,7 @@ impl FindBackups<'_> {
         let (code, locked) = (opened.code, opened.locked);
         let sources = opened.sources.into_iter();
         let sources = sources
-            .map(|(name, archives)| self.source(repository, name, archives))
+            .map(|(name, archives)| self.source(Some(repository), name, archives))
             .collect::<Result<_>>()?;
         let found = self.print_matches(sources, out)?;
         if locked > 0 {
@@ -162,9 +165,21 @@ impl FindBackups<'_> {
         Ok(code)
     }
 
+    /// Prints the matches in the backup of a series of volumes.
+    fn run_in_volumes(&self, out: &mut dyn Write) -> Result<u8> {
+        let archive = open(self.storages, self.repository, &self.filter)?;
+        let name = source_text(&archive.root.source);
+        let source = self.source(None, name, vec![archive])?;
+        if self.print_matches(vec![source], out)? {
+            return Ok(0);
+        }
+        let message = format!("could not find {:?} in {:?}", self.pattern, self.repository);
+        Err(Error::new(ErrorKind::NotFound, message))
+    }
+
     fn source<'a>(
         &self,
-        repository: &'a Arc<dyn Objects>,
+        repository: Option<&'a Arc<dyn Objects>>,
         name: String,
         archives: Vec<Archive>,
     ) -> Result<FindSource<'a>> {

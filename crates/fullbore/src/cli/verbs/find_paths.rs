@@ -51,7 +51,8 @@ pub(super) type FoundVersions = (EntryPath, Vec<InRange>);
 /// Pages are read in the order of their first paths, so a path before the start of the next page is
 /// on no unread page.
 pub(super) struct PathSweep<'a> {
-    repository: &'a Arc<dyn Objects>,
+    /// The repository of the archives, if they are in one.
+    repository: Option<&'a Arc<dyn Objects>>,
     /// The backups of the source, oldest first.
     archives: Vec<Archive>,
     pattern: Arc<FindPattern>,
@@ -78,7 +79,7 @@ impl PartialOrd for ArchiveOrder {
 
 impl<'a> PathSweep<'a> {
     pub(super) fn new(
-        repository: &'a Arc<dyn Objects>,
+        repository: Option<&'a Arc<dyn Objects>>,
         archives: Vec<Archive>,
         pattern: FindPattern,
     ) -> Self {
@@ -98,7 +99,10 @@ impl<'a> PathSweep<'a> {
     /// Returns whether all backups that have this page were forgotten since. Then the page may have
     /// been pruned.
     fn is_gone(&self, sheet: &PageRef) -> bool {
-        let listed = backup_ids(&**self.repository)
+        let Some(repository) = self.repository else {
+            return false;
+        };
+        let listed = backup_ids(&**repository)
             .unwrap_or_else(|_| self.archives.iter().map(|a| a.root.id.clone()).collect());
         !sheet
             .of

@@ -56,6 +56,10 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
             speed_line("decode", contract.decode_rate, decode)
         ),
     ];
+    if !contract.volumes.is_empty() {
+        let numbers: Vec<_> = contract.volumes.iter().map(u32::to_string).collect();
+        lines.insert(2, format!("volumes       {}", numbers.join(", ")));
+    }
     lines.push(match contract.write_rate {
         Some(rate) => speed_line("write", rate, write),
         None => "write         not measured".to_owned(),

@@ -12,10 +12,12 @@ use super::{
     stats::drill_line,
     wal_report::{needs_of_backups, print_system},
 };
+use crate::cli::{output::aside, report};
 use backups::{BackupLine, BackupTable, TableBackup};
 use entries::{EntryLine, print_entry};
 use fullbore_engine::{
     drill::record::DrillRecord,
+    report::damage::missing_end,
     verify::stream::{self, InspectedInput, look},
     wal::system_reports,
 };
@@ -109,6 +111,11 @@ impl List {
             InspectedInput::Backup(archive) => {
                 let selection = selection_in(&archive, &self.paths)?;
                 self.print_entries(&archive, &selection, out)?;
+                if let Some(facts) = archive.root.volume.filter(|facts| !facts.is_last) {
+                    let error = missing_end(facts);
+                    aside(report::error(&error));
+                    return Ok(error.exit_code());
+                }
             }
             InspectedInput::Stream(input) => {
                 self.print_members(input, &Selection::new(&self.paths)?, out)?;

@@ -1,0 +1,173 @@
+//! Media that are full, changed, absent: who is asked, and what is known without them.
+
+use super::World;
+use crate::runs::{self, Mount, assert_same, fullbore, names, shape, shell};
+use std::{ffi::OsString, fs};
+
+#[test]
+fn one_file_needs_only_its_volumes() {
+    let world = World::new();
+    let volumes = world.backup();
+    let last = volumes.last().unwrap();
+    let plan = |path| {
+        let line = args![
+            "restore",
+            world.location(),
+            path,
+            "--to",
+            "/nowhere/x",
+            "--plan",
+            "--json"
+        ];
+        let found = fullbore(line).ends_with(0).json().remove(0);
+        serde_json::from_value::<Vec<usize>>(found["volumes"].clone()).unwrap()
+    };
+    let needed = plan("d0/f5");
+    assert_eq!(needed.len(), 1, "{needed:?}");
+    for (index, name) in volumes.iter().enumerate() {
+        if name != last && !needed.contains(&(index + 1)) {
+            fs::remove_file(world.media.join(name)).unwrap();
+        }
+    }
+    assert_eq!(names(&world.media).len(), 2);
+    let (ran, back, _dir) = world.restore(&["d0/f5"]);
+    ran.ends_with(0);
+    assert_eq!(
+        fs::read(back.join("d0/f5")).unwrap(),
+        fs::read(world.tree.join("d0/f5")).unwrap()
+    );
+    let cat = fullbore(args!["cat", world.location(), "d0/f5"]);
+    assert_eq!(cat.code, 0, "{}", cat.err);
+}
+
+#[test]
+fn with_a_catalog_no_volume_is_needed_to_list_and_to_plan() {
+    let world = World::new();
+    let volumes = world.backup();
+    for name in &volumes {
+        fs::remove_file(world.media.join(name)).unwrap();
+    }
+    let with = |words: Vec<OsString>| {
+        fullbore(words.into_iter().chain(args!["--catalog", world.catalog()])).ends_with(0)
+    };
+    assert!(
+        with(args!["list", world.location()].into())
+            .out
+            .contains("d4/f4")
+    );
+    assert!(
+        with(args!["find", world.location(), "f4"].into())
+            .out
+            .contains("d4/f4")
+    );
+    let plan = with(args!["restore", world.location(), "--to", "/nowhere/x", "--plan"].into());
+    let wanted: Vec<_> = (1..=volumes.len())
+        .map(|number| number.to_string())
+        .collect();
+    assert!(
+        plan.out
+            .contains(&format!("volumes       {}", wanted.join(", "))),
+        "{}",
+        plan.out
+    );
+    let none = world.dir.path().join("none");
+    fullbore(args!["list", world.location(), "--catalog", none])
+        .ends_with(1)
+        .has_one_error("could not find the volumes");
+}
+
+/// A program that takes the volumes out of the drive and puts the wanted one in, and notes that.
+fn changer(world: &World) -> String {
+    let path = world.dir.path().join("changer");
+    let shelf = world.dir.path().join("shelf");
+    fs::create_dir(&shelf).unwrap();
+    let script = format!(
+        "#!/bin/sh\necho \"$FULLBORE_ACTION $FULLBORE_VOLUME $FULLBORE_LABEL\" >> {0}/log\n\
+         mv $FULLBORE_DRIVE/v-* {0}/ 2>/dev/null\n\
+         [ $FULLBORE_ACTION = next ] || mv {0}/$FULLBORE_LABEL $FULLBORE_DRIVE/\n",
+        shelf.display()
+    );
+    runs::write(&path, script);
+    runs::set_mode(&path, 0o755);
+    path.display().to_string()
+}
+
+#[test]
+fn a_full_medium_is_changed_and_restore_asks_for_each_volume_once_in_order() {
+    let world = World::new();
+    let Some(_mount) = Mount::tmpfs(&world.media, "1m") else {
+        return;
+    };
+    let command = changer(&world);
+    let shelf = world.dir.path().join("shelf");
+    let line = world.backup_args("auto");
+    fullbore(line.into_iter().chain(args!["--change-command", command])).ends_with(0);
+    let log = fs::read_to_string(shelf.join("log")).unwrap();
+    let asked: Vec<_> = log.lines().collect();
+    assert!(asked.len() >= 2, "{log}");
+    assert_eq!(asked[0], "next 2 v-002.tar.zst");
+    fs::remove_file(shelf.join("log")).unwrap();
+    // The last volume is in the drive: it describes the others.
+    let (ran, back, _dir) = world.restore(&["--change-command", &command, "--workers", "2"]);
+    ran.ends_with(0);
+    assert_same(&shape(&world.tree), &shape(&back), "changed");
+    let log = fs::read_to_string(shelf.join("log")).unwrap();
+    let volumes: Vec<u32> = log
+        .lines()
+        .map(|line| line.split(' ').nth(1).unwrap().parse().unwrap())
+        .collect();
+    let count = asked.len() as u32 + 1;
+    assert_eq!(volumes, (1..=count).collect::<Vec<_>>(), "{log}");
+}
+
+#[test]
+fn without_anybody_who_changes_media_a_backup_that_fills_them_is_refused() {
+    let world = World::new();
+    // A new session has no terminal.
+    let line = world.backup_args("auto");
+    let words = [OsString::from(runs::FULLBORE)].into_iter().chain(line);
+    let ran = shell("exec setsid -w \"$@\"", words);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("--change-command"), "{}", ran.err);
+    assert_eq!(names(&world.media), [""; 0]);
+}
+
+#[test]
+fn a_command_that_brings_no_medium_ends_the_backup_in_order() {
+    let world = World::new();
+    let line = world.backup_args("1M");
+    let ran = fullbore(
+        line.into_iter()
+            .chain(args!["--change-command", "false -x"]),
+    );
+    // false leaves it to a person, of whom there is none, or who is not asked by tests.
+    assert_ne!(ran.code, 0);
+    let line = world.backup_args("1M");
+    fs::remove_dir_all(&world.media).unwrap();
+    fs::create_dir(&world.media).unwrap();
+    let script = world.dir.path().join("no");
+    runs::write(&script, "#!/bin/sh\nexit 2\n");
+    runs::set_mode(&script, 0o755);
+    fullbore(line.into_iter().chain(args!["--change-command", script]))
+        .ends_with(1)
+        .has_one_error("could not continue on volume 2");
+    assert_eq!(names(&world.media), ["v-001.tar.zst"]);
+    let (ran, _, _dir) = world.restore(&["--keep-going"]);
+    ran.ends_with(4);
+}
+
+#[test]
+fn volumes_on_a_full_disk_end_with_an_error_and_what_is_named_restores() {
+    let world = World::new();
+    let Some(_mount) = Mount::tmpfs(&world.media, "2500k") else {
+        return;
+    };
+    fullbore(world.backup_args("1M")).ends_with(1);
+    let volumes = names(&world.media);
+    assert!(
+        volumes.iter().all(|name| name.starts_with("v-")),
+        "{volumes:?}"
+    );
+    let (ran, _, _dir) = world.restore(&["--keep-going"]);
+    ran.ends_with(4);
+}

@@ -1,0 +1,423 @@
+//! Reads a backup from a series of volumes.
+//!
+//! The newest volume that is there has the root and the pages of all. A volume is opened when its
+//! first frame is read: it must say that it is this volume of this backup. If it is not there, it
+//! is asked for, once.
+
+mod volume_file;
+
+use super::{
+    object::{ArchiveFile, ObjectName, ObjectReader},
+    stored_root::read_root,
+};
+use crate::{
+    volume_catalog::{CatalogedBackup, VolumeCatalog},
+    volume_files::VolumeFiles,
+};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    page::SegmentId,
+    root::{EntryName, NotCaptured, PageAt, Root, VolumeFacts},
+    segment::{Locator, SERVICE_HEADER_BYTES, skippable_len},
+};
+use fullbore_pipeline::sink::{Place, place_of};
+use fullbore_platform::{queue::Locked, write};
+use fullbore_storage::{ChangeAction, ChangeRequest, Changed, Storages};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+use volume_file::{LABEL_OFFSET, VolumeFile};
+
+/// Volumes that are open at the same time, at most.
+const OPEN_VOLUMES: usize = 16;
+/// Bytes of pages that are copied at once.
+const COPIED_BYTES: u64 = 1 << 20;
+
+/// A series of volumes with one backup.
+pub(super) struct VolumeSet {
+    storages: Storages,
+    files: VolumeFiles,
+    /// The newest volume that is there.
+    newest: u32,
+    is_sealed: bool,
+    /// Id of the backup.
+    set: String,
+    root: Locator,
+    /// The pages of the manifest in the newest volume, ascending.
+    pages: Vec<PagePlace>,
+    open: Mutex<OpenVolumes>,
+}
+
+/// The place of a page in the newest volume.
+struct PagePlace {
+    /// Bytes before it in the manifest.
+    from: u64,
+    bytes: u64,
+    /// Its offset in the volume.
+    offset: u64,
+}
+
+#[derive(Default)]
+struct OpenVolumes {
+    files: BTreeMap<u32, Arc<VolumeFile>>,
+    /// Volumes that did not come, and why.
+    lost: BTreeMap<u32, String>,
+    /// The manifest, once the newest volume may have been taken out.
+    manifest: Option<Arc<File>>,
+}
+
+/// Notes in a root that the volumes behind it are missing: the backup was cut off, or its last volumes are lost.
+pub(super) fn note_missing_end(root: &mut Root) {
+    let Some(VolumeFacts {
+        number,
+        is_last: false,
+        ..
+    }) = root.volume
+    else {
+        return;
+    };
+    root.not_captured.push(NotCaptured {
+        path: EntryName::default(),
+        reason: format!("the backup goes on behind volume {number}: the later volumes are missing, or were never written"),
+    });
+    root.totals.unreadable += 1;
+}
+
+impl VolumeSet {
+    /// Opens the backup in the volumes with this prefix, and its root. The catalog of this host is used if it has this backup and
+    /// describes more of it, or if no volume is there.
+    ///
+    /// # Errors
+    /// As [`VolumeSet::open`]; [`ErrorKind::Corrupt`] for a root of another backup.
+    pub(super) fn open_with_root(storages: &Storages, prefix: &Path) -> Result<(Self, Root)> {
+        let catalog = VolumeCatalog::of(storages, prefix);
+        let cataloged = catalog.and_then(|catalog| catalog.read());
+        let on_media = Self::open(storages, prefix).and_then(|mut set| {
+            let root = read_root(&set)?;
+            set.place_pages(&root)?;
+            Ok((set, root))
+        });
+        match (on_media, cataloged) {
+            (Ok((_, root)), Some(kept)) if kept.root.id == root.id && kept.is_newer(&root) => {
+                Ok(Self::of_catalog(storages, prefix, kept))
+            }
+            (Err(error), Some(kept))
+                if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt) =>
+            {
+                Ok(Self::of_catalog(storages, prefix, kept))
+            }
+            (on_media, _) => on_media,
+        }
+    }
+
+    /// The backup as the catalog describes it.
+    fn of_catalog(storages: &Storages, prefix: &Path, kept: CatalogedBackup) -> (Self, Root) {
+        let CatalogedBackup { root, manifest } = kept;
+        let facts = root.volume.unwrap_or_default();
+        let own = root.pages.iter().filter(|page| page.backup.is_empty());
+        let place = |page: &PageAt| {
+            let from = page.manifest_offset?;
+            let (bytes, offset) = (page.bytes, from);
+            Some(PagePlace {
+                from,
+                bytes,
+                offset,
+            })
+        };
+        let set = Self {
+            storages: storages.clone(),
+            files: VolumeFiles::new(prefix),
+            newest: facts.number,
+            is_sealed: facts.is_sealed,
+            set: root.id.clone(),
+            root: Locator { offset: 0, len: 0 },
+            pages: own.filter_map(place).collect(),
+            open: Mutex::new(OpenVolumes {
+                manifest: Some(Arc::new(manifest)),
+                ..OpenVolumes::default()
+            }),
+        };
+        (set, root)
+    }
+
+    /// Opens the volumes with this prefix, by the newest one that is there and has a root.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Corrupt`] if all are damaged; those of keys.
+    fn open(storages: &Storages, prefix: &Path) -> Result<Self> {
+        let files = VolumeFiles::new(prefix);
+        let mut damage = None;
+        for (number, path) in files.found()?.into_iter().rev() {
+            match Self::open_newest(storages, &files, number, &path) {
+                Err(error) if error.kind == ErrorKind::Corrupt => damage = damage.or(Some(error)),
+                opened => return opened,
+            }
+        }
+        Err(damage.unwrap_or_else(|| {
+            let message = format!("could not find the volumes {prefix:?}");
+            Error::new(ErrorKind::NotFound, message).hint(format!(
+                "the first one is called {:?}; is the disk mounted?",
+                files.path(1, false)
+            ))
+        }))
+    }
+
+    fn open_newest(
+        storages: &Storages,
+        files: &VolumeFiles,
+        number: u32,
+        path: &Path,
+    ) -> Result<Self> {
+        let volume = VolumeFile::open(storages, path)?;
+        let label = volume.label()?;
+        volume.check(&label.backup, number)?;
+        let root = volume.reader().locator()?.ok_or_else(|| {
+            Error::corrupt(format!("volume {path:?} is damaged"))
+                .because("its end does not contain the place of its root")
+        })?;
+        let is_sealed = matches!(volume.file, ArchiveFile::Sealed(_));
+        let mut open = OpenVolumes::default();
+        open.files.insert(number, Arc::new(volume));
+        Ok(Self {
+            storages: storages.clone(),
+            files: files.clone(),
+            newest: number,
+            is_sealed,
+            set: label.backup,
+            root,
+            pages: Vec::new(),
+            open: Mutex::new(open),
+        })
+    }
+
+    /// Learns the places of pages from the root, which is the one of the newest volume.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the root is of another backup or volume.
+    fn place_pages(&mut self, root: &Root) -> Result<()> {
+        let number = root.volume.map(|VolumeFacts { number, .. }| number);
+        if root.id != self.set || number != Some(self.newest) {
+            let name = self.name(&ObjectName::Root);
+            return Err(Error::corrupt(format!("{name} is of another volume")));
+        }
+        let volume = self.volume(self.newest)?;
+        let header = volume.reader().header(LABEL_OFFSET)?;
+        let mut offset = LABEL_OFFSET + skippable_len(&header).unwrap_or(0);
+        for page in root.pages.iter().filter(|page| page.backup.is_empty()) {
+            let Some(from) = page.manifest_offset else {
+                continue;
+            };
+            let place = if page.segment == self.newest {
+                page.offset
+            } else {
+                let place = offset.saturating_add(SERVICE_HEADER_BYTES as u64);
+                offset = place.saturating_add(page.bytes);
+                place
+            };
+            self.pages.push(PagePlace {
+                from,
+                bytes: page.bytes,
+                offset: place,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns an open volume.
+    fn volume(&self, number: u32) -> Result<Arc<VolumeFile>> {
+        let mut open = self.open.locked();
+        if let Some(volume) = open.files.get(&number) {
+            return Ok(volume.clone());
+        }
+        if let Some(reason) = open.lost.get(&number) {
+            return Err(self.missing(number, reason));
+        }
+        let volume = match self.open_volume(number) {
+            Err(error) if error.kind == ErrorKind::NotFound || error.kind == ErrorKind::Corrupt => {
+                self.ask_for(number, error, &mut open)
+            }
+            opened => opened,
+        };
+        match volume {
+            Ok(volume) => {
+                if open.files.len() >= OPEN_VOLUMES {
+                    open.files.pop_first();
+                }
+                let volume = Arc::new(volume);
+                open.files.insert(number, volume.clone());
+                Ok(volume)
+            }
+            Err(error) => {
+                let reason = match error.kind {
+                    ErrorKind::NotFound => format!("volume {number} is missing"),
+                    _ => error.line(),
+                };
+                let missing = self.missing(number, &reason);
+                open.lost.insert(number, reason);
+                Err(missing)
+            }
+        }
+    }
+
+    fn open_volume(&self, number: u32) -> Result<VolumeFile> {
+        let path = self.files.path(number, self.is_sealed);
+        let volume = VolumeFile::open(&self.storages, &path)?;
+        volume.check(&self.set, number)?;
+        Ok(volume)
+    }
+
+    /// Asks for a volume, once. All others are closed before, since their medium may be taken out.
+    fn ask_for(&self, number: u32, error: Error, open: &mut OpenVolumes) -> Result<VolumeFile> {
+        let change = self.storages.media_change();
+        if !change.is_possible() {
+            return Err(error);
+        }
+        if open.manifest.is_none() {
+            open.manifest = Some(Arc::new(self.copied_manifest(open)?));
+        }
+        open.files.clear();
+        let request = ChangeRequest {
+            action: ChangeAction::Want,
+            drive: self.files.dir().display().to_string(),
+            set: self.set.clone(),
+            volume: number,
+            label: self.files.label(number, self.is_sealed),
+            reason: error.line(),
+        };
+        match change.ask(&request)? {
+            Changed::Yes => self.open_volume(number),
+            Changed::No => Err(error),
+        }
+    }
+
+    /// Copies the manifest of the newest volume into a temporary file.
+    fn copied_manifest(&self, open: &OpenVolumes) -> Result<File> {
+        let failed = |error| Error::io("could not write pages to a temporary file", error);
+        let file = write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
+        let Some(volume) = open.files.get(&self.newest) else {
+            return Ok(file);
+        };
+        let mut buffer = Vec::new();
+        for page in &self.pages {
+            let mut done = 0;
+            while done < page.bytes {
+                let len = COPIED_BYTES.min(page.bytes - done) as usize;
+                volume.read_at(page.offset.saturating_add(done), len, &mut buffer)?;
+                write::pwrite_all(&file, &buffer, page.from.saturating_add(done))
+                    .map_err(failed)?;
+                done += len as u64;
+            }
+        }
+        Ok(file)
+    }
+
+    fn missing(&self, number: u32, reason: &str) -> Error {
+        let label = self.files.label(number, self.is_sealed);
+        let message = format!("could not read volume {number}, {label:?}");
+        Error::new(ErrorKind::NotFound, message).because(reason.to_owned())
+    }
+
+    fn read_manifest(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let damaged = || Error::corrupt("could not read the manifest of the volumes");
+        let index = self.pages.partition_point(|page| page.from <= offset);
+        let page = index
+            .checked_sub(1)
+            .map(|index| &self.pages[index])
+            .ok_or_else(damaged)?;
+        let inner = offset - page.from;
+        if inner.saturating_add(len as u64) > page.bytes {
+            return Err(damaged().because("it has no such page"));
+        }
+        let copied = self.open.locked().manifest.clone();
+        if let Some(file) = copied {
+            // All pages were copied, so there are as many bytes.
+            out.clear();
+            out.resize(len, 0);
+            return file
+                .read_exact_at(out, offset)
+                .map_err(|error| damaged().because(error));
+        }
+        self.volume(self.newest)?
+            .read_at(page.offset.saturating_add(inner), len, out)
+    }
+
+    /// Returns the number of the volume that an object is, if it is one of this backup.
+    fn number_of(&self, object: &ObjectName) -> Option<u32> {
+        match object {
+            ObjectName::Root => Some(self.newest),
+            ObjectName::Segment(SegmentId {
+                backup,
+                stream: 1,
+                number,
+            }) if backup.is_empty() || *backup == self.set => {
+                Some(*number).filter(|number| (1..=self.newest).contains(number))
+            }
+            _ => None,
+        }
+    }
+
+    fn volume_of(&self, object: &ObjectName) -> Result<Arc<VolumeFile>> {
+        let number = self.number_of(object).ok_or_else(|| {
+            let message = format!("could not find {}", self.name(object));
+            Error::new(ErrorKind::NotFound, message)
+        })?;
+        self.volume(number)
+    }
+}
+
+impl ObjectReader for VolumeSet {
+    fn read_at(
+        &self,
+        object: &ObjectName,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        match object {
+            ObjectName::Manifest(backup) if backup.is_empty() || *backup == self.set => {
+                self.read_manifest(offset, len, out)
+            }
+            ObjectName::Root => {
+                let offset = self.root.offset.saturating_add(offset);
+                self.volume_of(object)?.read_at(offset, len, out)
+            }
+            _ => self.volume_of(object)?.read_at(offset, len, out),
+        }
+    }
+
+    fn len(&self, object: &ObjectName) -> Result<u64> {
+        match object {
+            ObjectName::Root => Ok(self.root.len),
+            _ => Ok(self.volume_of(object)?.bytes),
+        }
+    }
+
+    fn name(&self, object: &ObjectName) -> String {
+        let label = |number| format!("{:?}", self.files.path(number, self.is_sealed));
+        match object {
+            ObjectName::Root => format!("the root of {}", label(self.newest)),
+            ObjectName::Manifest(_) => format!("the manifest in {}", label(self.newest)),
+            ObjectName::Segment(id) => label(id.number),
+        }
+    }
+
+    fn is_one_file(&self) -> bool {
+        true
+    }
+
+    fn has_root(&self, object: &ObjectName) -> bool {
+        self.number_of(object) == Some(self.newest)
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let found = self.files.found().unwrap_or_default();
+        found
+            .into_values()
+            .filter_map(|path| place_of(&path))
+            .collect()
+    }
+}
