@@ -35,7 +35,7 @@ use std::{
 #[command(group = ArgGroup::new("near").multiple(true).args(["metrics", "on", "run_on"]))]
 #[command(mut_args(rare(&["passphrase", "no_encryption"])))]
 pub(in crate::cli) struct BackupArgs {
-    /// A repository, an archive file, volumes:PREFIX, - (standard output) or null: (nowhere)
+    /// A repository, an archive, volumes:PREFIX, - for a stream, or null:
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
     /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With volumes:PREFIX, the archive is
