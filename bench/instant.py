@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import time
 
-from cloud import BUCKET, KEYS, SERVER, delayed, free_port
+from cloud import BUCKET, KEYS, Store, delayed
 
 PORT = "5877"
 
@@ -39,26 +39,31 @@ def options():
     return parser.parse_args()
 
 
+class Beside:
+    """Makes directories beside a repository, as Store wants them."""
+
+    def __init__(self, repo):
+        self.dir = os.path.dirname(os.path.abspath(repo))
+
+    def fresh(self, name):
+        return tempfile.mkdtemp(prefix=name, dir=self.dir)
+
+
 @contextlib.contextmanager
 def late_store(repo, milliseconds):
     """Serves a repository of this host by S3, with late answers."""
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(repo))) as root:
-        shutil.copytree(repo, os.path.join(root, BUCKET, "repo"))
-        for above, _, names in os.walk(os.path.join(root, BUCKET)):
+    store = Store(Beside(repo))
+    try:
+        bucket = os.path.join(store.root, BUCKET)
+        shutil.copytree(repo, os.path.join(bucket, "repo"))
+        for above, _, names in os.walk(bucket):
             for name in names:      # as the server notes the version of an object
                 os.setxattr(os.path.join(above, name), "user.etag", name.encode())
-        port = free_port()
-        words = [SERVER, "--port", f"127.0.0.1:{port}", "--access", KEYS["AWS_ACCESS_KEY_ID"]]
-        words += ["--secret", KEYS["AWS_SECRET_ACCESS_KEY"], "--keep-alive", "--quiet", "posix", root]
-        server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            time.sleep(2)
-            with delayed(port, milliseconds / 1000) as late:
-                os.environ.update(KEYS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{late}", AWS_REGION="us-east-1")
-                yield f"s3://{BUCKET}/repo"
-        finally:
-            server.terminate()
-            server.wait()
+        with store, delayed(store.port, milliseconds / 1000) as late:
+            os.environ.update(KEYS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{late}", AWS_REGION="us-east-1")
+            yield f"s3://{BUCKET}/repo"
+    finally:
+        shutil.rmtree(store.root)
 
 
 class Bench:

@@ -149,7 +149,6 @@ impl ExportOptions {
             max_rate: None,
             tags: archive.root.tags.clone(),
             base: WantedBase {
-                below_level: None,
                 full: true,
                 ..WantedBase::default()
             },

@@ -191,7 +191,8 @@ pub struct Referred {
     pub sizes: Option<BTreeMap<String, u64>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The default is that of a destination with one stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Abilities {
     /// Whether there can be several streams and segments, with pages and root as objects of their
     /// own. Otherwise everything is in one stream.

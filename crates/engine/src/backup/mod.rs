@@ -29,6 +29,7 @@ use fullbore_format::{
     },
     seal::seal,
     sizes,
+    text::utc_second,
 };
 use fullbore_pipeline::{
     frame::Scanned,
@@ -223,7 +224,7 @@ impl Backup {
         if let Subject::Stored(stored) = &self.subject {
             return stored.archive().root.time.clone();
         }
-        begun.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+        utc_second(begun)
     }
 
     /// Drops followers if the memory does not suffice for their streams.
@@ -671,9 +672,7 @@ fn complete_root(
         &mut root.totals.stored_bytes,
         sizes::sum(own_pages.map(|page| page.bytes)),
     );
-    root.finished = jiff::Timestamp::now()
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string();
+    root.finished = utc_second(jiff::Timestamp::now());
     let verdict = meter.verdict();
     root.run = RunStats {
         seconds: verdict.seconds,

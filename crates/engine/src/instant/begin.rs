@@ -449,7 +449,7 @@ fn write_notice(top: &Path, restore: &Restore) -> Result<()> {
     written.map_err(|e| Error::io(format!("could not write {path:?}"), e))
 }
 
-/// Waits until the guardian closes the pipe. What it writes is its error.
+/// Waits until the guardian closes the pipe. An error of the guardian is the text in the pipe.
 fn wait_until_served(ready: OwnedFd, state: &StateDir) -> Result<()> {
     let mut said = String::new();
     let read = File::from(ready).read_to_string(&mut said);

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Files that are synced one by one; more are synced with their file systems.
 const FEW_FILES: usize = 16;
 
-/// What is to be made durable.
+/// The units, files and cuts that are written and not yet durable.
 #[derive(Debug, Default)]
 pub(super) struct SyncCycle {
     state: Mutex<SyncState>,

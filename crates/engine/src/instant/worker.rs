@@ -297,8 +297,9 @@ impl Worker {
             let written = super::filled_file::write_spans(opened, &runs, buffer, &spans);
             let failed = |e| Error::io(format!("could not write {}", quoted(&planned.path.0)), e);
             written.map_err(failed)?;
-            let is_touched = self.queue.was_touched(span.file);
-            write_behind_of(opened, start..end, planned.size, is_touched);
+            if end == planned.size || end.is_multiple_of(BEHIND_BYTES) {
+                write_behind_of(opened, end, self.queue.was_touched(span.file));
+            }
             file.set_time(self, span.file)?;
         }
         for unit in &missing {
@@ -374,14 +375,11 @@ pub(super) fn open_roots(names: &[EntryName]) -> Result<HashMap<u64, File>> {
     Ok(roots)
 }
 
-/// Starts to write the data before the end of `range` when a stretch of the file ends in it: a sync then waits for little.
-/// The stretch before it leaves the page cache if nobody reads the file, so that what others read stays there.
-fn write_behind_of(file: &File, range: Range<u64>, size: u64, is_touched: bool) {
-    if range.end != size && !range.end.is_multiple_of(BEHIND_BYTES) {
-        return;
-    }
-    let start = (range.end - 1) / BEHIND_BYTES * BEHIND_BYTES;
-    write_behind(file, start, range.end - start);
+/// Starts to write the stretch of a file that ends at `end`: a sync then waits for little. The stretch before it leaves the
+/// page cache if nobody reads the file, so that what others read stays there.
+fn write_behind_of(file: &File, end: u64, is_touched: bool) {
+    let start = (end - 1) / BEHIND_BYTES * BEHIND_BYTES;
+    write_behind(file, start, end - start);
     if let (false, Some(before)) = (is_touched, start.checked_sub(BEHIND_BYTES)) {
         drop_behind(file, before, BEHIND_BYTES);
     }

@@ -1,7 +1,7 @@
 //! The answers to the kernel.
 //!
-//! Nothing changes inside a backup: names, attributes and content stay in the caches of the kernel
-//! as long as it has room. Files need no handle, so the kernel neither asks for one nor gives it back:
+//! A backup never changes, so the kernel keeps names, attributes and content in its caches as long as
+//! it has room. Files need no handle, so the kernel neither asks for one nor gives it back:
 //! two requests less for each small file. Nothing is kept for an inode that the kernel knows.
 
 use super::{

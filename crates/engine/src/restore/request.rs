@@ -162,7 +162,7 @@ pub struct EntryPatterns {
 pub struct ChosenEntries {
     /// These paths, and everything below them.
     pub paths: Vec<EntryPath>,
-    /// What of it is left out.
+    /// The entries below these paths that are not restored.
     pub left_out: Option<PathFilter>,
 }
 

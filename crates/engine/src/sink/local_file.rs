@@ -174,9 +174,7 @@ impl OneFile {
             partial,
         })
     }
-}
 
-impl OneFile {
     /// Creates the file under its hidden name, locked.
     ///
     /// # Errors
@@ -264,11 +262,7 @@ fn is_partial(name: &OsStr, start: &[u8]) -> bool {
 
 impl Destination for OneFile {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            objects: false,
-            repository: String::new(),
-            is_new: false,
-        }
+        Abilities::default()
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
@@ -314,16 +308,15 @@ impl OneFile {
         })
     }
 
-    fn remove(self) {
+    /// Removes the file, which has no final name.
+    pub fn remove(self) {
         if let Err(error) = fs::remove_file(&self.partial) {
             fullbore_platform::debug(|| {
                 format!("could not remove {}: {error}", quoted_path(&self.partial))
             });
         }
     }
-}
 
-impl OneFile {
     /// Renames the partial file to its final name.
     fn rename_to_final(&self, is_commit: bool) -> Result<()> {
         // The lock delays the removal of partial files until the list is right.

@@ -43,11 +43,7 @@ impl Stdout {
 
 impl Destination for Stdout {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            objects: false,
-            repository: String::new(),
-            is_new: false,
-        }
+        Abilities::default()
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {

@@ -151,11 +151,7 @@ impl SetProgress {
 
 impl Destination for VolumeDestination {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            objects: false,
-            repository: String::new(),
-            is_new: false,
-        }
+        Abilities::default()
     }
 
     fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
@@ -196,9 +192,9 @@ impl Destination for VolumeDestination {
     }
 
     /// Removes the volume that has no name. The others stay: they are whole, and may be on other media.
-    fn abort(self: Box<Self>, keep: bool) {
+    fn abort(self: Box<Self>, _keep: bool) {
         if let Some(volume) = self.progress.locked().unnamed.take() {
-            Box::new(volume).abort(keep);
+            volume.remove();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{SetProgress, VolumeSize, VolumeSpec};
 use crate::sink::local_file::{OneFile, Output};
-use fullbore_crypt::{SealingWriter, UserRecipient};
+use fullbore_crypt::{SealingWriter, UserRecipient, sealed_bytes};
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::sink::{Placed, Role, Sink, StoredSegment};
 use fullbore_platform::{place::quoted_path, queue::Locked};
@@ -14,9 +14,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Plain bytes of a chunk of an age file, and the bytes that sealing adds to each.
-const CHUNK_BYTES: u64 = 64 << 10;
-const CHUNK_TAG_BYTES: u64 = 16;
 /// Space is reserved in steps, so that the file system is asked rarely.
 const RESERVED_STEP: u64 = 64 << 20;
 
@@ -83,11 +80,10 @@ impl OpenVolume {
 
     /// Returns whether the volume can have so many plain bytes.
     fn has_room(&mut self, plain_bytes: u64) -> Result<bool> {
-        let chunks = match self.sealing {
-            Some(_) => plain_bytes / CHUNK_BYTES + 1,
-            None => 0,
+        let bytes = match self.sealing {
+            Some(_) => self.header_bytes.saturating_add(sealed_bytes(plain_bytes)),
+            None => plain_bytes,
         };
-        let bytes = self.header_bytes + plain_bytes + chunks * CHUNK_TAG_BYTES;
         match self.size {
             VolumeSize::Bytes(most) => Ok(bytes <= most),
             VolumeSize::Auto => self.reserve(bytes),

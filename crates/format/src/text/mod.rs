@@ -156,6 +156,11 @@ pub fn mode(entry: &Entry) -> String {
     text
 }
 
+/// Returns `2026-11-21T05:45:09Z`, as roots, records and JSON have times.
+pub fn utc_second(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// Returns `2026-11-21 05:45`, in the time zone of this machine.
 pub fn local_minute(time: Time) -> String {
     let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));

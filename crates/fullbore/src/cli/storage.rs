@@ -220,7 +220,7 @@ impl CacheUse {
     }
 }
 
-/// What a command needs of storages.
+/// The options of storages that a command uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StorageNeeds {
     pub(super) cache: CacheUse,

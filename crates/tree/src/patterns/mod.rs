@@ -358,7 +358,7 @@ fn is_part(part: &&[u8]) -> bool {
 }
 
 /// Escapes a name, so that the pattern matches only this name.
-fn escape_name(name: &[u8]) -> Vec<u8> {
+pub fn escape_name(name: &[u8]) -> Vec<u8> {
     name.iter()
         .flat_map(|byte| {
             WILD.contains(byte)

@@ -24,6 +24,7 @@ use fullbore_repository::{
     select::BackupFilter,
 };
 use fullbore_storage::{Location, Objects, Storages};
+use fullbore_tree::patterns::escape_name;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -97,13 +98,7 @@ pub(super) fn print_versions(
     path: &[u8],
     out: &mut dyn Write,
 ) -> Result<()> {
-    let mut pattern = b"/".to_vec();
-    for byte in path {
-        if b"*?[]\\!".contains(byte) {
-            pattern.push(b'\\');
-        }
-        pattern.push(*byte);
-    }
+    let pattern = [b"/", &escape_name(path)[..]].concat();
     let find = FindBackups {
         storages,
         repository,

@@ -47,9 +47,7 @@ pub(in crate::cli) fn run(args: InitArgs, storages: &Storages) -> Result<u8> {
     // Another process may have made the repository meanwhile.
     let is_new = writer::init(
         &**objects,
-        &jiff::Timestamp::now()
-            .strftime("%Y-%m-%dT%H:%M:%SZ")
-            .to_string(),
+        &fullbore_format::text::utc_second(jiff::Timestamp::now()),
     )?;
     let ring = objects.as_sealed().and_then(SealedObjects::ring);
     let fingerprint = ring.map(|ring| ring.fingerprint());

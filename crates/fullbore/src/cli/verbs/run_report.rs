@@ -203,7 +203,7 @@ impl ProfileRun {
         let now = jiff::Timestamp::now();
         Self {
             profile: profile.to_owned(),
-            time: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            time: fullbore_format::text::utc_second(now),
             begun: Instant::now(),
             seconds: None,
             steps: Vec::new(),

@@ -28,7 +28,7 @@ pub(in crate::cli) struct TapeArgs {
     what: TapeCommand,
 }
 
-/// What to do with a tape.
+/// The task for a tape.
 #[derive(Debug, Subcommand)]
 enum TapeCommand {
     /// Print the state of a drive, without a move of the tape
@@ -113,7 +113,7 @@ pub(in crate::cli) fn run(args: TapeArgs) -> Result<u8> {
         } => {
             let mut open = drive.open()?;
             overwrite.check(&mut *open, &drive)?;
-            write_label(&mut *open, name.clone()).map_err(DriveError::into_error)??;
+            write_label(&mut *open, name.clone())?;
             end(open)?;
             said(&format!("the tape is empty and has the name {name:?}"))
         }
@@ -133,7 +133,7 @@ pub(in crate::cli) fn run(args: TapeArgs) -> Result<u8> {
             let bytes = if fill { u64::MAX } else { size };
             let figures = tape_probe::probe(&mut *open, bytes);
             let figures = figures.map_err(DriveError::into_error)?;
-            write_label(&mut *open, name).map_err(DriveError::into_error)??;
+            write_label(&mut *open, name)?;
             end(open)?;
             printed(|out| tape_probe::print(&figures, drive.json, out).map(|()| 0))
         }
@@ -148,7 +148,7 @@ fn tape_name(text: &str) -> Result<String, String> {
         .ok_or("it has letters, digits, ., _ and -, at most 32 of them".to_owned())
 }
 
-/// What --overwrite calls data without a label.
+/// The name that --overwrite has for data without a label.
 const FOREIGN: &str = "foreign";
 /// The name of a tape that had none.
 const UNNAMED: &str = "unnamed";
@@ -196,32 +196,36 @@ impl OverwriteArgs {
 }
 
 /// Writes a label without a set at the begin of a tape. All other data is gone.
-fn write_label(drive: &mut dyn Drive, name: String) -> DriveResult<Result<()>> {
+fn write_label(drive: &mut dyn Drive, name: String) -> Result<()> {
     let label = TapeLabel {
         tape: name,
-        time: jiff::Timestamp::now()
-            .strftime("%Y-%m-%dT%H:%M:%SZ")
-            .to_string(),
+        time: text::utc_second(jiff::Timestamp::now()),
         record_bytes: drive.limits().most_bytes.min(1 << 20),
         ..TapeLabel::default()
     };
-    let record = match label.to_record() {
-        Ok(record) => record,
-        Err(error) => return Ok(Err(error)),
-    };
-    drive.rewind()?;
-    if drive.record(&record)? == RecordOutcome::Full || drive.mark()? == RecordOutcome::Full {
+    let record = label.to_record()?;
+    let fits = write_first(drive, &record).map_err(DriveError::into_error)?;
+    if !fits {
         let message = "could not write the label: the tape is full";
-        return Ok(Err(Error::new(ErrorKind::Full, message)));
+        return Err(Error::new(ErrorKind::Full, message));
+    }
+    Ok(())
+}
+
+/// Writes a record and a mark at the begin of a tape. Returns whether both were taken.
+fn write_first(drive: &mut dyn Drive, record: &[u8]) -> DriveResult<bool> {
+    drive.rewind()?;
+    if drive.record(record)? == RecordOutcome::Full || drive.mark()? == RecordOutcome::Full {
+        return Ok(false);
     }
     drive.flush()?;
-    Ok(Ok(()))
+    Ok(true)
 }
 
 fn erase(drive: &DriveArgs, overwrite: &OverwriteArgs, long: bool) -> Result<u8> {
     let mut open = drive.open()?;
     let name = overwrite.check(&mut *open, drive)?;
-    write_label(&mut *open, name).map_err(DriveError::into_error)??;
+    write_label(&mut *open, name)?;
     if long {
         open.erase().map_err(DriveError::into_error)?;
     }

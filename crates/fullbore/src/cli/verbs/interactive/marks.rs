@@ -1,7 +1,7 @@
-//! What is marked for extraction: rules, so that a directory with a million files is one of them.
+//! The entries that are marked for extraction. Marks are rules, so a directory with a million files is one rule.
 
 use fullbore_engine::restore::ChosenEntries;
-use fullbore_format::entry::{EntryKind, EntryPath, is_within};
+use fullbore_format::entry::{EntryKind, EntryPath, is_within, split};
 use fullbore_repository::archive::Archive;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,8 +28,7 @@ impl MarkRules {
             if above.is_empty() {
                 return false;
             }
-            let end = above.iter().rposition(|byte| *byte == b'/');
-            above = &above[..end.unwrap_or(0)];
+            above = split(above).0;
         }
     }
 

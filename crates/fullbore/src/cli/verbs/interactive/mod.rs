@@ -79,7 +79,7 @@ pub(super) fn run(args: &RestoreArgs, storages: &Storages) -> Result<u8> {
     session.run()
 }
 
-/// Whether the session goes on.
+/// The effect of a command on the session: it continues or ends.
 #[derive(PartialEq, Eq)]
 enum Flow {
     On,

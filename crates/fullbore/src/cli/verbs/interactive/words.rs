@@ -1,13 +1,14 @@
 //! The words of a line, quoted as in a shell.
 
 use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_tree::patterns::escape_name;
 
 /// A word. Wildcards outside of quotes are still known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct TypedWord {
     /// The bytes without quotes.
     pub(super) text: Vec<u8>,
-    /// The same as a pattern of `.gitignore`: what was quoted stands for itself.
+    /// The same as a pattern of `.gitignore`, where quoted bytes have no special meaning.
     pub(super) pattern: Vec<u8>,
     /// A `*`, `?` or `[` stands outside of quotes.
     pub(super) has_wildcard: bool,
@@ -16,12 +17,12 @@ pub(super) struct TypedWord {
 impl TypedWord {
     fn push(&mut self, byte: u8, is_quoted: bool) {
         let is_special = matches!(byte, b'*' | b'?' | b'[');
-        if is_quoted && matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
-            self.pattern.push(b'\\');
-        }
         self.has_wildcard |= is_special && !is_quoted;
         self.text.push(byte);
-        self.pattern.push(byte);
+        match is_quoted {
+            true => self.pattern.extend(escape_name(&[byte])),
+            false => self.pattern.push(byte),
+        }
     }
 }
 
