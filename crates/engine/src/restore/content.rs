@@ -7,7 +7,7 @@
 //! divided into stretches, and a worker has all frames of one stretch, which may be many if the
 //! file has many small changes. The worker assembles the stretch, then hashes and writes it once.
 
-use super::run::RestoreRun;
+use super::{content_records::ContentRecords, run::RestoreRun};
 use crate::report::damage::{LEFT, frame_damage};
 use fullbore_format::{
     digest::Digest,
@@ -23,6 +23,7 @@ use fullbore_repository::archive::{
         self, ContentEnd, JobPlanner, PieceHash, RunOwner, ScheduleShared, StretchBuffer,
         WantedRun, check_pieces,
     },
+    volume_passes::VolumePasses,
 };
 use fullbore_tree::write::{parallel_file::ParallelFile, writer::TargetWriter};
 use std::{
@@ -59,15 +60,30 @@ impl RestoreRun<'_> {
             frames: FrameReader::default(),
             stretch: Vec::new(),
         };
-        workers::work(
-            limit,
-            make,
-            |worker, jobs| self.restore_jobs(worker, jobs),
-            |send| self.plan_jobs(send),
-        )
+        let mut volumes = VolumePasses::new(&self.archive.root);
+        let mut content = ContentRecords::default();
+        loop {
+            workers::work(
+                limit,
+                make,
+                |worker, jobs| self.restore_jobs(worker, jobs),
+                |send| self.plan_jobs(volumes.as_mut(), &mut content, send),
+            )?;
+            if !volumes.as_mut().is_some_and(VolumePasses::advance) {
+                return Ok(());
+            }
+        }
     }
 
-    fn plan_jobs(&self, send: &mut dyn FnMut(Vec<Job>) -> Result<()>) -> Result<()> {
+    /// Plans one pass over the records; there is one, or several over a backup in volumes.
+    fn plan_jobs(
+        &self,
+        volumes: Option<&mut VolumePasses<ParallelFile>>,
+        content: &mut ContentRecords,
+        send: &mut dyn FnMut(Vec<Job>) -> Result<()>,
+    ) -> Result<()> {
+        let is_again = volumes.as_ref().is_some_and(|pass| !pass.is_first());
+        let is_repeated = volumes.is_some();
         let mut stretches = StretchBuffer::new(
             self.archive
                 .root
@@ -76,30 +92,74 @@ impl RestoreRun<'_> {
                 .clamp(LEAST_STRETCH, MOST_STRETCH),
             send,
         );
-        let mut planner = JobPlanner::new(|job| stretches.add(job));
+        let mut planner = JobPlanner::in_pass(|job| stretches.add(job), volumes);
         let mut writer = TargetWriter::new(&self.tree);
-        for item in self.archive.records(&self.selection, false) {
+        for (number, item) in (0..).zip(self.archive.records(&self.selection, false)) {
+            if is_again {
+                self.plan_again(&mut planner, content, number, item)?;
+                continue;
+            }
             let planned = item.and_then(|item| self.plan_item(&mut planner, &mut writer, item));
-            self.report.tolerate(planned)?;
+            if is_repeated {
+                content.note(number, &planned);
+            }
+            self.report.tolerate(planned.map(drop))?;
         }
-        self.report.tolerate(planner.finish())?;
+        let finished = planner.finish();
+        if !is_again {
+            self.report.tolerate(finished)?;
+        }
         stretches.flush()
     }
 
-    /// Plans one entry, and makes the placeholder of a file whose content comes later.
+    /// Plans the content of a record that an earlier pass planned. Errors were reported by that pass.
+    fn plan_again<S: FnMut(Job) -> Result<()>>(
+        &self,
+        planner: &mut JobPlanner<'_, ParallelFile, S>,
+        content: &ContentRecords,
+        number: u64,
+        item: Result<PageItem>,
+    ) -> Result<()> {
+        let item = match item {
+            Err(_) if content.has_failed(number) => return Ok(()),
+            item => item?,
+        };
+        if !content.has(number) {
+            return Ok(());
+        }
+        match &item.entry.kind {
+            EntryKind::HardLink(target) => {
+                let found = self.archive.find(target)?;
+                let renamed = found
+                    .iter()
+                    .map(|part| part.renamed(item.entry.path.clone()));
+                renamed
+                    .filter(|part| part.state.is_stored())
+                    .try_for_each(|part| planner.add(part))
+            }
+            _ => planner.add(item),
+        }
+    }
+
+    /// Plans one entry, and makes the placeholder of a file whose content comes later. Returns whether the entry has content
+    /// that was planned.
     fn plan_item<S: FnMut(Job) -> Result<()>>(
         &self,
-        planner: &mut JobPlanner<ParallelFile, S>,
+        planner: &mut JobPlanner<'_, ParallelFile, S>,
         writer: &mut TargetWriter,
         item: PageItem,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut later = None;
+        let mut has_content = false;
         let mut add = |item: PageItem| match &self.deferral {
             Some(deferral) if deferral.defers(&item) => {
                 later = Some(item);
                 Ok(())
             }
-            _ => planner.add(item),
+            _ => {
+                has_content |= !item.extents.is_empty();
+                planner.add(item)
+            }
         };
         self.plan_entry(&mut add, writer, item)?;
         match (&self.deferral, later) {
@@ -107,10 +167,10 @@ impl RestoreRun<'_> {
                 let made = deferral.make(writer, &item);
                 let made = self.unless_refused(&item.entry.path, made)?;
                 self.count_bytes(&[], made.is_some());
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(has_content)
     }
 
     fn restore_jobs(&self, worker: &mut RestoreWorker, jobs: Vec<Job>) -> Result<()> {

@@ -245,7 +245,7 @@ fn restored_record(
 /// Adds content to the plan; a file of which only other names are restored is added once. Returns
 /// whether the record starts a file.
 fn plan_record<S: FnMut(schedule::FrameJob<()>) -> Result<()>>(
-    planner: &mut JobPlanner<(), S>,
+    planner: &mut JobPlanner<'_, (), S>,
     archive: &Archive,
     is_restored: impl Fn(&[u8]) -> bool,
     item: PageItem,

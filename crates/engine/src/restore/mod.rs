@@ -13,6 +13,7 @@
 pub(crate) mod checks;
 pub(crate) mod cluster;
 pub(crate) mod content;
+mod content_records;
 pub(crate) mod deferral;
 pub mod delta;
 pub(crate) mod directories;

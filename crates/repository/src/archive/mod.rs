@@ -25,6 +25,7 @@ pub mod source_paths;
 pub mod stored_file;
 mod stored_root;
 pub mod unnamed_losses;
+pub mod volume_passes;
 mod volumes;
 
 use children::Children;

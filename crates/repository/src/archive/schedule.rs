@@ -5,7 +5,10 @@
 //! which is the order of the segments. At most `WINDOW` pieces are held back, whatever the number
 //! of files.
 
-use super::block_digests::{are_digested, first_wrong};
+use super::{
+    block_digests::{are_digested, first_wrong},
+    volume_passes::VolumePasses,
+};
 use fullbore_format::{
     digest::{Algorithm, Digest, Joiner, Piece as Hashed, digests, piece, piece_of_any_bounds},
     entry::xattr_bytes,
@@ -166,6 +169,11 @@ impl<H> ScheduleShared<H> {
         self.damaged.load(Relaxed)
     }
 
+    /// Returns whether all pieces are written, or damaged.
+    pub(super) fn is_complete(&self) -> bool {
+        self.joined().seen >= self.item.entry.data_len()
+    }
+
     /// Records that a piece is damaged.
     pub fn spoil(&self) {
         self.damaged.store(true, Relaxed);
@@ -268,22 +276,39 @@ fn check_with(item: &PageItem, algorithm: Algorithm, content: &[u8]) -> ContentE
 }
 
 /// Turns records into jobs.
-pub struct JobPlanner<H, S> {
+pub struct JobPlanner<'a, H, S> {
     send: S,
+    /// The pass over volumes that this is; `None`: frames are read in any order.
+    passes: Option<&'a mut VolumePasses<H>>,
     jobs: Vec<FrameJob<H>>,
     of_frame: HashMap<(SegmentId, u64), usize>,
     /// The frame used last in each stream: the next page may need more of it.
     latest: HashMap<u32, (SegmentId, u64)>,
     waiting: usize,
     bare: Vec<PageItem>,
-    going_on: HashMap<Vec<u8>, (Arc<ScheduleShared<H>>, u64)>,
+    going_on: HashMap<Vec<u8>, ContinuedFile<H>>,
 }
 
-impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
+/// A file whose next record is expected.
+struct ContinuedFile<H> {
+    shared: Arc<ScheduleShared<H>>,
+    /// Bytes of data that the records so far describe.
+    position: u64,
+    /// Whether an earlier pass took its digests.
+    is_begun: bool,
+}
+
+impl<'a, H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<'a, H, S> {
     /// Makes a planner that passes jobs to `send`.
     pub fn new(send: S) -> Self {
+        Self::in_pass(send, None)
+    }
+
+    /// Makes a planner for one pass over a backup in volumes. All passes must get the same records with content.
+    pub fn in_pass(send: S, passes: Option<&'a mut VolumePasses<H>>) -> Self {
         Self {
             send,
+            passes,
             jobs: Vec::new(),
             of_frame: HashMap::new(),
             latest: HashMap::new(),
@@ -336,6 +361,9 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
         if item.entry.data_len() > 0 {
             return Err(misfit(&item.entry.path));
         }
+        if self.passes.as_ref().is_some_and(|pass| !pass.is_first()) {
+            return Ok(());
+        }
         self.bare.push(item);
         if self.bare.len() >= BATCH {
             self.send_bare()
@@ -353,17 +381,21 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
     }
 
     fn add_shared(&mut self, item: &PageItem) -> Result<()> {
-        let (shared, mut position) = self
-            .going_on
-            .remove(&item.entry.path)
-            .unwrap_or_else(|| (share(item), 0));
+        let ContinuedFile {
+            shared,
+            mut position,
+            is_begun,
+        } = self.continued(item);
         // Records of one file must follow each other without a gap, or content would be written at
         // a wrong place.
         if position != item.from || item.entry.data_len() != shared.item.entry.data_len() {
             return Err(misfit(&item.entry.path));
         }
-        shared.joined().digest = item.digest;
-        if item.digest.is_none()
+        if !is_begun {
+            shared.joined().digest = item.digest;
+        }
+        if !is_begun
+            && item.digest.is_none()
             && !item.blocks.is_empty()
             && item.entry.data_len() <= MOST_OF_BLOCKS
         {
@@ -381,14 +413,40 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
             );
             position += u64::from(extent.len);
         }
+        if let Some(passes) = &mut self.passes {
+            passes.keep(item, &shared);
+        }
         if item.more {
-            self.going_on
-                .insert(item.entry.path.clone(), (shared, position));
+            let continued = ContinuedFile {
+                shared,
+                position,
+                is_begun,
+            };
+            self.going_on.insert(item.entry.path.clone(), continued);
         }
         Ok(())
     }
 
+    /// Returns the file of a record: of the record before, of an earlier pass, or a new one.
+    fn continued(&mut self, item: &PageItem) -> ContinuedFile<H> {
+        let path = &item.entry.path;
+        if let Some(continued) = self.going_on.remove(path) {
+            return continued;
+        }
+        let begun = self.passes.as_ref().and_then(|pass| pass.begun(path));
+        ContinuedFile {
+            is_begun: begun.is_some(),
+            shared: begun.unwrap_or_else(|| share(item)),
+            position: 0,
+        }
+    }
+
     fn want(&mut self, frame: (SegmentId, FrameAt), wanted: WantedRun<H>) {
+        if let Some(passes) = &mut self.passes
+            && !passes.takes(&frame.0)
+        {
+            return;
+        }
         let key = (frame.0.clone(), frame.1.offset);
         self.latest.insert(key.0.stream, key.clone());
         self.waiting += wanted.weight();
@@ -450,7 +508,7 @@ impl<H: Default, S: FnMut(FrameJob<H>) -> Result<()>> JobPlanner<H, S> {
         self.going_on
             .values()
             .next()
-            .map_or(Ok(()), |(shared, _)| Err(misfit(&shared.item.entry.path)))
+            .map_or(Ok(()), |file| Err(misfit(&file.shared.item.entry.path)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Media that are full, changed, absent: who is asked, and what is known without them.
 
 use super::World;
-use crate::runs::{self, Mount, assert_same, fullbore, names, shape, shell};
+use crate::runs::{self, Mount, assert_same, fullbore, names, noise, shape, shell};
 use std::{ffi::OsString, fs};
 
 #[test]
@@ -92,32 +92,63 @@ fn changer(world: &World) -> String {
     path.display().to_string()
 }
 
+/// The volumes that a changer was asked for since the last call.
+fn asked_for(world: &World) -> Vec<u32> {
+    let path = world.dir.path().join("shelf/log");
+    let log = fs::read_to_string(&path).unwrap();
+    fs::remove_file(path).unwrap();
+    log.lines()
+        .map(|line| line.split(' ').nth(1).unwrap().parse().unwrap())
+        .collect()
+}
+
 #[test]
 fn a_full_medium_is_changed_and_restore_asks_for_each_volume_once_in_order() {
     let world = World::new();
+    // Many borders of volumes, with small files and parts of large ones on both sides.
+    for number in 0..200 {
+        let path = world.tree.join(format!("m/{number:03}"));
+        let len = if number % 50 == 7 { 700_000 } else { 30_000 };
+        runs::write(path, noise(1000 + number, len));
+    }
     let Some(_mount) = Mount::tmpfs(&world.media, "1m") else {
         return;
     };
     let command = changer(&world);
-    let shelf = world.dir.path().join("shelf");
     let line = world.backup_args("auto");
     fullbore(line.into_iter().chain(args!["--change-command", command])).ends_with(0);
-    let log = fs::read_to_string(shelf.join("log")).unwrap();
-    let asked: Vec<_> = log.lines().collect();
-    assert!(asked.len() >= 2, "{log}");
-    assert_eq!(asked[0], "next 2 v-002.tar.zst");
-    fs::remove_file(shelf.join("log")).unwrap();
-    // The last volume is in the drive: it describes the others.
-    let (ran, back, _dir) = world.restore(&["--change-command", &command, "--workers", "2"]);
+    let written = asked_for(&world);
+    let last = *written.last().unwrap();
+    assert!(last >= 10, "{written:?}");
+    assert_eq!(written, (2..=last).collect::<Vec<_>>());
+    let before = shape(&world.tree);
+    for workers in ["1", "2", "16"] {
+        // The last volume is in the drive: it describes the others.
+        let (ran, back, _dir) =
+            world.restore(&["--change-command", &command, "--workers", workers]);
+        ran.ends_with(0);
+        assert_same(&before, &shape(&back), workers);
+        let asked = asked_for(&world);
+        assert_eq!(asked, (1..=last).collect::<Vec<_>>(), "{workers} workers");
+    }
+    // A name of a file on an early volume, and files on the last one: still in order, and no other volume.
+    let line = [
+        "--change-command",
+        &command,
+        "--workers",
+        "16",
+        "z",
+        "large",
+    ];
+    let (ran, back, _dir) = world.restore(&line);
     ran.ends_with(0);
-    assert_same(&shape(&world.tree), &shape(&back), "changed");
-    let log = fs::read_to_string(shelf.join("log")).unwrap();
-    let volumes: Vec<u32> = log
-        .lines()
-        .map(|line| line.split(' ').nth(1).unwrap().parse().unwrap())
-        .collect();
-    let count = asked.len() as u32 + 1;
-    assert_eq!(volumes, (1..=count).collect::<Vec<_>>(), "{log}");
+    assert_eq!(
+        fs::read(back.join("z/hard")).unwrap(),
+        fs::read(world.tree.join("d4/f4")).unwrap()
+    );
+    let asked = asked_for(&world);
+    assert!(asked.is_sorted_by(|a, b| a < b), "{asked:?}");
+    assert!(asked.len() < last as usize && asked[0] == 1, "{asked:?}");
 }
 
 #[test]
