@@ -66,15 +66,45 @@ def late_store(repo, milliseconds):
         shutil.rmtree(store.root)
 
 
+class PostgresUser:
+    """Runs programs of PostgreSQL as the user of servers, against the server whose socket is in a directory."""
+
+    def __init__(self, bindir, socket_dir):
+        self.bindir = bindir
+        self.dir = socket_dir
+
+    def popen(self, program, *words):
+        line = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", self.bindir / program, *words]
+        line = [str(word) for word in line]
+        return subprocess.Popen(line, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, program, *words):
+        running = self.popen(program, *words)
+        out, errors = running.communicate()
+        if running.returncode:
+            raise SystemExit(f"{program}: {errors}")
+        return out
+
+    def query(self, sql):
+        return self.run("psql", "-h", self.dir, "-p", PORT, "-U", "postgres", "-Atqc", sql, "postgres")
+
+    def start(self, target):
+        # pg_ctl would leave the server with the pipes of this program.
+        words = [self.bindir / "pg_ctl", "-D", target, "-s", "-w", "-l", self.dir / "log", "start"]
+        words = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *map(str, words)]
+        subprocess.run(words, check=True, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def end(self, target):
+        self.run("pg_ctl", "-D", target, "-s", "-m", "immediate", "stop")
+        subprocess.run(["rm", "-r", target], check=True)
+
+
 class Bench:
     def __init__(self, asked):
         self.asked = asked
         self.repo = asked.repo
         self.dir = asked.dir.resolve()
-
-    def as_postgres(self, program, *words):
-        line = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", self.asked.bindir / program, *words]
-        return subprocess.run([str(word) for word in line], check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.user = PostgresUser(asked.bindir, self.dir)
 
     def restore(self, target, *more):
         # What an earlier round removed is not measured here.
@@ -85,27 +115,21 @@ class Bench:
         ran = subprocess.run([self.asked.fullbore, *map(str, words)], check=True, stdout=subprocess.PIPE, text=True)
         return begun, ran.stdout
 
-    def query(self):
-        return self.as_postgres("psql", "-h", self.dir, "-p", PORT, "-U", "postgres", "-Atqc", self.asked.query, "postgres")
-
     def transactions(self, begun):
         left = max(1, int(self.asked.pgbench - (time.monotonic() - begun)))
-        out = self.as_postgres("pgbench", "-h", self.dir, "-p", PORT, "-U", "postgres", "-n", "-c", "4", "-j", "2", "-T", left, "postgres")
+        out = self.user.run("pgbench", "-h", self.dir, "-p", PORT, "-U", "postgres", "-n", "-c", "4", "-j", "2", "-T", left, "postgres")
         return int(re.search(r"actually processed: (\d+)", out)[1])
-
-    def end(self, target, runs=True):
-        if runs:
-            self.as_postgres("pg_ctl", "-D", target, "-s", "-m", "immediate", "stop")
-        subprocess.run(["rm", "-r", target], check=True)
 
     def plain(self):
         target = self.dir / "plain"
         begun, _ = self.restore(target, "--quiet")
         figures = {"plain restore": time.monotonic() - begun}
         if self.asked.pgbench:
-            self.as_postgres("pg_ctl", "-D", target, "-s", "-w", "-l", self.dir / "log", "start")
+            self.user.start(target)
             figures["transactions after a plain restore"] = self.transactions(begun)
-        self.end(target, runs=bool(self.asked.pgbench))
+            self.user.end(target)
+        else:
+            subprocess.run(["rm", "-r", target], check=True)
         return figures
 
     def instant(self):
@@ -113,7 +137,7 @@ class Bench:
         begun, said = self.restore(target, "--instant", "--start", "--bindir", self.asked.bindir, "--json")
         served = json.loads(said.splitlines()[-1])
         figures = {"served": served["served_seconds"], "accepting": served["accepting_seconds"]}
-        self.query()
+        self.user.query(self.asked.query)
         figures["first query"] = time.monotonic() - begun
         if self.asked.pgbench:
             figures["transactions while the rest follows"] = self.transactions(begun)
@@ -123,7 +147,7 @@ class Bench:
             figures["all"] = time.monotonic() - begun
         while state.exists():
             time.sleep(0.1)
-        self.end(target)
+        self.user.end(target)
         return figures
 
     def run(self):

@@ -5,6 +5,7 @@ use fullbore_format::{
     entry::{ByteRun, Entry},
     error::Result,
 };
+use fullbore_platform::memory::{machine_bytes, within_limit};
 use fullbore_repository::archive::{
     Archive,
     byte_cache::ByteCache,
@@ -14,8 +15,8 @@ use fullbore_repository::archive::{
 };
 use std::{ops::Range, sync::Arc};
 
-/// Bytes of the records of files that stay in memory.
-const FILE_BYTES: usize = 64 << 20;
+/// The part of the machine's memory that records of files may have, if they need more than `--memory`.
+const MACHINE_PART: u64 = 16;
 
 /// Reads content for all lanes.
 pub(super) struct ContentSource {
@@ -25,11 +26,14 @@ pub(super) struct ContentSource {
 }
 
 impl ContentSource {
-    pub(super) fn new(archive: Archive) -> Self {
+    /// `memory` are the bytes of `--memory`. Records of files may have more: readers jump between files, and to decode
+    /// a page of the manifest takes longer than to decode a frame.
+    pub(super) fn new(archive: Archive, memory: u64) -> Self {
+        let records = (memory / 2).max(within_limit(machine_bytes() / MACHINE_PART, 0));
         Self {
             archive: Arc::new(archive),
-            frames: Arc::default(),
-            files: ByteCache::new(FILE_BYTES),
+            frames: Arc::new(FrameCache::new((memory / 4) as usize)),
+            files: ByteCache::new(records as usize),
         }
     }
 
@@ -45,32 +49,9 @@ impl ContentSource {
             let file = StoredFile::open(archive, frames, &planned.path.0)?;
             let file = file.filter(|file| file.size() == planned.size);
             let file = file.ok_or_else(|| misfit(&planned.path.0))?;
-            let bytes = file.memory_bytes();
+            let bytes = file.record_bytes();
             Ok((file, bytes))
         })
-    }
-
-    /// Reads the data in a range of a file into `buffer`, one run after the other, and returns the runs.
-    ///
-    /// # Errors
-    /// As [`StoredFile::read_at`].
-    pub(super) fn read(
-        &self,
-        file: &StoredFile,
-        range: Range<u64>,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Vec<ByteRun>> {
-        buffer.clear();
-        let runs: Vec<ByteRun> = runs_in(file.entry(), &range).collect();
-        for run in &runs {
-            let begin = buffer.len();
-            buffer.resize(begin + run.len as usize, 0);
-            let read = file.read_at(run.offset, &mut buffer[begin..])?;
-            if read as u64 != run.len {
-                return Err(misfit(&file.entry().path));
-            }
-        }
-        Ok(runs)
     }
 }
 

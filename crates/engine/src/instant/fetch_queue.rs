@@ -1,4 +1,4 @@
-//! What the lanes of a worker fetch next: pieces that somebody waits for, then pieces that are likely to be asked for,
+//! What the lanes of a worker fetch next: units that somebody waits for, then units that are likely to be asked for,
 //! then the rest.
 
 use fullbore_platform::queue::Locked;
@@ -10,37 +10,38 @@ use std::{
 
 /// Time between two looks of a lane without work.
 const LOOK: Duration = Duration::from_millis(200);
-/// Pieces of a request that is not for a whole file, at most.
-const FEW: u64 = 32;
-/// Pieces that are fetched ahead of a sequential reader, at most.
-const MOST_AHEAD: u64 = 8;
-/// Pieces that nobody waits for and that a lane takes at once.
-const AT_ONCE: u64 = 4;
+/// Units of a request that is not for a whole file, at most.
+const FEW: u64 = 128;
+/// Units that are fetched ahead of a sequential reader, at first and at most.
+const LEAST_AHEAD: u64 = 4;
+const MOST_AHEAD: u64 = 32;
+/// Units that nobody waits for and that a lane takes at once.
+const AT_ONCE: u64 = 16;
 
-/// A piece of a file: several units that are fetched together.
+/// A unit of a file, by its number in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct FilePiece {
+pub(super) struct FileUnit {
     pub(super) file: u32,
-    pub(super) piece: u64,
+    pub(super) unit: u64,
 }
 
-/// Pieces of a file, one after the other.
+/// Units of a file, one after the other: from `next` to `last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PieceSpan {
+pub(super) struct UnitSpan {
     pub(super) file: u32,
     pub(super) next: u64,
     pub(super) last: u64,
 }
 
-impl PieceSpan {
-    pub(super) fn one(FilePiece { file, piece }: FilePiece) -> Self {
-        let (next, last) = (piece, piece);
+impl UnitSpan {
+    pub(super) fn one(FileUnit { file, unit }: FileUnit) -> Self {
+        let (next, last) = (unit, unit);
         Self { file, next, last }
     }
 
-    pub(super) fn pieces(self) -> impl Iterator<Item = FilePiece> {
+    pub(super) fn units(self) -> impl Iterator<Item = FileUnit> {
         let file = self.file;
-        (self.next..=self.last).map(move |piece| FilePiece { file, piece })
+        (self.next..=self.last).map(move |unit| FileUnit { file, unit })
     }
 }
 
@@ -62,20 +63,20 @@ pub(super) struct FetchQueue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    wanted: VecDeque<PieceSpan>,
-    ahead: VecDeque<PieceSpan>,
-    whole: VecDeque<PieceSpan>,
-    /// Pieces that are likely to be asked for soon.
-    listed: VecDeque<FilePiece>,
-    /// Files that somebody touched, and all files in their order, each with the first piece that was not given out.
-    touched: VecDeque<PieceSpan>,
-    rest: VecDeque<PieceSpan>,
+    wanted: VecDeque<UnitSpan>,
+    ahead: VecDeque<UnitSpan>,
+    whole: VecDeque<UnitSpan>,
+    /// Units that are likely to be asked for soon.
+    listed: VecDeque<FileUnit>,
+    /// Files that somebody touched, and all files in their order, each with the first unit that was not given out.
+    touched: VecDeque<UnitSpan>,
+    rest: VecDeque<UnitSpan>,
     was_touched: HashSet<u32>,
-    claimed: HashSet<FilePiece>,
-    /// End of the last request for each file, and the pieces that were fetched ahead of it.
+    claimed: HashSet<FileUnit>,
+    /// End of the last request for each file, and the units that were fetched ahead of it.
     sequences: VecDeque<(u32, u64, u64)>,
     holds_rest: bool,
-    /// Time between two pieces of the rest, and the time of the next.
+    /// Time between two units of the rest, and the time of the next.
     pace: Duration,
     rest_at: Option<Instant>,
     /// Files that are filled beside each other.
@@ -88,7 +89,7 @@ impl FetchQueue {
         self.state.locked()
     }
 
-    /// Makes a queue whose lanes leave `pace` between two pieces that nobody waits for, and fill such pieces of up to
+    /// Makes a queue whose lanes leave `pace` between two units that nobody waits for, and fill such units of up to
     /// `beside` files beside each other.
     pub(super) fn new(pace: Duration, beside: usize) -> Self {
         let queue = Self::default();
@@ -100,10 +101,10 @@ impl FetchQueue {
         queue
     }
 
-    /// Sets the order of the rest, and the pieces that come before it. The rest of a file ends with its last piece.
-    pub(super) fn plan(&self, order: &[u32], last_of: impl Fn(u32) -> u64, listed: Vec<FilePiece>) {
+    /// Sets the order of the rest, and the units that come before it. The rest of a file ends with its last unit.
+    pub(super) fn plan(&self, order: &[u32], last_of: impl Fn(u32) -> u64, listed: Vec<FileUnit>) {
         let mut state = self.lock();
-        let spans = order.iter().map(|file| PieceSpan {
+        let spans = order.iter().map(|file| UnitSpan {
             file: *file,
             next: 0,
             last: last_of(*file),
@@ -129,10 +130,10 @@ impl FetchQueue {
         self.changed.notify_all();
     }
 
-    /// Adds pieces that somebody waits for. `end` is the last piece of the file.
+    /// Adds units that somebody waits for. `end` is the last unit of the file.
     pub(super) fn want(&self, file: u32, first: u64, last: u64, end: u64) {
         let mut state = self.lock();
-        let span = PieceSpan {
+        let span = UnitSpan {
             file,
             next: first,
             last: last.min(end),
@@ -144,7 +145,7 @@ impl FetchQueue {
             state.read_ahead(span, end);
         }
         if state.was_touched.insert(file) {
-            state.touched.push_back(PieceSpan {
+            state.touched.push_back(UnitSpan {
                 file,
                 next: 0,
                 last: end,
@@ -153,19 +154,25 @@ impl FetchQueue {
         self.changed.notify_all();
     }
 
-    /// Waits for pieces for a lane. `None` at the end. They must be released.
+    /// Waits for units for a lane. `None` at the end. They must be released.
     pub(super) fn next(
         &self,
         kind: LaneKind,
-        is_here: impl Fn(FilePiece) -> bool,
-    ) -> Option<PieceSpan> {
+        is_here: impl Fn(FileUnit) -> bool,
+    ) -> Option<UnitSpan> {
         let mut state = self.lock();
         loop {
             if state.is_done {
                 return None;
             }
-            while let Some(span) = state.take(kind) {
+            while let Some(span) = state.take_wanted() {
                 if let Some(claimed) = state.claim(span, &is_here) {
+                    return Some(claimed);
+                }
+            }
+            while let Some(span) = state.take_rest(kind) {
+                if let Some(claimed) = state.claim(span, &is_here) {
+                    state.pause_rest(claimed);
                     return Some(claimed);
                 }
             }
@@ -174,11 +181,11 @@ impl FetchQueue {
         }
     }
 
-    /// Gives pieces back, fetched or not.
-    pub(super) fn release(&self, span: PieceSpan) {
+    /// Gives units back, fetched or not.
+    pub(super) fn release(&self, span: UnitSpan) {
         let mut state = self.lock();
-        span.pieces()
-            .for_each(|piece| _ = state.claimed.remove(&piece));
+        span.units()
+            .for_each(|unit| _ = state.claimed.remove(&unit));
     }
 
     /// Ends all lanes.
@@ -189,56 +196,59 @@ impl FetchQueue {
 }
 
 impl QueueState {
-    /// Claims the first pieces of a span that are not here and that no other lane has. What is behind them in the span
+    /// Claims the first units of a span that are not here and that no other lane has. What is behind them in the span
     /// comes next.
-    fn claim(&mut self, span: PieceSpan, is_here: impl Fn(FilePiece) -> bool) -> Option<PieceSpan> {
-        let is_free = |piece: &FilePiece| !is_here(*piece) && !self.claimed.contains(piece);
-        let first = span.pieces().find(is_free)?;
-        let behind = PieceSpan {
-            next: first.piece,
+    fn claim(&mut self, span: UnitSpan, is_here: impl Fn(FileUnit) -> bool) -> Option<UnitSpan> {
+        let is_free = |unit: &FileUnit| !is_here(*unit) && !self.claimed.contains(unit);
+        let first = span.units().find(is_free)?;
+        let behind = UnitSpan {
+            next: first.unit,
             ..span
         };
-        let free = behind.pieces().take_while(is_free).collect::<Vec<_>>();
-        let last = first.piece + free.len() as u64 - 1;
+        let free = behind.units().take_while(is_free).collect::<Vec<_>>();
+        let last = first.unit + free.len() as u64 - 1;
         self.claimed.extend(free);
         if last < span.last {
-            self.rest.push_front(PieceSpan {
+            self.rest.push_front(UnitSpan {
                 next: last + 1,
                 ..span
             });
         }
-        Some(PieceSpan { last, ..behind })
+        Some(UnitSpan { last, ..behind })
     }
 
-    fn take(&mut self, kind: LaneKind) -> Option<PieceSpan> {
+    fn take_wanted(&mut self) -> Option<UnitSpan> {
         let demand = [&mut self.wanted, &mut self.ahead, &mut self.whole];
-        for spans in demand {
-            if let Some(piece) = take_in_turn(spans) {
-                return Some(PieceSpan::one(piece));
-            }
-        }
-        let now = Instant::now();
-        let is_early = self.rest_at.is_some_and(|at| now < at);
+        let unit = demand.into_iter().find_map(take_in_turn)?;
+        Some(UnitSpan::one(unit))
+    }
+
+    fn take_rest(&mut self, kind: LaneKind) -> Option<UnitSpan> {
+        let is_early = self.rest_at.is_some_and(|at| Instant::now() < at);
         if kind == LaneKind::Demand || self.holds_rest || is_early {
             return None;
         }
-        let span = take_apart(&mut self.touched, &self.claimed, self.beside)
-            .or_else(|| self.listed.pop_front().map(PieceSpan::one))
-            .or_else(|| take_apart(&mut self.rest, &self.claimed, self.beside))?;
-        let pause = self.pace * (span.last - span.next + 1) as u32;
-        self.rest_at = Some(self.rest_at.unwrap_or(now).max(now) + pause);
-        Some(span)
+        take_apart(&mut self.touched, &self.claimed, self.beside)
+            .or_else(|| self.listed.pop_front().map(UnitSpan::one))
+            .or_else(|| take_apart(&mut self.rest, &self.claimed, self.beside))
     }
 
-    /// Doubles the pieces ahead of a reader that goes on where its last request ended.
-    fn read_ahead(&mut self, span: PieceSpan, end: u64) {
+    /// Sets the time of the next unit of the rest. Units that were here cost no time.
+    fn pause_rest(&mut self, span: UnitSpan) {
+        let now = Instant::now();
+        let pause = self.pace * (span.last - span.next + 1) as u32;
+        self.rest_at = Some(self.rest_at.unwrap_or(now).max(now) + pause);
+    }
+
+    /// Doubles the units ahead of a reader that goes on where its last request ended.
+    fn read_ahead(&mut self, span: UnitSpan, end: u64) {
         /// Readers that are remembered.
         const READERS: usize = 256;
         let known = self.sequences.iter().position(|(file, next, _)| {
             *file == span.file && (span.next == *next || span.next + 1 == *next)
         });
         let ahead = match known.and_then(|index| self.sequences.remove(index)) {
-            Some((_, _, ahead)) => (ahead * 2).clamp(1, MOST_AHEAD),
+            Some((_, _, ahead)) => (ahead * 2).clamp(LEAST_AHEAD, MOST_AHEAD),
             None => 0,
         };
         if self.sequences.len() == READERS {
@@ -247,7 +257,7 @@ impl QueueState {
         let after = span.last + 1;
         self.sequences.push_back((span.file, after, ahead));
         if ahead > 0 && after <= end {
-            self.ahead.push_back(PieceSpan {
+            self.ahead.push_back(UnitSpan {
                 file: span.file,
                 next: after,
                 last: (after + ahead - 1).min(end),
@@ -256,31 +266,31 @@ impl QueueState {
     }
 }
 
-/// Takes a piece of the first span, and puts the rest of the span behind the others.
-fn take_in_turn(spans: &mut VecDeque<PieceSpan>) -> Option<FilePiece> {
+/// Takes a unit of the first span, and puts the rest of the span behind the others.
+fn take_in_turn(spans: &mut VecDeque<UnitSpan>) -> Option<FileUnit> {
     let mut span = spans.pop_front()?;
-    let piece = FilePiece {
+    let unit = FileUnit {
         file: span.file,
-        piece: span.next,
+        unit: span.next,
     };
     span.next += 1;
     if span.next <= span.last {
         spans.push_back(span);
     }
-    Some(piece)
+    Some(unit)
 }
 
-/// Takes pieces of the first of some spans whose file no other lane fills, since a file system lets one thread write to
+/// Takes units of the first of some spans whose file no other lane fills, since a file system lets one thread write to
 /// a file.
 fn take_apart(
-    spans: &mut VecDeque<PieceSpan>,
-    claimed: &HashSet<FilePiece>,
+    spans: &mut VecDeque<UnitSpan>,
+    claimed: &HashSet<FileUnit>,
     beside: usize,
-) -> Option<PieceSpan> {
-    let is_free = |span: &PieceSpan| !claimed.iter().any(|piece| piece.file == span.file);
+) -> Option<UnitSpan> {
+    let is_free = |span: &UnitSpan| !claimed.iter().any(|unit| unit.file == span.file);
     let index = spans.iter().take(beside).position(is_free).unwrap_or(0);
     let span = spans.get_mut(index)?;
-    let taken = PieceSpan {
+    let taken = UnitSpan {
         last: span.last.min(span.next + AT_ONCE - 1),
         ..*span
     };
@@ -295,7 +305,7 @@ fn take_apart(
 mod tests {
     use super::*;
 
-    fn claim(queue: &FetchQueue, kind: LaneKind) -> PieceSpan {
+    fn claim(queue: &FetchQueue, kind: LaneKind) -> UnitSpan {
         queue.next(kind, |_| false).unwrap()
     }
 
@@ -308,7 +318,7 @@ mod tests {
     #[test]
     fn waiting_readers_come_first_and_touched_files_before_the_rest() {
         let queue = FetchQueue::default();
-        let listed = FilePiece { file: 4, piece: 1 };
+        let listed = FileUnit { file: 4, unit: 1 };
         queue.plan(&[3, 2], |_| 1, vec![listed]);
         queue.want(2, 1, 1, 1);
         let order: Vec<_> = (0..4).map(|_| next(&queue, LaneKind::Rest)).collect();
@@ -329,6 +339,18 @@ mod tests {
         queue.release(held[0]);
         assert_eq!(next(&queue, LaneKind::Rest), (1, AT_ONCE, 2 * AT_ONCE - 1));
         assert_eq!(next(&queue, LaneKind::Rest), (2, AT_ONCE, 2 * AT_ONCE - 1));
+    }
+
+    #[test]
+    fn the_pace_of_the_rest_counts_what_is_fetched() {
+        let queue = FetchQueue::new(Duration::from_secs(3600), 2);
+        queue.plan(&[1, 2, 3], |_| 9, Vec::new());
+        let is_here = |unit: FileUnit| unit.file == 1 || unit.file == 2 && unit.unit < 7;
+        let span = queue.next(LaneKind::Rest, is_here).unwrap();
+        assert_eq!((span.file, span.next, span.last), (2, 7, 9));
+        queue.want(3, 5, 5, 9);
+        assert_eq!(queue.next(LaneKind::Rest, is_here).unwrap().next, 5);
+        assert!(queue.lock().take_rest(LaneKind::Rest).is_none());
     }
 
     #[test]
@@ -354,6 +376,6 @@ mod tests {
             .iter()
             .map(|span| (span.next, span.last))
             .collect();
-        assert_eq!(ahead, [(12, 12), (13, 14)]);
+        assert_eq!(ahead, [(12, 15), (13, 20)]);
     }
 }

@@ -1,16 +1,17 @@
 //! One placeholder while it is filled.
 
 use super::{
+    partial_units::PartialUnits,
     plan_file::PlannedFile,
     unit_map::{DURABLE, FINISHED, HERE, TIMED, TIMING, WRITTEN},
     worker::Worker,
 };
 use fullbore_format::{
-    entry::{ByteRun, Time},
+    entry::Time,
     error::{Error, Result, quoted},
 };
-use fullbore_platform::write::{pwrite_all, set_times_fd};
-use std::{fs::File, io, ops::Range, os::unix::fs::MetadataExt, time::SystemTime};
+use fullbore_platform::write::set_times_fd;
+use std::{fs::File, io, os::unix::fs::MetadataExt, time::SystemTime};
 
 /// `ESTALE`: the file of a handle is gone.
 const GONE: i32 = rustix::io::Errno::STALE.raw_os_error();
@@ -20,6 +21,7 @@ const GONE: i32 = rustix::io::Errno::STALE.raw_os_error();
 pub(super) struct FilledFile {
     /// Open from the first fill until the file is finished.
     opened: Option<File>,
+    pub(super) partial: PartialUnits,
 }
 
 impl FilledFile {
@@ -137,30 +139,4 @@ fn opened(worker: &Worker, planned: &PlannedFile) -> io::Result<File> {
     let root = worker.roots.get(&planned.dev);
     let root = root.ok_or(io::ErrorKind::NotFound)?;
     planned.handle().open(root).map(File::from)
-}
-
-/// Writes the parts of the runs that lie in the spans. `data` is the data of the runs, one after the other.
-///
-/// # Errors
-/// The system's.
-pub(super) fn write_spans(
-    file: &File,
-    runs: &[ByteRun],
-    data: &[u8],
-    spans: &[Range<u64>],
-) -> io::Result<()> {
-    let mut rest = data;
-    for run in runs {
-        let (piece, tail) = rest.split_at(run.len as usize);
-        for span in spans {
-            let start = span.start.max(run.offset);
-            let end = span.end.min(run.offset + run.len);
-            if start < end {
-                let part = (start - run.offset) as usize..(end - run.offset) as usize;
-                pwrite_all(file, &piece[part], start)?;
-            }
-        }
-        rest = tail;
-    }
-    Ok(())
 }

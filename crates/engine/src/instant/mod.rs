@@ -18,6 +18,7 @@ mod filled_file;
 mod guardian;
 mod messages;
 mod order;
+mod partial_units;
 mod pending;
 mod placeholders;
 mod plan_file;
@@ -34,9 +35,14 @@ mod worker_process;
 
 use crate::restore::Restore;
 pub use begin::{InstantOptions, ServedTree};
+use content_source::ContentSource;
 use event_table::EventTable;
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::pre_content::{EventGroup, inherit::inheritable, standing::stay};
+use fullbore_platform::pre_content::{
+    EventGroup,
+    inherit::inheritable,
+    standing::{set_niceness, stay},
+};
 use fullbore_repository::{open::open, select::BackupFilter};
 use fullbore_storage::Location;
 use guardian::Guardian;
@@ -58,6 +64,8 @@ use worker::Worker;
 
 /// How late the kernel kills the processes if memory is short.
 const GUARDIAN_SCORE: i32 = -1000;
+/// Niceness of the guardian: each access waits for it, and it takes little of a processor.
+const GUARDIAN_NICENESS: i32 = -15;
 const WORKER_SCORE: i32 = -900;
 /// What a guardian writes when it serves.
 const SERVING: &str = "serving";
@@ -81,6 +89,7 @@ impl Restore {
     ) -> Result<()> {
         let _ = rustix::process::setsid();
         let _ = stay(GUARDIAN_SCORE);
+        set_niceness(GUARDIAN_NICENESS);
         let mut ready = fds.ready;
         let _lock = fds.lock;
         let group = EventGroup::from(fds.group);
@@ -148,7 +157,11 @@ impl Restore {
         let worker = Worker::new(
             (state, plan, map),
             parts,
-            (archive, options.rest_rate, beside),
+            (
+                ContentSource::new(archive, self.memory),
+                options.rest_rate,
+                beside,
+            ),
         )?;
         worker.run(&File::from(fds.requests), lanes);
         Ok(())

@@ -6,7 +6,7 @@
 use super::{
     content_source::ContentSource,
     event_table::WantedUnits,
-    fetch_queue::{FetchQueue, FilePiece, LaneKind, PieceSpan},
+    fetch_queue::{FetchQueue, FileUnit, LaneKind, UnitSpan},
     filled_file::FilledFile,
     messages::WorkerRequest,
     order::{file_order, prewarmed},
@@ -21,11 +21,11 @@ use fullbore_format::{
 };
 use fullbore_platform::{
     durable,
-    pre_content::EventGroup,
+    pre_content::{EventGroup, standing::set_niceness},
     queue::Locked,
-    write::{drop_behind, write_behind},
+    write::{drop_behind, pwrite_all_of, write_behind},
 };
-use fullbore_repository::archive::Archive;
+use fullbore_repository::archive::stored_file::StoredPiece;
 use std::{
     collections::HashMap,
     ffi::OsStr,
@@ -54,11 +54,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Bytes of a file that are written to the device together.
 const BEHIND_BYTES: u64 = 8 << 20;
-/// Added to the niceness of lanes for what nobody waits for.
-const LANE_NICENESS: i32 = 10;
-/// Bounds of a piece, which is a frame of the backup mostly.
-const LEAST_PIECE: u64 = UNIT_BYTES;
-const MOST_PIECE: u64 = 4 << 20;
+/// Niceness of threads that somebody waits for, who does not use the processor meanwhile, and of those for the rest, which
+/// leave it to the server.
+const DEMAND_NICENESS: i32 = -10;
+const REST_NICENESS: i32 = 5;
 
 /// The worker of one restore.
 pub(super) struct Worker {
@@ -73,7 +72,6 @@ pub(super) struct Worker {
     pub(super) roots: HashMap<u64, File>,
     pub(super) syncs: SyncCycle,
     wake: File,
-    piece_bytes: u64,
     problem: Mutex<String>,
 }
 
@@ -85,16 +83,14 @@ impl Worker {
     pub(super) fn new(
         (state, plan, map): (StateDir, InstantPlan, UnitMap),
         (group, wake): (EventGroup, File),
-        (archive, rest_rate, beside): (Archive, Option<u64>, usize),
+        (source, rest_rate, beside): (ContentSource, Option<u64>, usize),
     ) -> Result<Self> {
-        let frame_bytes = archive.root.options.frame_bytes;
-        let piece_bytes = frame_bytes.clamp(LEAST_PIECE, MOST_PIECE) / UNIT_BYTES * UNIT_BYTES;
         let files = plan.files.iter().map(|_| Mutex::default()).collect();
-        let seconds = rest_rate.map_or(0.0, |rate| piece_bytes as f64 / rate.max(1) as f64);
+        let seconds = rest_rate.map_or(0.0, |rate| UNIT_BYTES as f64 / rate.max(1) as f64);
         let queue = FetchQueue::new(Duration::from_secs_f64(seconds), beside);
         Ok(Self {
             roots: open_roots(&plan.head.roots)?,
-            source: ContentSource::new(archive),
+            source,
             queue,
             syncs: SyncCycle::default(),
             problem: Mutex::default(),
@@ -104,7 +100,6 @@ impl Worker {
             map,
             group,
             wake,
-            piece_bytes,
         })
     }
 
@@ -112,6 +107,8 @@ impl Worker {
     ///
     /// The process ends with it: 0 if everything is there.
     pub(super) fn run(&self, requests: &File, (demand, rest): (usize, usize)) {
+        // That of the guardian is inherited.
+        set_niceness(0);
         self.take_stock();
         self.queue.hold_rest(self.map.number(MapNumber::Hold) != 0);
         self.plan_rest(true);
@@ -149,23 +146,22 @@ impl Worker {
         let mut order = file_order(&self.plan);
         order.retain(|file| self.map.flags(*file as usize) & FINISHED == 0);
         let listed = if is_first { self.listed() } else { Vec::new() };
-        self.queue
-            .plan(&order, |file| self.last_piece(file), listed);
+        self.queue.plan(&order, |file| self.last_unit(file), listed);
     }
 
-    fn listed(&self) -> Vec<FilePiece> {
+    fn listed(&self) -> Vec<FileUnit> {
         let places = prewarmed(&self.state.target, &self.plan).into_iter();
-        let piece = |(file, offset)| FilePiece {
+        let unit = |(file, offset)| FileUnit {
             file,
-            piece: offset / self.piece_bytes,
+            unit: offset / UNIT_BYTES,
         };
-        let mut pieces: Vec<_> = places.map(piece).collect();
-        pieces.dedup();
-        pieces
+        let mut units: Vec<_> = places.map(unit).collect();
+        units.dedup();
+        units
     }
 
-    fn last_piece(&self, file: u32) -> u64 {
-        (self.plan.files[file as usize].size - 1) / self.piece_bytes
+    fn last_unit(&self, file: u32) -> u64 {
+        (self.plan.files[file as usize].size - 1) / UNIT_BYTES
     }
 
     /// Wakes the guardian. A full pipe wakes it as well.
@@ -174,6 +170,7 @@ impl Worker {
     }
 
     fn take_requests(&self, requests: &File) {
+        set_niceness(DEMAND_NICENESS);
         while let Ok(Some(request)) = WorkerRequest::receive(requests) {
             self.take_request(request);
         }
@@ -185,14 +182,12 @@ impl Worker {
         let is_planned = |file: u32| (file as usize) < self.plan.files.len();
         match request {
             WorkerRequest::Fetch(WantedUnits { file, first, last }) if is_planned(file) => {
-                let piece = |unit: u64| unit.saturating_mul(UNIT_BYTES) / self.piece_bytes;
                 if first <= last {
-                    self.queue
-                        .want(file, piece(first), piece(last), self.last_piece(file));
+                    self.queue.want(file, first, last, self.last_unit(file));
                 }
             }
             WorkerRequest::Finish(file) if is_planned(file) => {
-                let last = self.last_piece(file);
+                let last = self.last_unit(file);
                 self.queue.want(file, 0, last, last);
             }
             WorkerRequest::Cut { file, size } if is_planned(file) => self.syncs.cut(file, size),
@@ -202,18 +197,17 @@ impl Worker {
     }
 
     fn lane(&self, kind: LaneKind) {
-        if kind == LaneKind::Rest {
-            // What somebody waits for, and the server, come first.
-            let _ = rustix::process::setpriority_process(None, LANE_NICENESS);
-        }
-        let mut buffer = Vec::new();
+        set_niceness(match kind {
+            LaneKind::Demand => DEMAND_NICENESS,
+            LaneKind::Rest => REST_NICENESS,
+        });
         let mut pause = FIRST_PAUSE;
-        let is_settled = |piece| self.is_settled(PieceSpan::one(piece));
+        let is_settled = |unit| self.is_settled(UnitSpan::one(unit));
         while let Some(span) = self.queue.next(kind, is_settled) {
-            let filled = self.fill(span, &mut buffer).or_else(|error| {
+            let filled = self.fill(span).or_else(|error| {
                 let is_damaged = error.kind == ErrorKind::Corrupt && span.next < span.last;
                 match is_damaged {
-                    true => self.fill_apart(span, &mut buffer),
+                    true => self.fill_apart(span),
                     false => Err(error),
                 }
             });
@@ -233,7 +227,7 @@ impl Worker {
         }
     }
 
-    fn note_problem(&self, span: PieceSpan, error: &Error) {
+    fn note_problem(&self, span: UnitSpan, error: &Error) {
         if error.kind == ErrorKind::Corrupt {
             for unit in self.missing(span) {
                 self.map.set(unit, BAD);
@@ -248,8 +242,8 @@ impl Worker {
         }
     }
 
-    /// Returns whether nothing of these pieces can be filled now.
-    fn is_settled(&self, span: PieceSpan) -> bool {
+    /// Returns whether nothing of these units can be filled now.
+    fn is_settled(&self, span: UnitSpan) -> bool {
         let missing = self.missing(span);
         missing
             .into_iter()
@@ -264,56 +258,86 @@ impl Worker {
         units.all(|unit| self.map.is(unit, bits))
     }
 
-    /// Returns the units of pieces that are not here, up to the limit of the file.
-    fn missing(&self, span: PieceSpan) -> Vec<u64> {
+    /// Returns the units of a span that are not here, up to the limit of the file.
+    fn missing(&self, span: UnitSpan) -> Vec<u64> {
         let planned = &self.plan.files[span.file as usize];
-        let start = span.next * self.piece_bytes / UNIT_BYTES;
         let limit = self.map.limit(span.file as usize).div_ceil(UNIT_BYTES);
-        let end = ((span.last + 1) * self.piece_bytes / UNIT_BYTES)
-            .min(planned.units())
-            .min(limit);
-        let units = (planned.first_unit + start)..(planned.first_unit + end);
+        let end = (span.last + 1).min(planned.units()).min(limit);
+        let units = planned.first_unit + span.next..planned.first_unit + end;
         units
             .filter(|unit| self.map.state(*unit) & HERE == 0)
             .collect()
     }
 
-    /// Fetches pieces, and writes the units that are not here.
-    fn fill(&self, span: PieceSpan, buffer: &mut Vec<u8>) -> Result<()> {
+    /// Fetches the missing units of a span, and writes them, and what else is in their frames.
+    fn fill(&self, span: UnitSpan) -> Result<()> {
         let planned = &self.plan.files[span.file as usize];
         let missing = self.missing(span);
         if missing.is_empty() {
             return Ok(());
         }
-        let start = span.next * self.piece_bytes;
-        let end = ((span.last + 1) * self.piece_bytes).min(planned.size);
         let content = self.source.file(&self.plan, span.file)?;
-        let runs = self.source.read(&content, start..end, buffer)?;
-        let file = &mut self.files[span.file as usize].locked();
-        // Under the lock: no fill goes behind a limit that was lowered.
-        let limit = self.map.limit(span.file as usize);
-        let spans = spans_of(&missing, planned.first_unit, limit);
+        let in_file = missing.iter().map(|unit| unit - planned.first_unit);
+        let file = &self.files[span.file as usize];
+        let needed = file.locked().partial.needed(in_file, planned.size);
+        let pieces = content.pieces(&needed)?;
+        let file = &mut file.locked();
+        // Looked at again under the lock: nothing is written to a unit that is here, which somebody may have changed, nor
+        // behind a limit that was lowered.
+        let mut done = self.missing(span);
         if let Some(opened) = file.open(self, span.file)? {
-            let written = super::filled_file::write_spans(opened, &runs, buffer, &spans);
             let failed = |e| Error::io(format!("could not write {}", quoted(&planned.path.0)), e);
-            written.map_err(failed)?;
+            let written = self.open_ranges(span.file, &pieces);
+            for stretch in written.chunk_by(|a, b| a.0.end == b.0.start) {
+                let buffers: Vec<_> = stretch.iter().map(|(_, bytes)| *bytes).collect();
+                pwrite_all_of(opened, &buffers, stretch[0].0.start).map_err(failed)?;
+            }
+            let end = ((span.last + 1) * UNIT_BYTES).min(planned.size);
             if end == planned.size || end.is_multiple_of(BEHIND_BYTES) {
                 write_behind_of(opened, end, self.queue.was_touched(span.file));
             }
             file.set_time(self, span.file)?;
+            let complete = written
+                .into_iter()
+                .flat_map(|(range, _)| file.partial.add(range, planned.size));
+            done.extend(complete.map(|unit| planned.first_unit + unit));
         }
-        for unit in &missing {
+        done.sort_unstable();
+        done.dedup();
+        for unit in &done {
             self.map.set(*unit, HERE);
+            file.partial.forget(unit - planned.first_unit);
         }
         self.syncs
-            .add(missing.into_iter().map(|unit| (span.file, unit)));
+            .add(done.into_iter().map(|unit| (span.file, unit)));
         file.end_content(self, span.file)
     }
 
-    /// Fills pieces one by one, so that damage is that of one piece.
-    fn fill_apart(&self, span: PieceSpan, buffer: &mut Vec<u8>) -> Result<()> {
-        for one in span.pieces().map(PieceSpan::one) {
-            match self.fill(one, buffer) {
+    /// Returns the ranges of pieces whose units are not here, up to the limit of the file, with their bytes.
+    fn open_ranges<'a>(&self, file: u32, pieces: &'a [StoredPiece]) -> Vec<(Range<u64>, &'a [u8])> {
+        let first_unit = self.plan.files[file as usize].first_unit;
+        let limit = self.map.limit(file as usize);
+        let mut open = Vec::new();
+        for piece in pieces {
+            let (start, bytes) = (piece.offset, piece.bytes());
+            let end = (start + bytes.len() as u64).min(limit);
+            let units: Vec<_> = (start / UNIT_BYTES..end.div_ceil(UNIT_BYTES))
+                .filter(|unit| !self.map.is(first_unit + unit, HERE))
+                .collect();
+            for units in units.chunk_by(|a, b| a + 1 == *b) {
+                let range = (units[0] * UNIT_BYTES).max(start)
+                    ..((units[0] + units.len() as u64) * UNIT_BYTES).min(end);
+                let part = (range.start - start) as usize..(range.end - start) as usize;
+                open.push((range, &bytes[part]));
+            }
+        }
+        open
+    }
+
+    /// Fills units one by one, so that damage is that of one unit.
+    fn fill_apart(&self, span: UnitSpan) -> Result<()> {
+        for one in span.units().map(UnitSpan::one) {
+            match self.fill(one) {
                 Err(error) if error.kind == ErrorKind::Corrupt => self.note_problem(one, &error),
                 filled => filled?,
             }
@@ -382,31 +406,5 @@ fn write_behind_of(file: &File, end: u64, is_touched: bool) {
     write_behind(file, start, end - start);
     if let (false, Some(before)) = (is_touched, start.checked_sub(BEHIND_BYTES)) {
         drop_behind(file, before, BEHIND_BYTES);
-    }
-}
-
-/// Joins units that follow each other into ranges of a file, up to a limit.
-fn spans_of(units: &[u64], first_unit: u64, limit: u64) -> Vec<Range<u64>> {
-    let chunks = units.chunk_by(|a, b| a + 1 == *b);
-    let spans = chunks.map(|chunk| {
-        let start = (chunk[0] - first_unit) * UNIT_BYTES;
-        let end = start + chunk.len() as u64 * UNIT_BYTES;
-        start.min(limit)..end.min(limit)
-    });
-    spans.filter(|span| !span.is_empty()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_are_joined_and_end_at_the_limit() {
-        let spans = spans_of(&[10, 11, 13], 10, 3 * UNIT_BYTES + 7);
-        assert_eq!(
-            spans,
-            [0..2 * UNIT_BYTES, 3 * UNIT_BYTES..3 * UNIT_BYTES + 7]
-        );
-        assert_eq!(spans_of(&[11], 10, 5), []);
     }
 }

@@ -119,6 +119,15 @@ impl Record {
             + (self.crcs.len() + self.chunks.len()) * 4
     }
 
+    /// Returns roughly the bytes that the record takes in memory.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.entry.text_bytes()
+            + self.entry.xattrs.len() * size_of::<Xattr>()
+            + self.digest_bytes()
+            + self.extents.len() * size_of::<Extent>()
+    }
+
     /// Returns the digest of block `index` of this part, if known.
     pub fn block(&self, index: usize) -> Option<&[u8; BLOCK_DIGEST_BYTES]> {
         self.blocks
@@ -245,15 +254,8 @@ pub struct ManifestPage {
 impl ManifestPage {
     /// Returns roughly the bytes that the page takes in memory.
     pub fn memory_bytes(&self) -> usize {
-        let of_record = |record: &Record| {
-            size_of::<Record>()
-                + record.entry.text_bytes()
-                + record.entry.xattrs.len() * size_of::<Xattr>()
-                + record.digest_bytes()
-                + record.extents.len() * size_of::<Extent>()
-        };
         let segments = self.segments.len() * (size_of::<SegmentId>() + 32);
-        segments + self.records.iter().map(of_record).sum::<usize>()
+        segments + self.records.iter().map(Record::memory_bytes).sum::<usize>()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Keeps a process alive on which others wait.
+//! Keeps a process alive, and quick, on which others wait.
 
 use std::{fs, io};
 
@@ -17,4 +17,12 @@ pub fn stay(score: i32) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Sets the niceness of this thread, which later threads and processes of it inherit. For that of a process whose threads
+/// others wait for: each switch to it is part of their wait.
+///
+/// A process without the right goes on as it is.
+pub fn set_niceness(niceness: i32) {
+    let _ = rustix::process::setpriority_process(None, niceness);
 }

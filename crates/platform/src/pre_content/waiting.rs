@@ -2,10 +2,10 @@
 
 use std::{fs, thread, time::Duration};
 
-/// Looks at a thread that is not asleep yet.
-const LOOKS: u32 = 5;
-/// Time between two of them.
-const PAUSE: Duration = Duration::from_micros(200);
+/// Looks at a thread that is not asleep yet: it needs a processor for a moment, which others may have.
+const LOOKS: u32 = 10;
+/// Time between the first two of them; each pause is twice as long as the one before, together 100 ms.
+const PAUSE: Duration = Duration::from_micros(100);
 /// Mode bits of `fallocate` that move the bytes behind the range: collapse and insert.
 const MOVING: u64 = 0x08 | 0x20;
 
@@ -40,10 +40,10 @@ impl WaitingCall {
             return Self::Unknown;
         }
         let path = format!("/proc/{thread}/syscall");
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
             match fs::read_to_string(&path) {
                 Ok(line) if line.starts_with("running") || line.starts_with("-1") => {
-                    thread::sleep(PAUSE);
+                    thread::sleep(PAUSE * (1 << look));
                 }
                 Ok(line) => return Self::read(&line),
                 Err(_) => break,

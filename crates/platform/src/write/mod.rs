@@ -26,7 +26,7 @@ use rustix::{
 };
 use std::{
     fs::File,
-    io,
+    io::{self, IoSlice},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::{FileExt, OpenOptionsExt},
@@ -44,6 +44,9 @@ pub use space::{
     allocate, check_space, compresses, extend, free_bytes, preallocate, punch, reserve,
     try_reserve, usable_bytes,
 };
+
+/// Buffers that a system call takes: `IOV_MAX`.
+const MOST_BUFFERS: usize = 1024;
 
 /// Creates the directory `name` in `dir`.
 ///
@@ -164,6 +167,23 @@ pub fn pwrite_all(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> io::Result
     while !data.is_empty() {
         let done = nonzero(retry_on_intr(|| rustix::io::pwrite(&fd, data, offset))?)?;
         data = &data[done..];
+        offset += done as u64;
+    }
+    Ok(())
+}
+
+/// Writes buffers that follow each other at `offset`, by one system call mostly.
+///
+/// # Errors
+/// As [`pwrite_all`].
+pub fn pwrite_all_of(fd: impl AsFd, buffers: &[&[u8]], mut offset: u64) -> io::Result<()> {
+    let mut slices: Vec<_> = buffers.iter().map(|data| IoSlice::new(data)).collect();
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        let some = &rest[..rest.len().min(MOST_BUFFERS)];
+        let done = nonzero(retry_on_intr(|| rustix::io::pwritev(&fd, some, offset))?)?;
+        IoSlice::advance_slices(&mut rest, done);
         offset += done as u64;
     }
     Ok(())

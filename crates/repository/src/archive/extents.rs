@@ -16,6 +16,7 @@ use fullbore_pipeline::{
     known::{BaseEntry, Trust},
     stage::codec::Codec,
 };
+use std::ops::Range;
 
 /// A file with all of its records: several, if it continues over pages. Takes 16 bytes for each
 /// extent besides the pages.
@@ -79,6 +80,12 @@ impl FileContent {
     /// Bytes without the holes.
     pub fn data_len(&self) -> u64 {
         self.last().entry.data_len()
+    }
+
+    /// Returns roughly the bytes of its extents and of its records, without the other records of their pages.
+    pub(super) fn record_bytes(&self) -> usize {
+        let records = self.known.parts.iter().map(|part| part.memory_bytes());
+        self.extents.len() * size_of::<(u64, u32, u32)>() + records.sum::<usize>()
     }
 
     /// Returns roughly the bytes of its extents and of the pages of its records.
@@ -206,6 +213,16 @@ impl FrameRange<'_> {
     /// Returns the bytes of the whole extent from the decoded frame.
     pub(super) fn whole_of<'a>(&self, plain: &'a [u8]) -> Option<&'a [u8]> {
         extent_content(&self.extent, plain)
+    }
+
+    /// The place of the range in the decoded frame.
+    pub(super) fn in_frame(&self) -> Range<usize> {
+        self.inner..self.inner + self.len
+    }
+
+    /// The place of the whole extent in the decoded frame.
+    pub(super) fn whole_in_frame(&self) -> Range<usize> {
+        self.extent.inner as usize..self.extent.inner as usize + self.extent.len as usize
     }
 
     /// Appends the bytes to `buf`.

@@ -52,6 +52,11 @@ impl Deref for DecodedFrame {
 }
 
 impl DecodedFrame {
+    pub(super) fn new(plain: Vec<u8>) -> Self {
+        let checked = Mutex::default();
+        Self { plain, checked }
+    }
+
     /// Returns whether the range was checked before.
     pub(super) fn is_checked(&self, range: &CheckedRange) -> bool {
         self.checked.locked().contains(range)
@@ -117,8 +122,7 @@ impl FrameCache {
         let (plain, wrong) = self.decode(archive, segment, frame)?;
         wrong.map_or(Ok(()), Err)?;
         let bytes = plain.capacity();
-        let checked = Mutex::default();
-        Ok((DecodedFrame { plain, checked }, bytes))
+        Ok((DecodedFrame::new(plain), bytes))
     }
 
     /// Returns the plain bytes, and the checksum error if the checksum is the only fault.

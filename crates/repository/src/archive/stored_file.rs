@@ -17,13 +17,28 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     page::PageItem,
 };
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 /// A regular file of a backup. Takes its pages, and 16 bytes for each extent.
 pub struct StoredFile {
     archive: Arc<Archive>,
     frames: Arc<FrameCache>,
     content: FileContent,
+}
+
+/// Data of a file, checked.
+pub struct StoredPiece {
+    /// Its place in the file.
+    pub offset: u64,
+    frame: Arc<DecodedFrame>,
+    within: Range<usize>,
+}
+
+impl StoredPiece {
+    /// The data.
+    pub fn bytes(&self) -> &[u8] {
+        &self.frame[self.within.clone()]
+    }
 }
 
 impl StoredFile {
@@ -153,13 +168,61 @@ impl StoredFile {
     }
 
     fn read_range(&self, range: &FrameRange<'_>, out: &mut [u8]) -> Result<()> {
-        match self.checked_frame(range) {
-            Ok(frame) => out.copy_from_slice(range.of(&frame).ok_or_else(too_short)?),
-            Err(error) if error.kind == ErrorKind::Corrupt => {
-                let plain = self.saved(range).ok_or(error)?;
-                out.copy_from_slice(range.of(&plain).ok_or_else(too_short)?);
+        let frame = self.whole_frame(range)?;
+        out.copy_from_slice(range.of(&frame).ok_or_else(too_short)?);
+        Ok(())
+    }
+
+    /// As [`StoredFile::checked_frame`], also if only the checksum of the frame is wrong.
+    fn whole_frame(&self, range: &FrameRange<'_>) -> Result<Arc<DecodedFrame>> {
+        self.checked_frame(range).or_else(|error| match error.kind {
+            ErrorKind::Corrupt => self.saved(range).ok_or(error),
+            _ => Err(error),
+        })
+    }
+
+    /// Returns the data in some ranges of the file, which ascend. Of a file without holes it returns all data of the
+    /// frames that it decoded, so pieces may have more than was asked for.
+    ///
+    /// # Errors
+    /// As [`StoredFile::read_at`].
+    pub fn pieces(&self, ranges: &[Range<u64>]) -> Result<Vec<StoredPiece>> {
+        let mut pieces: Vec<StoredPiece> = Vec::new();
+        for wanted in ranges {
+            for run in self.data_runs(wanted.start) {
+                let start = run.offset.max(wanted.start);
+                let end = run.offset.saturating_add(run.len).min(wanted.end);
+                if start >= end {
+                    break;
+                }
+                self.add_pieces(start..end, &mut pieces)?;
             }
-            Err(error) => return Err(error),
+        }
+        Ok(pieces)
+    }
+
+    fn add_pieces(&self, wanted: Range<u64>, pieces: &mut Vec<StoredPiece>) -> Result<()> {
+        let mut offset = wanted.start;
+        let data = self.data_offset(offset)?;
+        for range in self.content.runs(data, wanted.end - offset) {
+            let (place, within) = match self.entry().is_sparse() {
+                false => (range.extent_offset, range.whole_in_frame()),
+                true => (offset, range.in_frame()),
+            };
+            offset += range.len() as u64;
+            if pieces.last().is_some_and(|last| last.offset == place) {
+                continue;
+            }
+            let frame = self.whole_frame(&range)?;
+            frame.get(within.clone()).ok_or_else(too_short)?;
+            pieces.push(StoredPiece {
+                offset: place,
+                frame,
+                within,
+            });
+        }
+        if offset != wanted.end {
+            return Err(misfit(self.content.path()));
         }
         Ok(())
     }
@@ -215,16 +278,22 @@ impl StoredFile {
 
     /// Returns the bytes of a frame whose checksum is wrong, if the file in it is whole all the
     /// same.
-    fn saved(&self, range: &FrameRange<'_>) -> Option<Vec<u8>> {
+    fn saved(&self, range: &FrameRange<'_>) -> Option<Arc<DecodedFrame>> {
         let plain = self
             .frames
             .salvage(&self.archive, range.segment, &range.frame)
             .ok()?;
         let content = range.whole_of(&plain)?;
-        self.content.is_saved(content).then_some(plain)
+        let is_whole = self.content.is_saved(content);
+        is_whole.then(|| Arc::new(DecodedFrame::new(plain)))
     }
 
-    /// Returns roughly the bytes of its records.
+    /// Returns roughly the bytes of its records, without the other records of their pages.
+    pub fn record_bytes(&self) -> usize {
+        self.content.record_bytes()
+    }
+
+    /// Returns roughly the bytes of the pages of its records.
     pub fn memory_bytes(&self) -> usize {
         self.content.memory_bytes()
     }
