@@ -99,7 +99,7 @@ class Kills:
             time.sleep(0.1)
         found = self.content()      # pgbench still runs: what it changes together is seen together
         done = int(self.user.query("select count(*) from pgbench_history"))
-        bench.send_signal(signal.SIGINT)
+        bench.send_signal(signal.SIGTERM)
         errors = bench.communicate()[1]
         self.user.end(self.target)
         return kills, done, errors, found

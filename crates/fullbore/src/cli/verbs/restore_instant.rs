@@ -36,6 +36,7 @@ use std::{
 
 /// Time between two looks at the progress.
 const LOOK: Duration = Duration::from_millis(200);
+const SHORT_LOOK: Duration = Duration::from_millis(10);
 /// Looks without progress after which damage is the end.
 const STUCK_LOOKS: u32 = 25;
 
@@ -174,7 +175,12 @@ fn wait(served: &ServedTree, output: &OutputArgs) -> Result<InstantProgress> {
     loop {
         let progress = served.progress();
         if progress.phase == Phase::Whole {
-            return Ok(progress);
+            if !progress.is_served {
+                return Ok(progress);
+            }
+            // The guardian removes its state now.
+            thread::sleep(SHORT_LOOK);
+            continue;
         }
         stuck = if progress.here_bytes == before {
             stuck + 1
