@@ -66,8 +66,8 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
     }
     let (location, backup) = place(source)?;
     if let Location::Volumes(prefix) = &location {
-        let archive = Archive::open_volumes(storages, prefix)?;
-        check_named(&archive, backup, &location)?;
+        let set = backup.filter(|set| *set != LATEST).unwrap_or_default();
+        let archive = Archive::open_volumes(storages, prefix, set)?;
         filter.check(&archive.root)?;
         return Ok(OpenedFrom::Backup(Box::new(archive)));
     }

@@ -116,7 +116,7 @@ impl VolumeSink {
         recipients: Option<Arc<[UserRecipient]>>,
         progress: Arc<Mutex<SetProgress>>,
     ) -> Self {
-        let files = VolumeFiles::new(&spec.prefix);
+        let files = VolumeFiles::new(&spec.prefix, &id);
         Self {
             spec,
             files,

@@ -32,7 +32,7 @@ use fullbore_platform::{
     metrics::{hardware::RunKind, meter::Meter},
     queue::start,
 };
-use fullbore_repository::base::{LEVEL_TAG, WantedBase};
+use fullbore_repository::{base::WantedBase, level::LEVEL_TAG};
 use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
@@ -242,11 +242,8 @@ fn plan(
     codec: Option<Codec>,
     far: Option<FarSubject>,
 ) -> Result<Backup> {
-    if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
-        return Err(Error::new(
-            ErrorKind::Usage,
-            "--base wants a repository: elsewhere every backup is full",
-        ));
+    if args.base.is_some() && !has_bases(&to) {
+        return Err(every_backup_is_full("--base"));
     }
     let tags = leveled(distinct_tags(args.tag.clone())?, args.level, &to)?;
     let cluster = match far {
@@ -306,6 +303,16 @@ fn plan(
     })
 }
 
+/// Returns whether a backup to this destination can have a base.
+fn has_bases(to: &SinkSpec) -> bool {
+    matches!(to, SinkSpec::Repository(_)) || to.volumes().is_some()
+}
+
+fn every_backup_is_full(option: &str) -> Error {
+    let message = format!("{option} wants a repository or volumes: elsewhere every backup is full");
+    Error::new(ErrorKind::Usage, message)
+}
+
 /// Adds the level to the tags.
 fn leveled(
     mut tags: BTreeMap<String, String>,
@@ -315,9 +322,8 @@ fn leveled(
     let Some(level) = level else {
         return Ok(tags);
     };
-    if level > 0 && !matches!(to, SinkSpec::Repository(_)) {
-        let message = "--level above 0 wants a repository: elsewhere every backup is full";
-        return Err(Error::new(ErrorKind::Usage, message));
+    if level > 0 && !has_bases(to) {
+        return Err(every_backup_is_full("--level above 0"));
     }
     if tags
         .insert(LEVEL_TAG.to_owned(), level.to_string())

@@ -39,7 +39,7 @@ pub(in crate::cli) struct BackupArgs {
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
     /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With volumes:PREFIX, the archive is
-    /// divided into PREFIX-001.tar.zst and so on. With null: nothing is stored, to
+    /// divided into PREFIX-BACKUP-001.tar.zst and so on. With null: nothing is stored, to
     /// measure the source.
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
     pub(in crate::cli) to: OsString,
@@ -142,7 +142,8 @@ pub(in crate::cli) struct BackupArgs {
     /// Store what changed since the latest backup of a lower level (0 to 9)
     ///
     /// 0 stores everything. The level is the tag "level" of the backup, as `fullbore list` prints it. A
-    /// backup without a level does not count. Each backup can be restored alone, whatever its level.
+    /// backup without a level does not count. In a repository each backup can be restored alone, whatever
+    /// its level. Of a backup in volumes, a restore needs volumes of its lower levels too.
     #[arg(
         long,
         value_name = "N",

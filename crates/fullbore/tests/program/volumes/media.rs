@@ -20,7 +20,10 @@ fn one_file_needs_only_its_volumes() {
             "--json"
         ];
         let found = fullbore(line).ends_with(0).json().remove(0);
-        serde_json::from_value::<Vec<usize>>(found["volumes"].clone()).unwrap()
+        let volumes = found["volumes"].as_object().unwrap();
+        assert_eq!(volumes.len(), 1);
+        let numbers = volumes.values().next().unwrap();
+        serde_json::from_value::<Vec<usize>>(numbers.clone()).unwrap()
     };
     let needed = plan("d0/f5");
     assert_eq!(needed.len(), 1, "{needed:?}");
@@ -66,7 +69,7 @@ fn with_a_catalog_no_volume_is_needed_to_list_and_to_plan() {
         .collect();
     assert!(
         plan.out
-            .contains(&format!("volumes       {}", wanted.join(", "))),
+            .contains(&format!("volumes       {} of ", wanted.join(", "))),
         "{}",
         plan.out
     );
@@ -182,7 +185,11 @@ fn a_command_that_brings_no_medium_ends_the_backup_in_order() {
     fullbore(line.into_iter().chain(args!["--change-command", script]))
         .ends_with(1)
         .has_one_error("could not continue on volume 2");
-    assert_eq!(names(&world.media), ["v-001.tar.zst"]);
+    let left = names(&world.media);
+    assert!(
+        left.len() == 1 && left[0].ends_with("-001.tar.zst"),
+        "{left:?}"
+    );
     let (ran, _, _dir) = world.restore(&["--keep-going"]);
     ran.ends_with(4);
 }
