@@ -6,7 +6,7 @@
 //! reported as damage. Segments with few live bytes are not referred to any more, so that a prune
 //! can delete them.
 
-pub use super::base_search::{ChosenBases, Unlike, is_part};
+pub use super::base_search::{ChosenBases, Unlike, is_of_source, is_part};
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     found_damage::{DamagedPlaces, damage_line, extents_of, runs_in},

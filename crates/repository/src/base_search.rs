@@ -376,6 +376,11 @@ pub(crate) const OTHER_SOURCE: &str = "it is of another source";
 /// then be taken from it.
 pub(crate) const OTHER_HOST: &str = "it is of the same cluster on another host: --host NAME takes the name of that host, --base ID this one backup";
 
+/// Returns whether a backup is of the source of another one, on the same host.
+pub fn is_of_source(root: &Root, new_backup: &NewBackup<'_>) -> bool {
+    !matches!(differs(root, new_backup), Some(OTHER_SOURCE | OTHER_HOST))
+}
+
 /// Returns the reason why a backup cannot be the base of another one.
 pub(crate) fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
     let (earlier, now) = (&base.options, new_backup.options);

@@ -9,6 +9,7 @@ pub mod changes;
 pub(crate) mod division;
 pub mod far_source;
 pub mod file_service;
+mod levels;
 pub(crate) mod named_paths;
 pub mod paths;
 pub(crate) mod source;

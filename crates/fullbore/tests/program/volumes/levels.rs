@@ -228,3 +228,80 @@ fn without_a_lower_level_in_the_catalog_everything_is_stored() {
         .ends_with(1)
         .has_one_error("could not find a backup \"2001\"");
 }
+
+#[test]
+fn hanoi_chooses_levels_and_dumpdates_has_them() {
+    let world = World::new();
+    let dates = world.dir.path().join("dumpdates");
+    let of_dump = "/dev/sda1        0 Sun Nov 22 10:00:00 2026 +0000\n";
+    runs::write(&dates, of_dump);
+    let hanoi = || {
+        let line = world.backup_args("1M").into_iter();
+        fullbore(line.chain(args!["--level", "hanoi", "--dumpdates", dates]))
+    };
+    (0..4).for_each(|_| drop(hanoi().ends_with(0)));
+    let text = fs::read_to_string(&dates).unwrap();
+    let levels: Vec<_> = text
+        .lines()
+        .map(|line| line.split_whitespace().nth(1))
+        .collect();
+    assert_eq!(levels, ["0", "0", "3", "2", "5"].map(Some), "{text}");
+    assert!(text.starts_with(of_dump), "{text}");
+    // A later backup of the same level takes the place of the earlier one.
+    backup(&world, 3, &args!["--dumpdates", dates]);
+    let text = fs::read_to_string(&dates).unwrap();
+    let of_level_3 = text.lines().filter(|line| line.contains(" 3 "));
+    assert_eq!((text.lines().count(), of_level_3.count()), (5, 1), "{text}");
+    // dump's own reader: name, level, and a time with its zone.
+    for line in text.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words.len(), 8, "{line}");
+        // What dump writes: strftime of "%a %b %e %H:%M:%S %Y %z".
+        let time = jiff::Zoned::strptime("%a %b %e %H:%M:%S %Y %z", words[2..].join(" "));
+        let age = time
+            .unwrap()
+            .timestamp()
+            .duration_until(jiff::Timestamp::now());
+        assert!(
+            line.starts_with("/dev/sda1") || age.as_secs().abs() < 300,
+            "{line}"
+        );
+    }
+    let due = |more: &[&str]| {
+        let line = args![
+            "list",
+            "--due",
+            world.location(),
+            "--catalog",
+            world.catalog()
+        ];
+        fullbore(line.into_iter().chain(more.iter().map(Into::into)))
+    };
+    // All have a backup of today.
+    assert_eq!(due(&[]).ends_with(0).out, "");
+    assert!(due(&["-l"]).ends_with(0).out.contains("level 3 of today"));
+    let json: serde_json::Value = serde_json::from_str(&due(&["-l", "--json"]).out).unwrap();
+    assert_eq!((&json["level"], &json["due"]), (&3.into(), &false.into()));
+    runs::write(&dates, "this is no line of dump\n");
+    hanoi().ends_with(2).has_one_error("for --dumpdates");
+    let link = world.dir.path().join("absent/dumpdates");
+    let line = world.backup_args("1M").into_iter();
+    fullbore(line.chain(args!["--level", "1", "--dumpdates", link])).ends_with(1);
+}
+
+#[test]
+fn hanoi_and_due_know_the_backups_of_a_repository() {
+    let world = World::new();
+    let repository = world.dir.path().join("repository");
+    for level in ["0", "3"] {
+        let line = args!["backup", world.tree, "--to", repository, "--level", "hanoi"];
+        fullbore(line).ends_with(0);
+        let out = fullbore(args!["list", repository, "--json"])
+            .ends_with(0)
+            .out;
+        let json: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+        assert_eq!(json["tags"]["level"], level, "{json}");
+    }
+    let due = fullbore(args!["list", "--due", "--long", repository]).ends_with(0);
+    assert!(due.out.contains("the next is level 2"), "{}", due.out);
+}
