@@ -6,7 +6,7 @@
 //! reported as damage. Segments with few live bytes are not referred to any more, so that a prune
 //! can delete them.
 
-pub use super::base_search::{ChosenBases, LEVEL_TAG, Unlike, is_part};
+pub use super::base_search::{ChosenBases, Unlike, is_of_source, is_part};
 use super::{
     compare::{BaseCursor, Compare, CompareRules, ComparedEntries},
     found_damage::{DamagedPlaces, damage_line, extents_of, runs_in},
@@ -178,6 +178,7 @@ impl Base {
             compare: wanted.compare,
             digests,
             unfinished: digests && new_backup.cluster.is_none(),
+            whole_files: false,
         };
         let mut segments = BaseSegments {
             lost: referred.tombstones,
@@ -217,6 +218,40 @@ impl Base {
             moved: Mutex::default(),
             damage: found,
         }
+    }
+
+    /// A base in volumes, which are on a shelf: its volumes are taken to be there, all changed files are stored whole,
+    /// and none of its pages is referred to.
+    pub(super) fn in_volumes(
+        archive: Archive,
+        wanted: &WantedBase,
+        new_backup: &NewBackup<'_>,
+    ) -> Self {
+        let sizes = segments(&archive.root);
+        let sizes = sizes.into_iter().map(|(id, _, size)| (id, size)).collect();
+        let is_trusted = is_trusted(&archive.root, new_backup);
+        Self {
+            archives: vec![(Arc::new(archive.as_base(false)), is_trusted)],
+            rules: CompareRules {
+                compare: wanted.compare,
+                digests: new_backup.options.digest == Algorithm::Blake3,
+                unfinished: false,
+                whole_files: true,
+            },
+            sizes,
+            lost: HashSet::new(),
+            worn: HashSet::new(),
+            damaged: DamagedPlaces::default(),
+            frame_bytes: new_backup.options.frame_bytes,
+            block_bytes: new_backup.options.block_bytes,
+            moved: Mutex::default(),
+            damage: Arc::default(),
+        }
+    }
+
+    /// Returns whether each changed file is stored whole.
+    pub fn stores_whole_files(&self) -> bool {
+        self.rules.whole_files
     }
 
     /// The pages of which some or all copies could not be read so far.

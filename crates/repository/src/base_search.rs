@@ -10,6 +10,7 @@ use super::{
     base::{NewBackup, WantedBase},
     counted::counted,
     ids::{SourceMark, pseudonym, source_letters},
+    level::is_below,
     listed::{backup_ids, ids_of, listed_roots},
     protocol::is_dead,
     repository_file::read_repository,
@@ -29,9 +30,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
-
-/// The tag that has the level of a backup.
-pub const LEVEL_TAG: &str = "level";
 
 /// A backup of the same source that cannot be a base.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,12 +250,7 @@ impl<'a> BaseSearch<'a> {
     /// Returns whether the level of a backup is below that of the new one, if it has one. A backup
     /// without a level is no base of one with a level.
     fn is_low_enough(&self, root: &Root) -> bool {
-        let Some(below) = self.below_level else {
-            return true;
-        };
-        let level = root.tags.get(LEVEL_TAG);
-        let level = level.and_then(|level| level.parse::<u8>().ok());
-        level.is_some_and(|level| level < below)
+        is_below(root, self.below_level)
     }
 
     /// Notes the name of the cluster, if this host can read it.
@@ -378,12 +371,18 @@ fn has_manifests(archive: &Archive) -> bool {
 
 const NOT_READ: &str =
     "the key of this host does not read it, and the host has no copy of its list of files";
-const OTHER_SOURCE: &str = "it is of another source";
+pub(crate) const OTHER_SOURCE: &str = "it is of another source";
 /// A host that may add backups could claim to have the cluster of another one, whose content would
 /// then be taken from it.
-const OTHER_HOST: &str = "it is of the same cluster on another host: --host NAME takes the name of that host, --base ID this one backup";
+pub(crate) const OTHER_HOST: &str = "it is of the same cluster on another host: --host NAME takes the name of that host, --base ID this one backup";
 
-fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
+/// Returns whether a backup is of the source of another one, on the same host.
+pub fn is_of_source(root: &Root, new_backup: &NewBackup<'_>) -> bool {
+    !matches!(differs(root, new_backup), Some(OTHER_SOURCE | OTHER_HOST))
+}
+
+/// Returns the reason why a backup cannot be the base of another one.
+pub(crate) fn differs(base: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
     let (earlier, now) = (&base.options, new_backup.options);
     let same_source = match (&base.postgres, new_backup.cluster) {
         (Some(earlier), Some(now)) => earlier.system_identifier == now.system_identifier,

@@ -149,6 +149,10 @@ impl ComparedEntries {
                 let trust = self.base.rules.trust(scanned, &parts[0], begun)?;
                 // Log rotation passes files from name to name, so another file may have had this
                 // name.
+                let is_unchanged = matches!(trust, Trust::Same | Trust::Unverified);
+                if self.base.rules.whole_files && !is_unchanged {
+                    return None;
+                }
                 let is_other =
                     trust == Trust::Nothing && parts[0].entry.inode != scanned.entry.inode;
                 let moved = is_other
@@ -158,6 +162,7 @@ impl ComparedEntries {
             }
             None if !scanned.entry.is_file() => return None,
             None if unfinished.is_some() => (unfinished.unwrap_or_default(), Trust::Nothing),
+            None if self.base.rules.whole_files => return None,
             None => self.base.moved(scanned, &self.cursors)?,
         };
         self.base.usable(BaseEntry::new(parts.into(), trust))
@@ -168,7 +173,8 @@ impl Base {
     /// Adds the record of an object that comes in any order. Its content arrives anyway, so a file is
     /// never trusted without a look.
     pub(super) fn looked_up(&self, mut scanned: Scanned) -> Scanned {
-        if scanned.state == EntryState::Whole {
+        // Its content is compared, and so would be stored in parts.
+        if scanned.state == EntryState::Whole && !self.rules.whole_files {
             scanned.known = self.find_known(&scanned);
         }
         scanned
@@ -203,6 +209,9 @@ pub(super) struct CompareRules {
     /// of the file. For a cluster this is not allowed: blocks that the server reports as unchanged
     /// are taken from the record without a look.
     pub(super) unfinished: bool,
+    /// Whether each file that changed in any way is stored whole, under its own name. So other programs can lay a backup
+    /// over its base.
+    pub(super) whole_files: bool,
 }
 
 impl CompareRules {

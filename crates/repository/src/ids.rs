@@ -100,9 +100,9 @@ pub fn next(
     after(look.newest_id(now), now, &format!("{source}{random}"))
 }
 
-/// Returns the id of a backup that begins `now` and is stored outside repositories.
-pub fn alone(now: Timestamp, seed: u64) -> String {
-    after(None, now, &letters(seed, LAST_LETTERS))
+/// Returns the id of a backup that begins `now` and is stored outside repositories; it sorts after `newest`.
+pub fn alone(newest: Option<&str>, now: Timestamp, seed: u64) -> String {
+    after(newest, now, &letters(seed, LAST_LETTERS))
 }
 
 /// Returns the id of `now`, or of the millisecond after `newest` if that is later; with its last

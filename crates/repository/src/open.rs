@@ -2,12 +2,14 @@
 
 use super::{
     annotations::Annotations, exact::pick_exactly, from_word::LATEST, scan::ROOT_DAMAGED,
-    select::BackupFilter,
+    select::BackupFilter, selector::BackupSelector, volume_files::found_sets,
+    volume_series::VolumeSeries,
 };
 use crate::archive::Archive;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_storage::{Found, Location, Objects, Storages, repository_around};
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -66,8 +68,8 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
     }
     let (location, backup) = place(source)?;
     if let Location::Volumes(prefix) = &location {
-        let archive = Archive::open_volumes(storages, prefix)?;
-        check_named(&archive, backup, &location)?;
+        let set = set_in_volumes(storages, prefix, backup)?;
+        let archive = Archive::open_volumes(storages, prefix, &set)?;
         filter.check(&archive.root)?;
         return Ok(OpenedFrom::Backup(Box::new(archive)));
     }
@@ -91,6 +93,37 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
             Ok(OpenedFrom::Foreign(path))
         }
     }
+}
+
+/// Returns the beginning of the id of the backup in volumes that `@BACKUP` names; empty for the latest.
+fn set_in_volumes(storages: &Storages, prefix: &Path, backup: Option<&str>) -> Result<String> {
+    let back = match backup {
+        None | Some(LATEST) => return Ok(String::new()),
+        Some(backup) => match BackupSelector::parse(backup, &jiff::Zoned::now()) {
+            BackupSelector::Back(back) => back,
+            _ => return Ok(backup.to_owned()),
+        },
+    };
+    let ids = backups_in_volumes(storages, prefix)?;
+    ids.into_iter().rev().nth(back).ok_or_else(|| {
+        let message = format!("could not find so many backups in volumes {prefix:?}");
+        Error::new(ErrorKind::NotFound, message)
+    })
+}
+
+/// Returns the ids of the backups in volumes with this prefix, the oldest first: those in the catalog of this host, and those of
+/// which a volume is there.
+///
+/// # Errors
+/// The system's.
+pub fn backups_in_volumes(storages: &Storages, prefix: &Path) -> Result<BTreeSet<String>> {
+    let mut ids = found_sets(prefix)?;
+    ids.extend(
+        VolumeSeries::of(storages, prefix)
+            .iter()
+            .flat_map(VolumeSeries::ids),
+    );
+    Ok(ids)
 }
 
 /// Checks that an archive has the backup that the user named, if one was named.

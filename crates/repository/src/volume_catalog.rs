@@ -1,4 +1,4 @@
-//! The local catalog of volumes: the root and the manifest of the newest backup for each prefix.
+//! One backup in a local catalog: its root and its manifest, in two files of a directory.
 //!
 //! With it, entries are listed and a restore is planned without any volume, and the entries of a
 //! lost last volume have names. It may be lost: the volumes describe themselves.
@@ -9,20 +9,17 @@ use fullbore_format::{
     seal::MAX_BYTES,
 };
 use fullbore_platform::{place::quoted_path, safe_file, write};
-use fullbore_storage::Storages;
 use std::{
     fs::{self, File},
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// Mode of the files, which name everything in the backup, and of their directories.
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-/// Digits of the digest of a prefix in the name of its directory.
-const NAME_DIGITS: usize = 16;
 
-/// The place of a catalog for one prefix.
+/// The place of one backup in a catalog.
 #[derive(Debug, Clone)]
 pub struct VolumeCatalog {
     dir: PathBuf,
@@ -43,15 +40,12 @@ impl CatalogedBackup {
 }
 
 impl VolumeCatalog {
-    /// The catalog for the volumes with this prefix; `None` if this user keeps none.
-    pub fn of(storages: &Storages, prefix: &Path) -> Option<Self> {
-        let whole = std::path::absolute(prefix).unwrap_or_else(|_| prefix.to_owned());
-        let digest = blake3::hash(whole.as_os_str().as_encoded_bytes()).to_hex();
-        let dir = storages.catalog_dir()?.join(&digest[..NAME_DIGITS]);
-        Some(Self { dir })
+    /// The catalog in this directory.
+    pub(crate) fn at(dir: PathBuf) -> Self {
+        Self { dir }
     }
 
-    /// Stores a backup in place of an earlier one of this prefix. `copy` writes its manifest.
+    /// Stores the backup. `copy` writes its manifest.
     ///
     /// # Errors
     /// The system's; then the catalog has the earlier backup, or none.
@@ -98,7 +92,7 @@ impl VolumeCatalog {
 const ROOT: &str = "root.json";
 const MANIFEST: &str = "manifest";
 
-fn remove(path: &Path) -> io::Result<()> {
+fn remove(path: &std::path::Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,

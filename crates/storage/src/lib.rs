@@ -37,6 +37,7 @@ mod probe;
 mod recording;
 mod remembered;
 mod remembered_file;
+mod robot;
 mod root_document;
 mod rotation;
 pub mod sealed;
@@ -50,7 +51,7 @@ pub mod wire;
 
 pub use append::{AppendRules, check_host_name};
 pub use cached::{CacheSpec, CachedObjects};
-pub use change::{ChangeAction, ChangeRequest, Changed, MediaChange};
+pub use change::{ChangeAction, ChangeRequest, Changed, MediaChange, MediaChanger};
 pub use clock::{Clock, SystemClock, TestClock};
 pub use cloud::{
     AUTO_CONNECTIONS, AUTO_PARTS, CloudAddress, CloudCounts, CloudEnvironment, CloudObjects,

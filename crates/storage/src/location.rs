@@ -30,7 +30,7 @@ pub enum Location {
     Null,
     /// A file or directory of this machine.
     Local(PathBuf),
-    /// `volumes:PREFIX`: files `PREFIX-001.tar.zst` and so on, which hold one backup.
+    /// `volumes:PREFIX`: files `PREFIX-BACKUP-001.tar.zst` and so on.
     Volumes(PathBuf),
     /// `s3://BUCKET/PREFIX`, `gs://` or `az://`.
     Cloud {

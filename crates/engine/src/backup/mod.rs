@@ -9,6 +9,7 @@ pub mod changes;
 pub(crate) mod division;
 pub mod far_source;
 pub mod file_service;
+mod levels;
 pub(crate) mod named_paths;
 pub mod paths;
 pub(crate) mod source;
@@ -52,7 +53,6 @@ use fullbore_repository::{
     compare::Compare,
     first_look::FirstLook,
     ids::{self, SourceMark},
-    volume_files::VolumeFiles,
 };
 use fullbore_storage::Storages;
 use fullbore_tree::read::Own;
@@ -316,13 +316,19 @@ impl Backup {
         })
     }
 
-    /// Finds the base among the earlier backups of the same source. Only a repository has a base.
+    /// Finds the base among the earlier backups of the same source: in the repository, or in the catalog of volumes.
     fn find_base(
         &self,
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
         chosen: ChosenBases,
     ) -> Result<FoundBase> {
+        if let Some(spec) = self.to.volumes() {
+            let series = (&*spec.prefix, spec.catalog.as_ref());
+            return self.with_facts(subject, |like| {
+                Base::find_in_series(&self.storages, series, &self.base, like)
+            });
+        }
         let Some(objects) = self.to.storage() else {
             return Ok(FoundBase::default());
         };
@@ -399,8 +405,8 @@ impl Backup {
         }
     }
 
-    /// Returns the ID of the new backup. In a repository it sorts after all others, even if the
-    /// clock was set back; but the ID of an export has the moment of the stored backup.
+    /// Returns the ID of the new backup. In a repository, and in volumes with one prefix, it sorts after all others, even if
+    /// the clock was set back; but the ID of an export has the moment of the stored backup.
     fn id(
         &self,
         look: &FirstLook,
@@ -410,12 +416,18 @@ impl Backup {
         let seed = RandomState::new().build_hasher().finish();
         let id = match self.to.storage() {
             Some(objects) => ids::next(&**objects, look, begun, source, seed),
-            None => ids::alone(begun, seed),
+            None => ids::alone(self.newest_in_series().as_deref(), begun, seed),
         };
         match &self.subject {
             Subject::Stored(stored) => Ok(exported_id(&stored.archive().root.id, &id)),
             _ => Ok(id),
         }
+    }
+
+    /// Returns the id of the newest backup in volumes under the same prefix, as the catalog of this host knows.
+    fn newest_in_series(&self) -> Option<String> {
+        let series = self.to.volumes()?.catalog.as_ref()?;
+        series.ids().pop()
     }
 
     /// Refuses to replace a file that is not a fullbore archive.
@@ -454,7 +466,7 @@ impl Backup {
     /// Refuses a source inside the destination repository.
     fn check_paths(&self) -> Result<()> {
         if let (Some(spec), Subject::Files(scope)) = (self.to.volumes(), &self.subject) {
-            scope.check_is_not(VolumeFiles::new(&spec.prefix).dir())?;
+            scope.check_is_not(spec.dir())?;
         }
         let local = self.to.storage().and_then(|objects| objects.as_local());
         match (local, &self.subject) {

@@ -297,7 +297,8 @@ impl OpenedSubject {
         base: Option<&Arc<Base>>,
         (compare, block_bytes): (Compare, u64),
     ) -> Result<()> {
-        let asked = base.filter(|_| compare != Compare::Content);
+        // Of a file that is stored whole, no block is compared.
+        let asked = base.filter(|base| compare != Compare::Content && !base.stores_whole_files());
         let changes = match &self.cluster {
             Some(cluster) => begin_cluster(&**cluster, asked, block_bytes)?,
             None => None,

@@ -15,7 +15,7 @@ use fullbore_platform::{
 };
 use fullbore_repository::{
     first_look::FirstLook,
-    volume_catalog::VolumeCatalog,
+    volume_series::VolumeSeries,
     writer::{RepositoryWriter, is_absent, must_be_possible},
 };
 use fullbore_storage::{LocalObjects, Location, Objects, Storages, foreign_words::refuse_foreign};
@@ -318,7 +318,7 @@ fn volumes(
         prefix: prefix.to_owned(),
         sizes: VolumeSizes::endless(),
         change: storages.media_change().clone(),
-        catalog: VolumeCatalog::of(storages, prefix),
+        catalog: VolumeSeries::of(storages, prefix),
     };
     Ok((SinkSpec::Volumes(spec), Some(codec)))
 }

@@ -34,7 +34,7 @@ use fullbore_repository::archive::{
 };
 use serde::Serialize;
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -87,9 +87,9 @@ pub struct RestoreEstimate {
     pub segments: u64,
     /// Number of backups that these segments belong to.
     pub backups: u64,
-    /// Numbers of the volumes to bring, ascending; of a backup in volumes alone.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    pub volumes: BTreeSet<u32>,
+    /// Numbers of the volumes to bring, ascending, by the backup that they belong to; of a backup in volumes alone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<String, BTreeSet<u32>>,
     /// Number of worker threads.
     pub workers: usize,
     /// Stored bytes fetched a second by all threads; 0 if there were none.
@@ -131,6 +131,11 @@ impl RestoreEstimate {
                     .map_or(0.0, |rate| seconds_at(self.bytes, rate)),
             ),
         ]
+    }
+
+    /// Returns whether the speeds of reading and decoding are known, where they matter.
+    pub fn is_measured(&self) -> bool {
+        self.fetched_bytes == 0 || self.read_rate > 0.0
     }
 
     fn compute_seconds(&mut self) {
@@ -298,9 +303,6 @@ impl JobTotals {
         );
         if self.opened.insert(segment.clone()) {
             contract.segments += 1;
-            if self.is_in_volumes {
-                contract.volumes.insert(segment.number);
-            }
             let name = |segment: &SegmentId| {
                 if segment.backup.is_empty() {
                     id.to_owned()
@@ -308,6 +310,10 @@ impl JobTotals {
                     segment.backup.clone()
                 }
             };
+            if self.is_in_volumes {
+                let of_backup = contract.volumes.entry(name(segment)).or_default();
+                of_backup.insert(segment.number);
+            }
             contract.backups = self.opened.iter().map(name).collect::<HashSet<_>>().len() as u64;
         }
         if !self.is_in_volumes {

@@ -7,6 +7,7 @@
 
 use super::{
     losses::DamageSet,
+    media::are_media_changed,
     part_runs::{SegmentRun, SegmentRuns, SendRun},
 };
 use crate::report::damage::{Report, frame_damage};
@@ -142,6 +143,9 @@ impl ContentCheck<'_> {
             .iter()
             .map(|archive| archive.root.options.frame_bytes)
             .max();
+        if self.stock.archives.iter().any(are_media_changed) {
+            return 1;
+        }
         let frames = largest.unwrap_or(0).max(1 << 16).saturating_mul(2);
         (BUFFER_BYTES / frames.saturating_add(PART_BYTES)) as usize
     }

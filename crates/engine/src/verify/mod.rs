@@ -13,6 +13,7 @@
 pub mod compare_tree;
 pub(crate) mod data;
 pub mod losses;
+mod media;
 mod part_runs;
 mod record;
 pub mod sample;
@@ -43,6 +44,7 @@ use fullbore_repository::{
 };
 use fullbore_storage::{Objects, Storages, sealed::changed_key_files};
 use losses::{DamageSet, EntryLoss, blame};
+use media::are_media_changed;
 use seek_tables::SegmentFrames;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -362,6 +364,11 @@ impl<'a> RunningCheck<'a> {
     }
 
     fn run(&self, workers: NonZeroUsize) -> Result<Vec<EntryLoss>> {
+        // Volumes of a drive for one medium are read one after the other.
+        let workers = match self.stock.archives.iter().any(are_media_changed) {
+            true => NonZeroUsize::MIN,
+            false => workers,
+        };
         self.structure(workers)?;
         let Self {
             stock,

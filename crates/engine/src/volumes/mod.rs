@@ -17,18 +17,16 @@ use fullbore_crypt::UserRecipient;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::sink::{Abilities, Destination, Place, Sink, place_of};
 use fullbore_platform::{
-    place::{check_parent_exists, quoted_path},
+    place::{check_parent_exists, dir_of},
     queue::Locked,
     write::free_bytes,
 };
-use fullbore_repository::{
-    page_spool::PageSpool, volume_catalog::VolumeCatalog, volume_files::VolumeFiles,
-};
+use fullbore_repository::{page_spool::PageSpool, volume_series::VolumeSeries};
 use fullbore_storage::MediaChange;
 use sink::VolumeSink;
 use std::{
     fs::File,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
@@ -42,7 +40,7 @@ pub struct VolumeSpec {
     /// How the medium is changed between two volumes.
     pub change: MediaChange,
     /// Where the backup is noted when it is complete.
-    pub catalog: Option<VolumeCatalog>,
+    pub catalog: Option<VolumeSeries>,
 }
 
 impl PartialEq for VolumeSpec {
@@ -54,19 +52,12 @@ impl PartialEq for VolumeSpec {
 impl Eq for VolumeSpec {}
 
 impl VolumeSpec {
-    /// Checks that volumes can be written there: the directory exists, has no volumes of this name, and a full medium can be changed.
+    /// Checks that volumes can be written there: the directory exists, and a full medium can be changed.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Usage`]; the system's.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Usage`]; the system's.
     pub fn check(&self) -> Result<()> {
         check_parent_exists(&self.prefix)?;
-        let files = VolumeFiles::new(&self.prefix);
-        if let Some(path) = files.found()?.into_values().next() {
-            let message = format!("cannot write to {}: there are volumes", self.name());
-            return Err(Error::new(ErrorKind::Exists, message)
-                .because(format!("{} exists", quoted_path(&path)))
-                .hint("choose another prefix, or move them out of the way"));
-        }
         if self.sizes.fill_media() && !self.change.is_possible() {
             let message = format!("cannot fill the media of {}", self.name());
             return Err(Error::new(ErrorKind::Usage, message)
@@ -78,9 +69,15 @@ impl VolumeSpec {
 
     /// Returns the bytes of a file above which it is stored in pieces.
     pub fn whole_bytes(&self) -> u64 {
-        let dir = VolumeFiles::new(&self.prefix).dir().to_owned();
-        let free = File::open(dir).and_then(free_bytes).unwrap_or(u64::MAX);
+        let free = File::open(self.dir())
+            .and_then(free_bytes)
+            .unwrap_or(u64::MAX);
         self.sizes.whole_bytes(free)
+    }
+
+    /// The directory that the volumes are in.
+    pub fn dir(&self) -> &Path {
+        dir_of(&self.prefix)
     }
 
     /// Name in messages.
@@ -139,8 +136,8 @@ impl SetProgress {
 }
 
 impl SetProgress {
-    fn store_in(&self, catalog: &VolumeCatalog, root: &[u8]) -> Result<()> {
-        catalog.store(root, |file| {
+    fn store_in(&self, catalog: &VolumeSeries, id: &str, root: &[u8]) -> Result<()> {
+        catalog.store(id, root, |file| {
             self.pages.copy_with(|bytes| {
                 let written = file.write_all(bytes);
                 written.map_err(|error| Error::io("could not write a catalog", error))
@@ -165,8 +162,7 @@ impl Destination for VolumeDestination {
 
     /// The directory of the volumes: later ones do not exist yet.
     fn places(&self) -> Vec<Place> {
-        let dir = VolumeFiles::new(&self.spec.prefix).dir().to_owned();
-        place_of(&dir).into_iter().collect()
+        place_of(self.spec.dir()).into_iter().collect()
     }
 
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
@@ -174,7 +170,7 @@ impl Destination for VolumeDestination {
         done.map_err(|error| self.explained(error))?;
         // The volumes describe themselves, so the backup does not fail with the catalog.
         if let Some(catalog) = &self.spec.catalog
-            && let Err(error) = self.progress.locked().store_in(catalog, root)
+            && let Err(error) = self.progress.locked().store_in(catalog, &self.id, root)
         {
             fullbore_platform::debug(|| error.line());
         }

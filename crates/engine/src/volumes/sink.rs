@@ -116,7 +116,7 @@ impl VolumeSink {
         recipients: Option<Arc<[UserRecipient]>>,
         progress: Arc<Mutex<SetProgress>>,
     ) -> Self {
-        let files = VolumeFiles::new(&spec.prefix);
+        let files = VolumeFiles::new(&spec.prefix, &id);
         Self {
             spec,
             files,
@@ -177,7 +177,7 @@ impl VolumeSink {
     fn change_medium(&self, number: u32, is_sealed: bool) -> Result<()> {
         let change = &self.spec.change;
         let is_full = self.spec.sizes.of(number - 1) == VolumeSize::Auto;
-        if change.command.is_empty() && !is_full {
+        if !change.is_automatic() && !is_full {
             return Ok(());
         }
         let request = ChangeRequest {

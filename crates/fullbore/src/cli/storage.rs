@@ -1,12 +1,12 @@
 //! Options with which every command reaches storages and opens what is encrypted.
 
-use super::values::rate;
+use super::values::{interval, rate};
 use clap::Args;
 use fullbore_crypt::{KeyOptions, parse_fingerprint};
 use fullbore_format::{error::Result, key_kind::KeyKind};
 use fullbore_storage::{
-    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, MediaChange, RepositoryTrust,
-    StorageAccess, Storages, StoreSettings,
+    CacheSpec, ClearUse, CloudEnvironment, CloudSettings, MediaChange, MediaChanger,
+    RepositoryTrust, StorageAccess, Storages, StoreSettings,
     ssh::HostSettings,
     wire::{TlsFiles, WireLimits},
 };
@@ -94,10 +94,47 @@ pub(super) struct StorageArgs {
         long,
         value_name = "COMMAND",
         global = true,
-        display_order = 918,
+        display_order = 930,
         hide_short_help = true
     )]
     change_command: Option<String>,
+    /// Run this script for the next volume, as dump does with -F
+    ///
+    /// It gets the directory of the volumes and the number of the volume. Exit code 0 means that it is
+    /// there, 1 that a person is asked, and others that it does not come.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = clap::ValueHint::FilePath,
+        global = true,
+        display_order = 931,
+        hide_short_help = true,
+        conflicts_with = "change_command"
+    )]
+    dump_script: Option<PathBuf>,
+    /// Load volumes with mtx from this changer
+    ///
+    /// Volumes are found by their barcodes, which are their names without the endings.
+    #[arg(
+        long,
+        value_name = "/dev/sgN",
+        value_hint = clap::ValueHint::FilePath,
+        global = true,
+        display_order = 932,
+        hide_short_help = true,
+        conflicts_with_all = ["change_command", "dump_script"]
+    )]
+    changer: Option<PathBuf>,
+    /// Stop a command that changes media after this time [default: 1h]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = interval,
+        global = true,
+        display_order = 933,
+        hide_short_help = true
+    )]
+    change_timeout: Option<std::time::Duration>,
     /// Keep catalogs of volumes in this directory
     ///
     /// With a catalog, list and restore --plan need no volume. The default is in the state directory.
@@ -105,7 +142,7 @@ pub(super) struct StorageArgs {
         long,
         value_name = "DIR",
         global = true,
-        display_order = 918,
+        display_order = 934,
         hide_short_help = true
     )]
     catalog: Option<PathBuf>,
@@ -326,12 +363,16 @@ impl StorageArgs {
 
     /// Returns how media are changed.
     fn media_change(&self) -> MediaChange {
-        let words = self
-            .change_command
-            .iter()
-            .flat_map(|command| command.split_whitespace());
+        let words = |command: &String| command.split_whitespace().map(OsString::from).collect();
+        let command = self.change_command.as_ref().map(words);
+        let by = command
+            .filter(|words: &Vec<OsString>| !words.is_empty())
+            .map(MediaChanger::Command)
+            .or_else(|| self.dump_script.clone().map(MediaChanger::DumpScript))
+            .or_else(|| self.changer.clone().map(MediaChanger::Robot));
         MediaChange {
-            command: words.map(OsString::from).collect(),
+            by: by.unwrap_or_default(),
+            patience: self.change_timeout,
         }
     }
 

@@ -298,6 +298,25 @@ pub(super) fn rate(text: &str) -> Result<NonZeroU64, String> {
         .ok_or_else(|| "at least 64K".to_owned())
 }
 
+/// A level of dump.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LevelArg {
+    Number(u8),
+    /// Chosen by the earlier backups of the source.
+    Hanoi,
+}
+
+/// Parses a level of dump.
+pub(super) fn level(text: &str) -> Result<LevelArg, String> {
+    if text == "hanoi" {
+        return Ok(LevelArg::Hanoi);
+    }
+    let number = text.parse().ok().filter(|number| *number <= 9);
+    number
+        .map(LevelArg::Number)
+        .ok_or_else(|| "a number from 0 to 9, or hanoi".to_owned())
+}
+
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     if key.is_empty() {

@@ -28,6 +28,7 @@ pub mod unnamed_losses;
 pub mod volume_passes;
 mod volumes;
 
+use crate::volume_catalog::CatalogedBackup;
 use children::Children;
 use fullbore_format::{
     digest::hex,
@@ -227,13 +228,27 @@ impl Archive {
             .transpose()
     }
 
-    /// Opens the backup in the volumes with this prefix, or as much of it as they describe: then the root says that it is cut off.
+    /// Opens the newest backup in the volumes with this prefix whose id begins with `set`, or as much of it as they describe: then
+    /// the root says that it is cut off.
     ///
     /// # Errors
     /// As [`Archive::open_file`]; [`ErrorKind::NotFound`] if there is no volume.
-    pub fn open_volumes(storages: &Storages, prefix: &std::path::Path) -> Result<Self> {
-        let (set, mut root) = VolumeSet::open_with_root(storages, prefix)?;
+    pub fn open_volumes(storages: &Storages, prefix: &std::path::Path, set: &str) -> Result<Self> {
+        let (set, mut root) = VolumeSet::open_with_root(storages, prefix, set)?;
         note_missing_end(&mut root);
+        Self::with_root(root, Box::new(set))
+    }
+
+    /// Opens a backup as the catalog of this host has it. No volume is opened before content is read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a codec that this build does not have.
+    pub(crate) fn of_catalog(
+        storages: &Storages,
+        prefix: &std::path::Path,
+        kept: CatalogedBackup,
+    ) -> Result<Self> {
+        let (set, root) = VolumeSet::of_catalog(storages, prefix, kept);
         Self::with_root(root, Box::new(set))
     }
 

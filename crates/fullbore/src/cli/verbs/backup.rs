@@ -1,8 +1,8 @@
 //! `fullbore backup`.
 
 use super::{
-    backup_args::BackupArgs, backup_changes, backup_source::requested_cluster, far_backup,
-    init::say_new,
+    backup_args::BackupArgs, backup_changes, backup_source::requested_cluster,
+    dumpdates::Dumpdates, far_backup, init::say_new,
 };
 use crate::cli::{
     limit::{RunEnds, RunLimit},
@@ -15,7 +15,7 @@ use crate::cli::{
     progress::A_MOMENT,
     report,
     scope_args::looks_twice,
-    values::{Chunking, distinct_tags},
+    values::{Chunking, LevelArg, distinct_tags},
 };
 use fullbore_engine::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
@@ -32,7 +32,7 @@ use fullbore_platform::{
     metrics::{hardware::RunKind, meter::Meter},
     queue::start,
 };
-use fullbore_repository::base::{LEVEL_TAG, WantedBase};
+use fullbore_repository::{base::WantedBase, level::LEVEL_TAG};
 use fullbore_storage::Storages;
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
@@ -86,6 +86,8 @@ fn store(
     let is_dry_run = args.dry_run;
     let destination = args.to.clone();
     let ends = run_ends(&args, storages);
+    let dumpdates = args.dumpdates.as_deref().map(Dumpdates::check);
+    let dumpdates = dumpdates.transpose()?;
     let plan = opened_plan(args, storages)?;
     if is_dry_run {
         return count(&plan, &output);
@@ -104,7 +106,11 @@ fn store(
     };
     let limit = run.limit(Some(&outcome.verdict), &judged);
     *result = Some(result_json(&outcome, run.meter(), &limit));
-    print_end(&plan, &destination, &outcome, &output, (run, &limit))
+    let code = print_end(&plan, &destination, &outcome, &output, (run, &limit))?;
+    if let Some(dumpdates) = dumpdates {
+        dumpdates.note(&outcome.root)?;
+    }
+    Ok(code)
 }
 
 /// Prints the end of a backup, and writes its report. Returns the exit code.
@@ -242,13 +248,13 @@ fn plan(
     codec: Option<Codec>,
     far: Option<FarSubject>,
 ) -> Result<Backup> {
-    if args.base.is_some() && !matches!(to, SinkSpec::Repository(_)) {
-        return Err(Error::new(
-            ErrorKind::Usage,
-            "--base wants a repository: elsewhere every backup is full",
-        ));
+    if args.base.is_some() && !has_bases(&to) {
+        return Err(every_backup_is_full("--base"));
     }
-    let tags = leveled(distinct_tags(args.tag.clone())?, args.level, &to)?;
+    let tags = distinct_tags(args.tag.clone())?;
+    if args.level.is_some() {
+        check_level(args.level, &to, &tags)?;
+    }
     let cluster = match far {
         Some(_) => None,
         None => requested_cluster(&args, storages)?,
@@ -277,7 +283,7 @@ fn plan(
         let message = "cannot read the files of another host in frames of more than 16M";
         return Err(Error::new(ErrorKind::Usage, message).hint("use a smaller --frame-size"));
     }
-    Ok(Backup {
+    let mut backup = Backup {
         storages: storages.clone(),
         subject,
         to,
@@ -289,8 +295,8 @@ fn plan(
         tags,
         base: WantedBase {
             base: args.base,
-            full: args.full || args.level == Some(0),
-            below_level: args.level,
+            full: args.full,
+            below_level: None,
             compare: args.compare,
         },
         checkpoint_interval: args.checkpoint_interval,
@@ -303,30 +309,44 @@ fn plan(
             frame_bytes,
             segment_bytes: args.segment_size,
         },
-    })
+    };
+    let level = match args.level {
+        Some(LevelArg::Hanoi) => Some(backup.hanoi_level()?),
+        Some(LevelArg::Number(level)) => Some(level),
+        None => None,
+    };
+    if let Some(level) = level {
+        backup.tags.insert(LEVEL_TAG.to_owned(), level.to_string());
+        backup.base.full |= level == 0;
+        backup.base.below_level = Some(level);
+    }
+    Ok(backup)
 }
 
-/// Adds the level to the tags.
-fn leveled(
-    mut tags: BTreeMap<String, String>,
-    level: Option<u8>,
+/// Returns whether a backup to this destination can have a base.
+fn has_bases(to: &SinkSpec) -> bool {
+    matches!(to, SinkSpec::Repository(_)) || to.volumes().is_some()
+}
+
+fn every_backup_is_full(option: &str) -> Error {
+    let message = format!("{option} wants a repository or volumes: elsewhere every backup is full");
+    Error::new(ErrorKind::Usage, message)
+}
+
+/// Refuses a level where every backup is full, or beside a tag of that name.
+fn check_level(
+    level: Option<LevelArg>,
     to: &SinkSpec,
-) -> Result<BTreeMap<String, String>> {
-    let Some(level) = level else {
-        return Ok(tags);
-    };
-    if level > 0 && !matches!(to, SinkSpec::Repository(_)) {
-        let message = "--level above 0 wants a repository: elsewhere every backup is full";
-        return Err(Error::new(ErrorKind::Usage, message));
+    tags: &BTreeMap<String, String>,
+) -> Result<()> {
+    if level != Some(LevelArg::Number(0)) && !has_bases(to) {
+        return Err(every_backup_is_full("--level above 0"));
     }
-    if tags
-        .insert(LEVEL_TAG.to_owned(), level.to_string())
-        .is_some()
-    {
+    if tags.contains_key(LEVEL_TAG) {
         let message = "cannot use --level and the tag \"level\"";
         return Err(Error::new(ErrorKind::Usage, message));
     }
-    Ok(tags)
+    Ok(())
 }
 
 /// Returns the source of a backup of files, of standard input or of the output of a command.

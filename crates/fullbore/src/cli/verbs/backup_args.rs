@@ -7,9 +7,9 @@ use crate::cli::{
     options::{DESTINATION, OutputArgs, PERFORMANCE, RunArgs, SOURCE, rare},
     scope_args::ScopeArgs,
     values::{
-        COMPARES, CheckpointArg, Chunking, DIGESTS, Readers, RunOn, VIAS, WALS, any_bytes,
-        block_size, destination, frame_size, interval, one_of, rate, readers, segment_size,
-        stream_name, tag, threads,
+        COMPARES, CheckpointArg, Chunking, DIGESTS, LevelArg, Readers, RunOn, VIAS, WALS,
+        any_bytes, block_size, destination, frame_size, interval, level, one_of, rate, readers,
+        segment_size, stream_name, tag, threads,
     },
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
@@ -39,7 +39,7 @@ pub(in crate::cli) struct BackupArgs {
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
     /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With volumes:PREFIX, the archive is
-    /// divided into PREFIX-001.tar.zst and so on. With null: nothing is stored, to
+    /// divided into PREFIX-BACKUP-001.tar.zst and so on. With null: nothing is stored, to
     /// measure the source.
     #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
     pub(in crate::cli) to: OsString,
@@ -142,16 +142,32 @@ pub(in crate::cli) struct BackupArgs {
     /// Store what changed since the latest backup of a lower level (0 to 9)
     ///
     /// 0 stores everything. The level is the tag "level" of the backup, as `fullbore list` prints it. A
-    /// backup without a level does not count. Each backup can be restored alone, whatever its level.
+    /// backup without a level does not count. In a repository each backup can be restored alone, whatever
+    /// its level. Of a backup in volumes, a restore needs volumes of its lower levels too.
+    /// hanoi chooses the level: 0 for the first backup of a source, 1 after a week, and between them
+    /// the next of 3 2 5 4 7 6 9 8 9 9.
     #[arg(
         long,
-        value_name = "N",
-        value_parser = clap::value_parser!(u8).range(0..=9),
+        value_name = "N|hanoi",
+        value_parser = level,
         conflicts_with_all = ["base", "full"],
         help_heading = "Incremental",
         hide_short_help = true
     )]
-    pub(in crate::cli) level: Option<u8>,
+    pub(in crate::cli) level: Option<LevelArg>,
+    /// Note the backup in this file, as dump does in /etc/dumpdates
+    ///
+    /// The file gets the level and the time of each PATH. Lines of dump are kept.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        requires = "level",
+        conflicts_with_all = ["on", "dry_run"],
+        help_heading = "Incremental",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) dumpdates: Option<PathBuf>,
     /// How an unchanged file is recognized
     #[arg(long, value_parser = one_of(&COMPARES), default_value = "inode", help_heading = "Incremental", hide_short_help = true)]
     pub(in crate::cli) compare: Compare,

@@ -17,12 +17,12 @@ use fullbore_format::{
 };
 use fullbore_repository::{
     archive::{Archive, Selection, source_paths::selection_in_either},
-    open::{list_backups, named, open},
+    open::{backups_in_volumes, list_backups, named, open},
     select::BackupFilter,
 };
-use fullbore_storage::Storages;
+use fullbore_storage::{Location, Storages};
 use serde::Serialize;
-use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write};
+use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
 
 /// The backups to compare, and the form of the output.
 #[derive(Debug, Clone, Default)]
@@ -104,13 +104,18 @@ impl Diff {
 
     /// Returns the ID of the previous backup of the same source.
     fn previous_backup(&self, root: &Root) -> Result<String> {
-        let all = list_backups(&self.storages.repository_at(&self.repository)?)?;
-        let earlier = all.take_while(|(id, _)| *id < root.id);
-        let same = earlier.filter(|(_, other)| {
-            let other = other.as_ref();
-            other.is_ok_and(|other| other.source == root.source)
-        });
-        let previous = same.last().map(|(id, _)| id);
+        let previous = match Location::parse(&self.repository)? {
+            Location::Volumes(prefix) => self.previous_in_volumes(&prefix, root)?,
+            _ => {
+                let all = list_backups(&self.storages.repository_at(&self.repository)?)?;
+                let earlier = all.take_while(|(id, _)| *id < root.id);
+                let same = earlier.filter(|(_, other)| {
+                    let other = other.as_ref();
+                    other.is_ok_and(|other| other.source == root.source)
+                });
+                same.last().map(|(id, _)| id)
+            }
+        };
         previous.ok_or_else(|| {
             let message = format!(
                 "could not find a backup of {} before {:?}",
@@ -120,6 +125,17 @@ impl Diff {
             Error::new(ErrorKind::NotFound, message)
                 .hint("name two backups: `fullbore list` shows all of them")
         })
+    }
+
+    /// Returns the ID of the previous backup of the same source in volumes, if it is known here.
+    fn previous_in_volumes(&self, prefix: &Path, root: &Root) -> Result<Option<String>> {
+        let ids = backups_in_volumes(&self.storages, prefix)?;
+        let mut earlier = ids.into_iter().rev().filter(|id| *id < root.id);
+        let is_alike = |id: &String| {
+            let archive = self.open_named(id);
+            archive.is_ok_and(|archive| archive.root.source == root.source)
+        };
+        Ok(earlier.find(is_alike))
     }
 
     /// Prints the differences to `out`.

@@ -4,7 +4,10 @@ use crate::cli::{
     options::selected,
     output::{aside, printed, terminal_columns},
     select::SelectArgs,
-    verbs::listing::{EntryForm, List},
+    verbs::{
+        list_due::ListDue,
+        listing::{EntryForm, List},
+    },
 };
 use clap::Args;
 use fullbore_format::error::Result;
@@ -44,6 +47,12 @@ pub(in crate::cli) struct ListArgs {
     /// Round the sizes of entries, such as 1.23 MB
     #[arg(long, short = 'H')]
     human_readable: bool,
+    /// List the sources that have no backup of today, by their levels
+    ///
+    /// Sources without levels do not count. -l lists those with a backup of today, too. The level of the
+    /// next backup is the one of `backup --level hanoi`.
+    #[arg(long, conflicts_with_all = ["paths", "tree", "recursive"], hide_short_help = true)]
+    due: bool,
     #[arg(from_global)]
     json: bool,
     #[arg(from_global)]
@@ -54,6 +63,16 @@ pub(in crate::cli) struct ListArgs {
 
 pub(in crate::cli) fn run(args: ListArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.from, true)?;
+    if args.due {
+        let list = ListDue {
+            storages,
+            from: &args.from,
+            filter: &filter,
+            all: args.long || args.verbose,
+            json: args.json,
+        };
+        return printed(|out| list.run(out));
+    }
     let list = List {
         storages: storages.clone(),
         from: args.from,

@@ -56,9 +56,10 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
             speed_line("decode", contract.decode_rate, decode)
         ),
     ];
-    if !contract.volumes.is_empty() {
-        let numbers: Vec<_> = contract.volumes.iter().map(u32::to_string).collect();
-        lines.insert(2, format!("volumes       {}", numbers.join(", ")));
+    for (index, (backup, numbers)) in contract.volumes.iter().enumerate() {
+        let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
+        let line = format!("volumes       {} of {backup}", numbers.join(", "));
+        lines.insert(2 + index, line);
     }
     lines.push(match contract.write_rate {
         Some(rate) => speed_line("write", rate, write),
@@ -68,10 +69,13 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
         size::seconds(contract.least_seconds),
         size::seconds(contract.most_seconds),
     );
-    lines.push(format!(
-        "expected      {least} to {most}, as these overlap; the limit is to {}",
-        contract.limit
-    ));
+    lines.push(match contract.is_measured() {
+        true => format!(
+            "expected      {least} to {most}, as these overlap; the limit is to {}",
+            contract.limit
+        ),
+        false => "expected      not known: no volume was read".to_owned(),
+    });
     lines.extend(
         contract
             .notes
@@ -83,7 +87,7 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
 
 fn speed_line(name: &str, rate: f64, seconds: f64) -> String {
     match rate {
-        0.0 => format!("{name:<13} nothing"),
+        0.0 => format!("{name:<13} not measured"),
         rate => format!(
             "{name:<13} {}, {}",
             size::rate(rate as u64, 1.0),

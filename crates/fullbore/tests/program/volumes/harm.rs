@@ -113,11 +113,11 @@ fn damage_of_any_volume_is_found_and_costs_only_files_on_it() {
 fn volumes_of_another_backup_are_not_mixed_in() {
     let (world, other) = (World::new(), World::new());
     let volumes = world.backup();
-    other.backup();
+    let others = other.backup();
     let second = world.media.join(&volumes[1]);
-    for stranger in [other.media.join(&volumes[1]), world.media.join(&volumes[0])] {
+    for stranger in [other.media.join(&others[1]), world.media.join(&volumes[0])] {
         let own = fs::read(&second).unwrap();
-        fs::copy(stranger, &second).unwrap();
+        fs::write(&second, fs::read(stranger).unwrap()).unwrap();
         let (ran, _, _dir) = world.restore(&[]);
         let ran = ran.ends_with(4);
         assert!(ran.err.contains("another volume"), "{}", ran.err);
@@ -132,10 +132,9 @@ fn volumes_of_another_backup_are_not_mixed_in() {
         fs::write(&second, own).unwrap();
     }
     // A stranger behind the last one has another root: the newest decides, and says so of all others.
-    let beyond = world
-        .media
-        .join(format!("v-{:03}.tar.zst", volumes.len() + 1));
-    fs::copy(other.media.join(&volumes[0]), &beyond).unwrap();
+    let next = format!("-{:03}.tar.zst", volumes.len() + 1);
+    let beyond = world.media.join(volumes[0].replace("-001.tar.zst", &next));
+    fs::copy(other.media.join(&others[0]), &beyond).unwrap();
     world.restore(&[]).0.ends_with(0);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The newest volume that is there has the root and the pages of all. A volume is opened when its
 //! first frame is read: it must say that it is this volume of this backup. If it is not there, it
-//! is asked for, once.
+//! is asked for, once. The volumes of earlier backups, which this one refers to, are opened in the same way.
 
 mod volume_file;
 
@@ -11,12 +11,12 @@ use super::{
     stored_root::read_root,
 };
 use crate::{
-    volume_catalog::{CatalogedBackup, VolumeCatalog},
-    volume_files::VolumeFiles,
+    volume_catalog::CatalogedBackup,
+    volume_files::{VolumeFiles, found_sets},
+    volume_series::VolumeSeries,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    page::SegmentId,
     root::{EntryName, NotCaptured, PageAt, Root, VolumeFacts},
     segment::{Locator, SERVICE_HEADER_BYTES, skippable_len},
 };
@@ -24,10 +24,10 @@ use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_platform::{queue::Locked, write};
 use fullbore_storage::{ChangeAction, ChangeRequest, Changed, Storages};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 use volume_file::{LABEL_OFFSET, VolumeFile};
@@ -40,16 +40,26 @@ const COPIED_BYTES: u64 = 1 << 20;
 /// A series of volumes with one backup.
 pub(super) struct VolumeSet {
     storages: Storages,
+    prefix: PathBuf,
     files: VolumeFiles,
     /// The newest volume that is there.
     newest: u32,
     is_sealed: bool,
     /// Id of the backup.
     set: String,
+    /// The volumes of earlier backups that it refers to.
+    earlier: BTreeSet<VolumeId>,
     root: Locator,
     /// The pages of the manifest in the newest volume, ascending.
     pages: Vec<PagePlace>,
     open: Mutex<OpenVolumes>,
+}
+
+/// A volume: the id of its backup, and its number there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct VolumeId {
+    set: String,
+    number: u32,
 }
 
 /// The place of a page in the newest volume.
@@ -63,9 +73,9 @@ struct PagePlace {
 
 #[derive(Default)]
 struct OpenVolumes {
-    files: BTreeMap<u32, Arc<VolumeFile>>,
+    files: BTreeMap<VolumeId, Arc<VolumeFile>>,
     /// Volumes that did not come, and why.
-    lost: BTreeMap<u32, String>,
+    lost: BTreeMap<VolumeId, String>,
     /// The manifest, once the newest volume may have been taken out.
     manifest: Option<Arc<File>>,
 }
@@ -88,20 +98,34 @@ pub(super) fn note_missing_end(root: &mut Root) {
 }
 
 impl VolumeSet {
-    /// Opens the backup in the volumes with this prefix, and its root. The catalog of this host is used if it has this backup and
-    /// describes more of it, or if no volume is there.
+    /// Opens the newest backup in the volumes with this prefix whose id begins with `set`, and its root. The catalog of
+    /// this host is used if it has this backup and describes more of it, or if no volume of such a backup is there.
     ///
     /// # Errors
     /// As [`VolumeSet::open`]; [`ErrorKind::Corrupt`] for a root of another backup.
-    pub(super) fn open_with_root(storages: &Storages, prefix: &Path) -> Result<(Self, Root)> {
-        let catalog = VolumeCatalog::of(storages, prefix);
-        let cataloged = catalog.and_then(|catalog| catalog.read());
-        let on_media = Self::open(storages, prefix).and_then(|mut set| {
+    pub(super) fn open_with_root(
+        storages: &Storages,
+        prefix: &Path,
+        set: &str,
+    ) -> Result<(Self, Root)> {
+        let series = VolumeSeries::of(storages, prefix);
+        let sets = found_sets(prefix)?;
+        let newest = sets.iter().rev().find(|found| found.starts_with(set));
+        let Some(newest) = newest else {
+            let kept = series.and_then(|series| series.newest(set));
+            return kept.map_or_else(
+                || Err(not_found(prefix, set)),
+                |kept| Ok(Self::of_catalog(storages, prefix, kept)),
+            );
+        };
+        let kept = series.and_then(|series| series.read(newest));
+        let on_media = Self::open(storages, prefix, newest).and_then(|mut set| {
             let root = read_root(&set)?;
             set.place_pages(&root)?;
+            set.earlier = earlier_volumes(&root);
             Ok((set, root))
         });
-        match (on_media, cataloged) {
+        match (on_media, kept) {
             (Ok((_, root)), Some(kept)) if kept.root.id == root.id && kept.is_newer(&root) => {
                 Ok(Self::of_catalog(storages, prefix, kept))
             }
@@ -115,7 +139,11 @@ impl VolumeSet {
     }
 
     /// The backup as the catalog describes it.
-    fn of_catalog(storages: &Storages, prefix: &Path, kept: CatalogedBackup) -> (Self, Root) {
+    pub(super) fn of_catalog(
+        storages: &Storages,
+        prefix: &Path,
+        kept: CatalogedBackup,
+    ) -> (Self, Root) {
         let CatalogedBackup { root, manifest } = kept;
         let facts = root.volume.unwrap_or_default();
         let own = root.pages.iter().filter(|page| page.backup.is_empty());
@@ -130,10 +158,12 @@ impl VolumeSet {
         };
         let set = Self {
             storages: storages.clone(),
-            files: VolumeFiles::new(prefix),
+            prefix: prefix.to_owned(),
+            files: VolumeFiles::new(prefix, &root.id),
             newest: facts.number,
             is_sealed: facts.is_sealed,
             set: root.id.clone(),
+            earlier: earlier_volumes(&root),
             root: Locator { offset: 0, len: 0 },
             pages: own.filter_map(place).collect(),
             open: Mutex::new(OpenVolumes {
@@ -144,50 +174,51 @@ impl VolumeSet {
         (set, root)
     }
 
-    /// Opens the volumes with this prefix, by the newest one that is there and has a root.
+    /// Opens the volumes of a backup, by the newest one that is there and has a root.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Corrupt`] if all are damaged; those of keys.
-    fn open(storages: &Storages, prefix: &Path) -> Result<Self> {
-        let files = VolumeFiles::new(prefix);
+    fn open(storages: &Storages, prefix: &Path, set: &str) -> Result<Self> {
+        let files = VolumeFiles::new(prefix, set);
         let mut damage = None;
         for (number, path) in files.found()?.into_iter().rev() {
-            match Self::open_newest(storages, &files, number, &path) {
+            match Self::open_newest(storages, prefix, set, number, &path) {
                 Err(error) if error.kind == ErrorKind::Corrupt => damage = damage.or(Some(error)),
                 opened => return opened,
             }
         }
-        Err(damage.unwrap_or_else(|| {
-            let message = format!("could not find the volumes {prefix:?}");
-            Error::new(ErrorKind::NotFound, message).hint(format!(
-                "the first one is called {:?}; is the disk mounted?",
-                files.path(1, false)
-            ))
-        }))
+        Err(damage.unwrap_or_else(|| not_found(prefix, set)))
     }
 
     fn open_newest(
         storages: &Storages,
-        files: &VolumeFiles,
+        prefix: &Path,
+        set: &str,
         number: u32,
         path: &Path,
     ) -> Result<Self> {
         let volume = VolumeFile::open(storages, path)?;
-        let label = volume.label()?;
-        volume.check(&label.backup, number)?;
+        volume.check(set, number)?;
         let root = volume.reader().locator()?.ok_or_else(|| {
             Error::corrupt(format!("volume {path:?} is damaged"))
                 .because("its end does not contain the place of its root")
         })?;
         let is_sealed = matches!(volume.file, ArchiveFile::Sealed(_));
         let mut open = OpenVolumes::default();
-        open.files.insert(number, Arc::new(volume));
+        let set = set.to_owned();
+        let id = VolumeId {
+            set: set.clone(),
+            number,
+        };
+        open.files.insert(id, Arc::new(volume));
         Ok(Self {
             storages: storages.clone(),
-            files: files.clone(),
+            prefix: prefix.to_owned(),
+            files: VolumeFiles::new(prefix, &set),
             newest: number,
             is_sealed,
-            set: label.backup,
+            set,
+            earlier: BTreeSet::new(),
             root,
             pages: Vec::new(),
             open: Mutex::new(open),
@@ -204,7 +235,7 @@ impl VolumeSet {
             let name = self.name(&ObjectName::Root);
             return Err(Error::corrupt(format!("{name} is of another volume")));
         }
-        let volume = self.volume(self.newest)?;
+        let volume = self.volume(&self.newest_id())?;
         let header = volume.reader().header(LABEL_OFFSET)?;
         let mut offset = LABEL_OFFSET + skippable_len(&header).unwrap_or(0);
         for page in root.pages.iter().filter(|page| page.backup.is_empty()) {
@@ -227,18 +258,25 @@ impl VolumeSet {
         Ok(())
     }
 
+    fn newest_id(&self) -> VolumeId {
+        VolumeId {
+            set: self.set.clone(),
+            number: self.newest,
+        }
+    }
+
     /// Returns an open volume.
-    fn volume(&self, number: u32) -> Result<Arc<VolumeFile>> {
+    fn volume(&self, id: &VolumeId) -> Result<Arc<VolumeFile>> {
         let mut open = self.open.locked();
-        if let Some(volume) = open.files.get(&number) {
+        if let Some(volume) = open.files.get(id) {
             return Ok(volume.clone());
         }
-        if let Some(reason) = open.lost.get(&number) {
-            return Err(self.missing(number, reason));
+        if let Some(reason) = open.lost.get(id) {
+            return Err(self.missing(id, reason));
         }
-        let volume = match self.open_volume(number) {
+        let volume = match self.open_volume(id) {
             Err(error) if error.kind == ErrorKind::NotFound || error.kind == ErrorKind::Corrupt => {
-                self.ask_for(number, error, &mut open)
+                self.ask_for(id, error, &mut open)
             }
             opened => opened,
         };
@@ -248,30 +286,49 @@ impl VolumeSet {
                     open.files.pop_first();
                 }
                 let volume = Arc::new(volume);
-                open.files.insert(number, volume.clone());
+                open.files.insert(id.clone(), volume.clone());
                 Ok(volume)
             }
             Err(error) => {
                 let reason = match error.kind {
-                    ErrorKind::NotFound => format!("volume {number} is missing"),
+                    ErrorKind::NotFound => format!("volume {} is missing", id.number),
                     _ => error.line(),
                 };
-                let missing = self.missing(number, &reason);
-                open.lost.insert(number, reason);
+                let missing = self.missing(id, &reason);
+                open.lost.insert(id.clone(), reason);
                 Err(missing)
             }
         }
     }
 
-    fn open_volume(&self, number: u32) -> Result<VolumeFile> {
-        let path = self.files.path(number, self.is_sealed);
-        let volume = VolumeFile::open(&self.storages, &path)?;
-        volume.check(&self.set, number)?;
+    fn open_volume(&self, id: &VolumeId) -> Result<VolumeFile> {
+        let volume = VolumeFile::open(&self.storages, &self.path_of(id))?;
+        volume.check(&id.set, id.number)?;
         Ok(volume)
     }
 
+    /// Returns the path of a volume. Earlier backups may be encrypted or not; where none is there, they are taken for
+    /// stored as this one.
+    fn path_of(&self, id: &VolumeId) -> PathBuf {
+        let path = |is_sealed| VolumeFiles::new(&self.prefix, &id.set).path(id.number, is_sealed);
+        let own = path(self.is_sealed);
+        let other = path(!self.is_sealed);
+        if id.set == self.set || own.exists() || !other.exists() {
+            own
+        } else {
+            other
+        }
+    }
+
+    /// Returns the name of a volume, as it stands on a medium.
+    fn label_of(&self, id: &VolumeId) -> String {
+        let path = self.path_of(id);
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
     /// Asks for a volume, once. All others are closed before, since their medium may be taken out.
-    fn ask_for(&self, number: u32, error: Error, open: &mut OpenVolumes) -> Result<VolumeFile> {
+    fn ask_for(&self, id: &VolumeId, error: Error, open: &mut OpenVolumes) -> Result<VolumeFile> {
         let change = self.storages.media_change();
         if !change.is_possible() {
             return Err(error);
@@ -283,13 +340,13 @@ impl VolumeSet {
         let request = ChangeRequest {
             action: ChangeAction::Want,
             drive: self.files.dir().display().to_string(),
-            set: self.set.clone(),
-            volume: number,
-            label: self.files.label(number, self.is_sealed),
+            set: id.set.clone(),
+            volume: id.number,
+            label: self.label_of(id),
             reason: error.line(),
         };
         match change.ask(&request)? {
-            Changed::Yes => self.open_volume(number),
+            Changed::Yes => self.open_volume(id),
             Changed::No => Err(error),
         }
     }
@@ -298,7 +355,7 @@ impl VolumeSet {
     fn copied_manifest(&self, open: &OpenVolumes) -> Result<File> {
         let failed = |error| Error::io("could not write pages to a temporary file", error);
         let file = write::anonymous_file(&std::env::temp_dir()).map_err(failed)?;
-        let Some(volume) = open.files.get(&self.newest) else {
+        let Some(volume) = open.files.get(&self.newest_id()) else {
             return Ok(file);
         };
         let mut buffer = Vec::new();
@@ -315,9 +372,9 @@ impl VolumeSet {
         Ok(file)
     }
 
-    fn missing(&self, number: u32, reason: &str) -> Error {
-        let label = self.files.label(number, self.is_sealed);
-        let message = format!("could not read volume {number}, {label:?}");
+    fn missing(&self, id: &VolumeId, reason: &str) -> Error {
+        let label = self.label_of(id);
+        let message = format!("could not read volume {}, {label:?}", id.number);
         Error::new(ErrorKind::NotFound, message).because(reason.to_owned())
     }
 
@@ -341,32 +398,62 @@ impl VolumeSet {
                 .read_exact_at(out, offset)
                 .map_err(|error| damaged().because(error));
         }
-        self.volume(self.newest)?
+        self.volume(&self.newest_id())?
             .read_at(page.offset.saturating_add(inner), len, out)
     }
 
-    /// Returns the number of the volume that an object is, if it is one of this backup.
-    fn number_of(&self, object: &ObjectName) -> Option<u32> {
-        match object {
-            ObjectName::Root => Some(self.newest),
-            ObjectName::Segment(SegmentId {
-                backup,
-                stream: 1,
-                number,
-            }) if backup.is_empty() || *backup == self.set => {
-                Some(*number).filter(|number| (1..=self.newest).contains(number))
-            }
-            _ => None,
-        }
+    /// Returns the volume that an object is, if it is one of this backup, or one that it refers to.
+    fn id_of(&self, object: &ObjectName) -> Option<VolumeId> {
+        let segment = match object {
+            ObjectName::Root => return Some(self.newest_id()),
+            ObjectName::Segment(segment) if segment.stream == 1 => segment,
+            _ => return None,
+        };
+        let is_own = segment.backup.is_empty() || segment.backup == self.set;
+        let id = VolumeId {
+            set: if is_own { &self.set } else { &segment.backup }.clone(),
+            number: segment.number,
+        };
+        let is_known = match is_own {
+            true => (1..=self.newest).contains(&id.number),
+            false => self.earlier.contains(&id),
+        };
+        is_known.then_some(id)
     }
 
     fn volume_of(&self, object: &ObjectName) -> Result<Arc<VolumeFile>> {
-        let number = self.number_of(object).ok_or_else(|| {
+        let id = self.id_of(object).ok_or_else(|| {
             let message = format!("could not find {}", self.name(object));
             Error::new(ErrorKind::NotFound, message)
         })?;
-        self.volume(number)
+        self.volume(&id)
     }
+}
+
+/// Returns the volumes of earlier backups that a backup refers to.
+fn earlier_volumes(root: &Root) -> BTreeSet<VolumeId> {
+    let others = root.liveness.iter().filter(|live| {
+        let is_own = live.backup.is_empty() || live.backup == root.id;
+        !is_own && live.stream == 1
+    });
+    others
+        .map(|live| VolumeId {
+            set: live.backup.clone(),
+            number: live.number,
+        })
+        .collect()
+}
+
+fn not_found(prefix: &Path, set: &str) -> Error {
+    let of = match set {
+        "" => String::new(),
+        set => format!(" of a backup {set:?}"),
+    };
+    let message = format!("could not find the volumes {prefix:?}{of}");
+    let name = VolumeFiles::new(prefix, "BACKUP").path(1, false);
+    Error::new(ErrorKind::NotFound, message).hint(format!(
+        "the first one is called {name:?}; is the disk mounted?"
+    ))
 }
 
 impl ObjectReader for VolumeSet {
@@ -397,11 +484,19 @@ impl ObjectReader for VolumeSet {
     }
 
     fn name(&self, object: &ObjectName) -> String {
-        let label = |number| format!("{:?}", self.files.path(number, self.is_sealed));
+        let newest = || self.files.path(self.newest, self.is_sealed);
         match object {
-            ObjectName::Root => format!("the root of {}", label(self.newest)),
-            ObjectName::Manifest(_) => format!("the manifest in {}", label(self.newest)),
-            ObjectName::Segment(id) => label(id.number),
+            ObjectName::Root => format!("the root of {:?}", newest()),
+            ObjectName::Manifest(_) => format!("the manifest in {:?}", newest()),
+            ObjectName::Segment(id) => {
+                let is_own = id.backup.is_empty();
+                let set = if is_own { &self.set } else { &id.backup };
+                let volume = VolumeId {
+                    set: set.clone(),
+                    number: id.number,
+                };
+                format!("{:?}", self.path_of(&volume))
+            }
         }
     }
 
@@ -410,13 +505,15 @@ impl ObjectReader for VolumeSet {
     }
 
     fn has_root(&self, object: &ObjectName) -> bool {
-        self.number_of(object) == Some(self.newest)
+        self.id_of(object) == Some(self.newest_id())
     }
 
     fn places(&self) -> Vec<Place> {
+        let earlier = self.earlier.iter().map(|id| self.path_of(id));
         let found = self.files.found().unwrap_or_default();
         found
             .into_values()
+            .chain(earlier)
             .filter_map(|path| place_of(&path))
             .collect()
     }
