@@ -106,6 +106,11 @@ fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static st
             ": the copy is not complete",
             "the same command goes on from there",
         ),
+        Command::Sync(args) if args.dry_run => ("", ""),
+        Command::Sync(_) => (
+            ": the backups that were copied are complete",
+            "the same command goes on from there",
+        ),
         Command::Backup(_) | Command::Export(_) | Command::Copy(_) => {
             (": nothing was committed", "")
         }

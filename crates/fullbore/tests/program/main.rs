@@ -52,6 +52,7 @@ mod stream;
 mod streamed;
 mod stumbles;
 mod sums;
+mod sync;
 mod systemd;
 mod tape;
 mod target;

@@ -103,6 +103,55 @@ fn a_copy_for_other_keys_is_sealed_anew() {
 }
 
 #[test]
+fn a_repository_is_synced_to_other_keys_to_a_clear_one_and_without_any_key() {
+    let world = World::new();
+    let (me, other) = (world.person("me"), world.person("other"));
+    let (source, target) = (world.repository(), world.path("other"));
+    world.init(&source, &me);
+    world.init(&target, &other);
+    let [first, second] = world.two_backups(&source, &me);
+    let both = args!["--key", me.key, "--key", other.key, "--json"];
+    let sync = |target: &Path| args!["sync", source, target].to_vec();
+    let to_other = || sync(&target).into_iter().chain(both.clone());
+    let copied = |ran: runs::Ran| {
+        let result = ran.ends_with(0).json().pop().unwrap();
+        let ids = result["copied"].as_array().unwrap().iter();
+        ids.map(|one| one["id"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        copied(world.run(to_other())),
+        [first.clone(), second.clone()]
+    );
+    assert_sound(&world, &target, &other, "for other keys");
+    world.change(5);
+    let third = id_of(&world.backup(&source, &me));
+    assert_eq!(copied(world.run(to_other())), std::slice::from_ref(&third));
+    assert_sound(&world, &target, &other, "one more for other keys");
+    assert_eq!(copied(world.run(to_other())), [""; 0]);
+    // The same keys, and none on the command line: what is stored is copied as it is.
+    let replica = world.path("replica");
+    let blind = sync(&replica).into_iter().chain(args!["--json"]);
+    assert_eq!(
+        copied(world.run(blind.clone())),
+        [&first[..], &second, &third]
+    );
+    assert_sound(&world, &replica, &me, "a replica");
+    world.change(6);
+    world.backup(&source, &me);
+    assert_eq!(copied(world.run(blind)).len(), 1);
+    assert_sound(&world, &replica, &me, "one more in the replica");
+    let plain = world.path("plain");
+    world
+        .run_as(&me, sync(&plain))
+        .ends_with(2)
+        .has_one_error("decide whether it is encrypted");
+    let clear = sync(&plain).into_iter().chain(args!["--no-encryption"]);
+    world.run_as(&me, clear).ends_with(0);
+    assert_sound(&world, &plain, &world.without_key(), "clear");
+}
+
+#[test]
 fn without_a_key_a_backup_is_copied_as_it_is_stored_to_where_the_same_keys_are() {
     let world = World::new();
     let me = world.person("me");

@@ -56,6 +56,7 @@ mod serve_session;
 pub(super) mod show;
 pub(super) mod simtape;
 pub(super) mod stats;
+pub(super) mod sync;
 pub(super) mod systemd;
 pub(super) mod tag;
 pub(super) mod tape;
