@@ -8,12 +8,14 @@
 //! checksums of what the destination stores (`seals`). Without a key, objects are copied as they
 //! are stored, and only to a repository that has the same keys.
 
+mod copied;
 mod seals;
 mod session;
 pub mod sync;
 mod tasks;
 mod wal;
 
+pub use copied::CopiedBackup;
 pub use session::CopySession;
 
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -22,7 +24,6 @@ use fullbore_repository::{
     archive::Archive,
     open::{open, place},
     select::BackupFilter,
-    wal::CopiedWal,
     writer::must_be_possible,
 };
 use fullbore_storage::{Objects, Storages};
@@ -43,29 +44,6 @@ pub struct BackupCopy {
     pub to: Arc<dyn Objects>,
     /// Number of objects copied at the same time.
     pub workers: NonZeroUsize,
-}
-
-/// The outcome of a copy.
-#[derive(Debug, Default)]
-pub struct CopiedBackup {
-    /// ID of the backup.
-    pub id: String,
-    /// IDs of the backups that it refers to.
-    pub others: Vec<String>,
-    /// Number of copied objects.
-    pub objects: u64,
-    /// Bytes of the copied objects.
-    pub bytes: u64,
-    /// Number of objects that the destination had already.
-    pub there: u64,
-    /// Bytes of these objects.
-    pub there_bytes: u64,
-    /// The WAL of the cluster that the repository has, from the backup on.
-    pub wal: CopiedWal,
-    /// Wall-clock time in seconds.
-    pub seconds: f64,
-    /// Notes that could not be copied; the backup itself is complete.
-    pub warnings: Vec<String>,
 }
 
 impl BackupCopy {

@@ -3,10 +3,7 @@
 //! The checksums of segments in a root are over bytes as stored. So a copy that opens and seals objects gives the root new ones.
 //! Objects that the destination had already are read for that.
 
-use super::{
-    session::CopyRun,
-    tasks::{CopyTask, PartSum, with_gaps},
-};
+use super::tasks::{CopyTask, PartSum, with_gaps};
 use fullbore_format::{
     digest::Crc64,
     error::{Error, ErrorKind, Result},
@@ -149,23 +146,20 @@ impl CopiedSums {
             .insert((task.backup.clone(), task.name.clone()), digits);
     }
 
-    /// Notes an object that the destination had.
+    /// Reads a segment that the destination had, and notes its checksums.
     pub(super) fn note_there(
         &self,
-        run: &CopyRun<'_>,
+        incoming: &IncomingBackup,
         buf: &mut Vec<u8>,
         task: &CopyTask,
     ) -> Result<()> {
-        if run.way == CopyWay::AsStored || task.name == MANIFEST || run.has_sums(task) {
-            return Ok(());
-        }
         let object = (&task.backup[..], &task.name[..]);
-        let len = run.incoming.stored_len(object.0, object.1)?.unwrap_or(0);
+        let len = incoming.stored_len(object.0, object.1)?.unwrap_or(0);
         let mut parts = Vec::new();
         for start in (0..len).step_by(PART_BYTES as usize) {
             let mut crc = Crc64::default();
             let part = PART_BYTES.min(len - start) as usize;
-            run.incoming.read_stored_at(object, start, part, buf)?;
+            incoming.read_stored_at(object, start, part, buf)?;
             crc.update(buf);
             parts.push(crc.value().0);
         }

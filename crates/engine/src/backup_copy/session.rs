@@ -6,7 +6,7 @@
 //! removed meanwhile makes no backup incomplete.
 
 use super::{
-    CopiedBackup,
+    copied::CopiedBackup,
     seals::{CopiedSums, CopyWay},
     tasks::{CopyTask, PartSum, copy_tasks, with_gaps},
     wal::{CopiedWalOf, WalCopies},
@@ -324,10 +324,10 @@ impl SeenObjects {
 }
 
 /// The state that all workers of a copy share.
-pub(super) struct CopyRun<'a> {
+struct CopyRun<'a> {
     archive: &'a Archive,
-    pub(super) incoming: &'a IncomingBackup,
-    pub(super) way: CopyWay,
+    incoming: &'a IncomingBackup,
+    way: CopyWay,
     sums: &'a CopiedSums,
     seen: &'a SeenObjects,
     /// Segments of which the destination has checksums.
@@ -353,7 +353,7 @@ impl CopyRun<'_> {
 
     fn copy_one(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
         if self.seen.is_there(task) || self.is_copied(buf, task)? {
-            self.sums.note_there(self, buf, task)?;
+            self.note_sums(buf, task)?;
             self.seen.note_there(task);
             self.there.0.fetch_add(1, Relaxed);
             sizes::add_shared(&self.there.1, task.bytes);
@@ -465,9 +465,14 @@ impl CopyRun<'_> {
         Err(error)
     }
 
-    /// Returns whether the destination has checksums of a segment that it has.
-    pub(super) fn has_sums(&self, task: &CopyTask) -> bool {
-        self.with_sums.contains(&task.key())
+    /// Takes the checksums of a segment that the destination has, if the root needs others and the
+    /// destination has no document with them.
+    fn note_sums(&self, buf: &mut Vec<u8>, task: &CopyTask) -> Result<()> {
+        let are_known = task.name == MANIFEST || self.with_sums.contains(&task.key());
+        match self.way {
+            CopyWay::Resealed if !are_known => self.sums.note_there(self.incoming, buf, task),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,8 @@
 //! A backup that needs damaged objects is not copied; the others are.
 
 use super::{
-    CopiedBackup, CopySession,
+    copied::CopiedBackup,
+    session::CopySession,
     wal::{self, WalCopies},
 };
 use fullbore_format::{

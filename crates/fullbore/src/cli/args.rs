@@ -77,7 +77,7 @@ pub(super) enum Command {
     Diff(DiffArgs),
     /// Print which backups contain a path, and when it changed
     Find(FindArgs),
-    /// Copy a directory to a directory, or backups to another repository
+    /// Copy a directory to a directory, or a backup to another repository
     ///
     /// Either directory can be on another host. The content of SRC becomes the content of DST, with
     /// all metadata. DST is created if it is missing. Only differences are transferred.

@@ -98,7 +98,7 @@ fn is_repository(storages: &Storages, destination: &OsStr) -> bool {
 fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
-        Command::Backup(args) if is_repository(storages, &args.to) => (
+        Command::Backup(args) if is_repository(storages, args.first_to()) => (
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),

@@ -46,6 +46,7 @@ mod restore;
 mod round;
 mod roundtrip;
 mod scope;
+mod several;
 mod slow;
 mod stock_tools;
 mod stream;

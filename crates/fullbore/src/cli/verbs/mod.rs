@@ -4,6 +4,7 @@ mod allowed_access;
 pub(super) mod backup;
 pub(super) mod backup_args;
 mod backup_changes;
+mod backup_several;
 mod backup_source;
 pub(super) mod bench;
 mod bench_figures;

@@ -325,7 +325,7 @@ impl SyncVerb {
             rate(outcome.bytes, outcome.seconds)
         ));
         lines.extend(limit.line(self.output.verbose));
-        lines.extend(report::store(limit.counts.clone(), Some(limit)));
+        lines.extend(report::store(limit.counts, Some(limit)));
         if !done.forgotten.ids.is_empty() {
             let count = counted(done.forgotten.ids.len() as u64, "backup");
             lines.push(format!(
