@@ -179,7 +179,7 @@ impl Backup {
         let host = &subject.origin.host;
         let open = || match self.also.is_empty() {
             true => self.to.open(host, &id, &time, self.codec, &look),
-            false => self.open_several(host, (&id, &time), &look, log),
+            false => self.open_several(host, (&id, &time), &look, (subject.sources.len(), log)),
         };
         let (mut destination, chosen) = self.open_beside_bases(open, &subject, &look)?;
         let is_new_repository = destination.abilities().is_new;

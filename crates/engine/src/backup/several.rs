@@ -86,7 +86,7 @@ impl Backup {
         objects.is_none_or(|objects| FirstLook::take(&**objects).is_err())
     }
 
-    /// Opens all destinations, after a look at the first one.
+    /// Opens all destinations of so many streams, after a look at the first one.
     ///
     /// # Errors
     /// That of the first destination; [`ErrorKind::Usage`] for one that is no repository.
@@ -95,7 +95,7 @@ impl Backup {
         host: &str,
         (id, time): (&str, &str),
         look: &FirstLook,
-        log: &mut Option<Arc<FanOutLog>>,
+        (streams, log): (usize, &mut Option<Arc<FanOutLog>>),
     ) -> Result<Box<dyn Destination>> {
         let suffix = self.codec.suffix();
         let mut open: Vec<Box<dyn FnOnce() -> Result<RepositoryWriter> + Send + '_>> = Vec::new();
@@ -116,7 +116,7 @@ impl Backup {
             }));
         }
         // `for_destinations` has taken their memory from the lines.
-        let queue_bytes = self.tuning.memory_bytes / (QUEUE_SHARE - 1);
+        let queue_bytes = self.tuning.memory_bytes / (QUEUE_SHARE - 1) / streams.max(1) as u64;
         let (fan_out, of_run) = FanOut::begin(open, queue_bytes);
         *log = Some(of_run);
         Ok(Box::new(fan_out?))

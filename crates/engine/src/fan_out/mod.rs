@@ -132,7 +132,8 @@ impl Member {
 }
 
 impl FanOut {
-    /// Opens each repository by one of these functions. Queues have so many bytes together.
+    /// Opens each repository by one of these functions. The queues of one stream have so many bytes
+    /// together.
     ///
     /// # Errors
     /// That of the first repository, from which the base is read. The errors of the others are in

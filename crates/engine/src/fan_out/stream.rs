@@ -422,8 +422,10 @@ impl StreamState {
     fn next(&mut self, index: usize) -> Option<Step> {
         let member = &mut self.members[index];
         // A piece of the next segment waits until this one has ended.
-        let is_next = |piece: &mut Piece| piece.at == member.position;
-        if let Some(piece) = member.queue.pop_front_if(is_next) {
+        let front = member.queue.front();
+        if front.is_some_and(|piece| piece.at == member.position)
+            && let Some(piece) = member.queue.pop_front()
+        {
             member.queued_bytes -= piece.bytes.len() as u64;
             let number = self.number_of(piece.at.0);
             return Some(Step::Bytes(number, piece.at, piece.bytes));
@@ -499,5 +501,205 @@ impl StreamState {
             };
             !others.into_iter().any(may_come)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Segments of a repository in memory, by their numbers.
+    type Stored = Arc<Mutex<BTreeMap<u32, Vec<u8>>>>;
+
+    /// Numbers that look random, the same in each run.
+    struct Dice(u64);
+
+    impl Dice {
+        fn roll(&mut self, sides: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % sides
+        }
+    }
+
+    /// How a repository behaves.
+    #[derive(Debug, Clone, Copy)]
+    struct Manners {
+        /// One step in so many takes a millisecond.
+        sleeps: u64,
+        /// It fails at this step.
+        fails_at: Option<u64>,
+    }
+
+    fn stored_segment(number: u32, bytes: &[u8]) -> StoredSegment {
+        StoredSegment {
+            number,
+            bytes: bytes.len() as u64,
+            parts: Vec::new(),
+        }
+    }
+
+    fn member(stream: &FannedStream, index: usize, all: &[Stored], manners: Manners) -> Result<()> {
+        let (mut dice, mut steps) = (Dice(index as u64 + 77), 0);
+        let mut open: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        loop {
+            let step = stream.next(index)?;
+            steps += 1;
+            if manners.fails_at.is_some_and(|at| steps >= at) {
+                all[index].locked().clear(); // what it has is gone
+                return Err(Error::new(ErrorKind::Full, "full"));
+            }
+            if manners.sleeps > 0 && dice.roll(manners.sleeps) == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            match step {
+                Step::Bytes(number, (place, offset), bytes) => {
+                    let segment = open.entry(number).or_default();
+                    assert_eq!(segment.len() as u64, offset);
+                    segment.extend_from_slice(&bytes);
+                    stream.stored_to(index, (place, segment.len() as u64));
+                }
+                Step::Fetch {
+                    segment: number,
+                    at: (place, offset),
+                    bytes,
+                    from,
+                } => {
+                    let other = all[from].locked().get(&number).cloned();
+                    let Some(other) = other else {
+                        stream.unreadable(from);
+                        continue;
+                    };
+                    let segment = open.entry(number).or_default();
+                    assert_eq!(segment.len() as u64, offset);
+                    segment.extend_from_slice(&other[offset as usize..(offset + bytes) as usize]);
+                    stream.stored_to(index, (place, segment.len() as u64));
+                }
+                Step::End(place) => stream.ended(index, place, Vec::new()),
+                Step::Sync => {
+                    let ended = std::mem::take(&mut open);
+                    let told = ended
+                        .iter()
+                        .map(|(number, bytes)| stored_segment(*number, bytes));
+                    let told: Vec<_> = told.collect();
+                    all[index].locked().extend(ended);
+                    stream.durable(index, told);
+                }
+                Step::Done => return Ok(()),
+            }
+        }
+    }
+
+    /// Runs a stream to repositories with these manners. Returns what was put, what each has, and
+    /// the outcome of the pipeline.
+    fn run(manners: &[Manners], seed: u64) -> (BTreeMap<u32, Vec<u8>>, Vec<Stored>, Result<()>) {
+        let stream = FannedStream::new(&vec![true; manners.len()], 5000);
+        let all: Vec<Stored> = manners.iter().map(|_| Stored::default()).collect();
+        let mut put = BTreeMap::new();
+        let piped = thread::scope(|scope| {
+            for (index, manners) in manners.iter().enumerate() {
+                let (stream, all) = (&stream, &all);
+                scope.spawn(move || {
+                    let result = member(stream, index, all, *manners);
+                    stream.over(index, result);
+                });
+            }
+            let mut dice = Dice(seed);
+            let mut pipe = || {
+                let mut number = 0;
+                for _ in 0..6 {
+                    number += 1 + dice.roll(2) as u32;
+                    let mut segment: Vec<u8> = Vec::new();
+                    for _ in 0..dice.roll(30) {
+                        let piece = vec![dice.roll(256) as u8; 1 + dice.roll(3000) as usize];
+                        stream.put(number, segment.len() as u64, piece.clone())?;
+                        segment.extend(piece);
+                    }
+                    stream.end_segment();
+                    if !segment.is_empty() {
+                        put.insert(number, segment);
+                    }
+                    if dice.roll(3) == 0 {
+                        assert_eq!(stream.sync()?.len(), put.len());
+                    }
+                }
+                stream.finish();
+                stream.sync().map(drop)
+            };
+            let piped = pipe();
+            if piped.is_err() {
+                stream.stop();
+            }
+            piped
+        });
+        for (index, manners) in manners.iter().enumerate() {
+            if piped.is_ok() && stream.failure_of(index).is_none() {
+                assert!(
+                    *all[index].locked() == put,
+                    "repository {index} of {manners:?}"
+                );
+            }
+        }
+        (put, all, piped)
+    }
+
+    const FAST: Manners = Manners {
+        sleeps: 0,
+        fails_at: None,
+    };
+
+    #[test]
+    fn every_repository_that_does_not_fail_has_every_byte_whatever_their_speeds() {
+        let slow = |sleeps| Manners { sleeps, ..FAST };
+        for seed in 0..6 {
+            for speeds in [
+                vec![0, 1],
+                vec![1, 0],
+                vec![0, 0],
+                vec![1, 3, 0],
+                vec![2, 1],
+            ] {
+                let manners: Vec<_> = speeds.iter().map(|sleeps| slow(*sleeps)).collect();
+                let (put, all, piped) = run(&manners, seed);
+                piped.unwrap();
+                assert!(
+                    all.iter().all(|stored| *stored.locked() == put),
+                    "{seed} {speeds:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_repository_that_fails_at_any_step_ends_no_other_that_has_all_bytes() {
+        for at in 1..60 {
+            let fails = Manners {
+                sleeps: 0,
+                fails_at: Some(at),
+            };
+            for manners in [[FAST, fails], [fails, FAST]] {
+                let (put, all, piped) = run(&manners, at);
+                // One that fell behind needs the other one; else it has everything.
+                if piped.is_ok() {
+                    let whole = all.iter().filter(|stored| *stored.locked() == put).count();
+                    assert!(whole >= 1, "{at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_without_any_repository_that_is_left_fails_and_does_not_wait() {
+        let fails = |at| Manners {
+            sleeps: 2,
+            fails_at: Some(at),
+        };
+        for (one, two) in [(1, 1), (3, 9), (20, 4), (7, 30)] {
+            let (_, _, piped) = run(&[fails(one), fails(two)], one);
+            assert_eq!(piped.unwrap_err().kind, ErrorKind::Full);
+        }
     }
 }

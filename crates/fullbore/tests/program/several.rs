@@ -52,6 +52,10 @@ impl World {
         fullbore(self.args(to))
     }
 
+    fn assert_all_restore(&self, names: &[&str]) {
+        names.iter().for_each(|name| self.assert_restores(name));
+    }
+
     fn assert_restores(&self, name: &str) {
         let dir = temp();
         let back = dir.path().join("back");
@@ -89,7 +93,7 @@ fn each_repository_gets_the_same_objects_and_backups_go_on_in_each() {
     let id = first["id"].as_str().unwrap();
     assert_eq!(objects(&world.path("a"), id), objects(&world.path("b"), id));
     assert_eq!(objects(&world.path("a"), id), objects(&world.path("c"), id));
-    ["a", "b", "c"].map(|name| world.assert_restores(name));
+    world.assert_all_restore(&["a", "b", "c"]);
     world.change(1);
     let second = result(world.backup(&["b", "a"]).ends_with(0));
     assert_eq!(second["bases"], serde_json::json!([id]));
@@ -98,7 +102,7 @@ fn each_repository_gets_the_same_objects_and_backups_go_on_in_each() {
         copied.iter().all(|end| end["copied_bytes"] == 0),
         "{second}"
     );
-    ["a", "b"].map(|name| world.assert_restores(name));
+    world.assert_all_restore(&["a", "b"]);
     // And each alone.
     world.change(2);
     for name in ["a", "b"] {
@@ -133,19 +137,19 @@ fn a_repository_without_the_base_gets_it_from_the_other_one() {
     let second = result(world.backup(&["a", "b"]).ends_with(0));
     assert_eq!(second["bases"][0], first["id"]);
     assert!(second["destinations"][1]["copied_bytes"].as_u64().unwrap() > 2_000_000);
-    ["a", "b"].map(|name| world.assert_restores(name));
+    world.assert_all_restore(&["a", "b"]);
     // The copy of the base is not listed, and the next backup needs no copy.
     let rows = fullbore(args!["list", world.path("b"), "--json"]).ends_with(0);
     assert_eq!(rows.json().len(), 1);
     world.change(2);
     let third = result(world.backup(&["a", "b"]).ends_with(0));
     assert_eq!(third["destinations"][1]["copied_bytes"], 0);
-    ["a", "b"].map(|name| world.assert_restores(name));
+    world.assert_all_restore(&["a", "b"]);
     // The first has nothing: the backup is a full one, and the second one goes on with it.
     world.change(3);
     let fourth = result(world.backup(&["new", "a"]).ends_with(0));
     assert_eq!(fourth["bases"], serde_json::json!([]));
-    ["new", "a"].map(|name| world.assert_restores(name));
+    world.assert_all_restore(&["new", "a"]);
 }
 
 #[test]

@@ -235,3 +235,75 @@ fn a_backup_is_exported_from_clear_to_encrypted_and_back() {
     runs::assert_same(&world.shape(), &shape(&out), "a clear archive");
     assert!(id_of(&world.backup(&back, &world.without_key())).len() > 10);
 }
+
+#[test]
+fn a_backup_goes_to_repositories_with_different_keys_and_to_a_clear_one_at_once() {
+    let world = World::new();
+    let (me, other) = (world.person("me"), world.person("other"));
+    let (one, two, clear) = (world.repository(), world.path("two"), world.path("clear"));
+    world.init(&one, &me);
+    world.init(&two, &other);
+    world.run(args!["init", clear]).ends_with(0);
+    let backup = || {
+        let to = args!["--to", one, "--to", two, "--to", clear, "--no-encryption"];
+        let keys = args!["--key", me.key, "--key", other.key];
+        let small = args!["--segment-size", "1M", "--json"];
+        let args = args!["backup", world.tree()].into_iter();
+        let ran = world.run(args.chain(to).chain(keys).chain(small));
+        ran.ends_with(0).json().pop().unwrap()
+    };
+    let first = backup();
+    let sound = |case: &str| {
+        assert_sound(&world, &one, &me, case);
+        assert_sound(&world, &two, &other, case);
+        assert_sound(&world, &clear, &world.without_key(), case);
+    };
+    sound("first");
+    world.change(3);
+    let second = backup();
+    assert_eq!(second["bases"][0], first["id"]);
+    let ends = second["destinations"].as_array().unwrap();
+    assert!(ends.iter().all(|end| end["copied_bytes"] == 0), "{second}");
+    sound("second");
+    // No byte of content is the same in the three.
+    let stored = |repository: &Path| {
+        let id = first["id"].as_str().unwrap();
+        fs::read(
+            repository
+                .join("backups")
+                .join(id)
+                .join("s01-000001.tar.zst"),
+        )
+        .unwrap()
+    };
+    let [a, b, c] = [&one, &two, &clear].map(|repository| stored(repository));
+    assert!(a != b && a.len() == b.len() && c.len() < a.len());
+}
+
+#[test]
+fn a_host_that_only_adds_backs_up_to_two_repositories() {
+    let world = World::new();
+    let (me, host) = (world.person("me"), world.person("host"));
+    let places = [world.repository(), world.path("two")];
+    for repository in &places {
+        world.init(repository, &me);
+        let put = args![
+            "key",
+            "put",
+            repository,
+            "--name",
+            "web1",
+            "--for",
+            host.recipient
+        ];
+        world.run_as(&me, put).ends_with(0);
+    }
+    for turn in 0..2 {
+        world.change(turn);
+        let args = args!["backup", world.tree(), "--to", places[0], "--to", places[1]];
+        world.run_as(&host, args).ends_with(0);
+        for repository in &places {
+            assert_sound(&world, repository, &me, "added");
+        }
+    }
+}
