@@ -140,6 +140,7 @@ impl ExportOptions {
             storages: self.storages.clone(),
             subject: Subject::Stored(stored),
             to: self.to.clone(),
+            also: Vec::new(),
             no_create: self.no_create,
             codec: self
                 .codec

@@ -8,6 +8,7 @@ pub mod backup_copy;
 pub mod copy;
 pub mod drill;
 pub mod export;
+pub mod fan_out;
 pub mod instant;
 pub mod mount;
 pub mod plan;

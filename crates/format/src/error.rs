@@ -204,6 +204,20 @@ impl Error {
     }
 }
 
+/// The cause of a clone is its text.
+impl Clone for Error {
+    fn clone(&self) -> Self {
+        let source = self.source.as_ref().map(|source| source.to_string().into());
+        Self {
+            kind: self.kind,
+            what: self.what.clone(),
+            detail: self.detail.clone(),
+            hint: self.hint.clone(),
+            source,
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)

@@ -354,6 +354,8 @@ fn every_key_of_json_is_in_the_document() -> Result {
         ("`find`", "find repo file"),
         ("`export`", "export repo --to x.tar.zst"),
         ("`copy` of a backup", "copy repo copy"),
+        ("`sync`", "sync repo synced -n"),
+        ("`sync`", "sync repo synced"),
         ("`forget`", "forget repo --keep-last 1"),
         ("`prune`", "prune repo"),
         ("`stats`", "stats repo"),

@@ -35,6 +35,7 @@ fn backup(tree: &Path, objects: Arc<dyn Objects>, checkpoint_interval: Duration)
             ..Scope::default()
         }),
         to: SinkSpec::Repository(OpenStorage(objects)),
+        also: Vec::new(),
         no_create: false,
         codec: Codec::Zstd(1),
         digest: Algorithm::Blake3,

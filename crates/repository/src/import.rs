@@ -320,6 +320,12 @@ impl IncomingBackup {
         Ok(())
     }
 
+    /// Ends a copy that was cut off, as if its process had been killed: the objects stay, and a
+    /// partial root keeps them. The next copy goes on from there.
+    pub fn suspend(self) {
+        self.withdraw();
+    }
+
     /// Removes the objects that this copy made. Objects that existed before are kept.
     pub fn abort(mut self) {
         let made = std::mem::take(&mut self.made);

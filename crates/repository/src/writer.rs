@@ -14,7 +14,7 @@ use super::{
     page_spool::PageSpool,
     protocol,
     repository_file::{no_repository, parse_repository},
-    roots::{dir, key},
+    roots::{self, dir, key},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -126,6 +126,70 @@ impl RepositoryWriter {
         })
     }
 
+    /// Opens the segments of one stream; numbers start at 1.
+    pub fn segments(&self, number: u32) -> SegmentWriter {
+        SegmentWriter {
+            objects: self.objects.clone(),
+            backup: self.id.clone(),
+            suffix: self.suffix,
+            stream: number,
+            spool: self.spool.clone(),
+            open: None,
+            finishing: VecDeque::new(),
+            stored: Vec::new(),
+        }
+    }
+
+    /// Names the segments of one stream.
+    pub fn segment_key(&self, stream: u32) -> SegmentKey {
+        SegmentKey {
+            backup: self.id.clone(),
+            suffix: self.suffix,
+            stream,
+        }
+    }
+
+    /// The pages of the backup, until they are stored as its manifest.
+    pub fn pages(&self) -> Arc<Mutex<PageSpool>> {
+        self.spool.clone()
+    }
+
+    /// The storage.
+    pub fn objects(&self) -> &Arc<dyn Objects> {
+        &self.objects
+    }
+
+    /// The objects that a root needs and this repository does not have, except the own manifest.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    pub fn lacks(&self, root: &Root) -> Result<bool> {
+        let listed = protocol::listed_needs(&*self.objects, root)?;
+        let own = key(&self.id, MANIFEST);
+        for (key, bytes) in roots::needs(root)? {
+            let is_listed = listed.get(&key).is_some_and(|there| *there >= bytes);
+            if key == own || is_listed {
+                continue;
+            }
+            if self.objects.stat(&key)?.is_none_or(|there| there < bytes) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends this backup without a commit, for a copy of it from another repository that uses the
+    /// stored segments: a partial root keeps them.
+    ///
+    /// # Errors
+    /// Errors of the storage.
+    pub fn hand_over(self, root: &[u8]) -> Result<()> {
+        let partial = key(&self.id, PARTIAL);
+        self.objects.put(&partial, root, &PutIf::Always)?;
+        self.intent.withdraw();
+        Ok(())
+    }
+
     fn store_manifest(&self) -> Result<StoredObject> {
         let mut upload = self.objects.create(&key(&self.id, MANIFEST))?;
         self.spool.locked().copy_to(&mut *upload)?;
@@ -180,16 +244,7 @@ impl Destination for RepositoryWriter {
     }
 
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
-        Ok(Box::new(SegmentWriter {
-            objects: self.objects.clone(),
-            backup: self.id.clone(),
-            suffix: self.suffix,
-            stream: number,
-            spool: self.spool.clone(),
-            open: None,
-            finishing: VecDeque::new(),
-            stored: Vec::new(),
-        }))
+        Ok(Box::new(self.segments(number)))
     }
 
     /// Includes the directories of the repository: they may be mounted elsewhere.
@@ -450,7 +505,23 @@ pub(super) fn remove_backup(objects: &Arc<dyn Objects>, id: &str) -> bool {
 /// Segments of a stream that may still be uploading while the next one is written.
 const FINISHING: usize = 1;
 
-struct SegmentWriter {
+/// The names of the segments of one stream.
+#[derive(Debug, Clone)]
+pub struct SegmentKey {
+    backup: String,
+    suffix: &'static str,
+    stream: u32,
+}
+
+impl SegmentKey {
+    /// Returns the key of a segment.
+    pub fn of(&self, number: u32) -> String {
+        key(&self.backup, &segment(self.stream, number, self.suffix))
+    }
+}
+
+/// Stores the segments of one stream.
+pub struct SegmentWriter {
     objects: Arc<dyn Objects>,
     backup: String,
     suffix: &'static str,
@@ -491,6 +562,25 @@ impl SegmentWriter {
         Ok(self.open.insert(open))
     }
 
+    /// Adds the next bytes of a segment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Bug`] if they are not the next ones; errors of the storage.
+    pub fn append(&mut self, segment: u32, offset: u64, bytes: &[u8]) -> Result<()> {
+        let open = self.segment(segment)?;
+        if open.number != segment || open.bytes != offset {
+            let message = "cannot write a segment of a repository out of order";
+            return Err(Error::new(ErrorKind::Bug, message));
+        }
+        open.bytes += bytes.len() as u64;
+        open.upload.append(bytes)
+    }
+
+    /// Returns the durable segments that were not returned before, without waiting for others.
+    pub fn take_stored(&mut self) -> Vec<StoredSegment> {
+        mem::take(&mut self.stored)
+    }
+
     /// Waits until at most `most` of the ended segments are not durable.
     fn wait_for_finishing(&mut self, most: usize) -> Result<()> {
         while self.finishing.len() > most
@@ -512,14 +602,11 @@ impl SegmentWriter {
 
 impl Sink for SegmentWriter {
     fn put(&mut self, placed: Placed) -> Result<()> {
-        let open = self.segment(placed.segment)?;
-        let is_next = open.number == placed.segment && open.bytes == placed.offset;
-        if placed.role != Role::Stream || !is_next {
-            let message = "cannot write a segment of a repository out of order";
+        if placed.role != Role::Stream {
+            let message = "cannot amend a segment of a repository";
             return Err(Error::new(ErrorKind::Bug, message));
         }
-        open.bytes += placed.data.len() as u64;
-        open.upload.append(&placed.data)
+        self.append(placed.segment, placed.offset, &placed.data)
     }
 
     fn put_page(&mut self, page: &[u8]) -> Result<Option<u64>> {

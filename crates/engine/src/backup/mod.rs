@@ -12,9 +12,11 @@ pub mod file_service;
 mod levels;
 pub(crate) mod named_paths;
 pub mod paths;
+mod several;
 pub(crate) mod source;
 pub(crate) mod streams;
 
+use crate::fan_out::{FanOutLog, MemberEnd};
 use crate::{
     plan::{SinkSpec, StageSpec, Tuning},
     stored_backup::StoredBackup,
@@ -56,6 +58,7 @@ use fullbore_repository::{
 };
 use fullbore_storage::Storages;
 use fullbore_tree::read::Own;
+pub use several::MAX_DESTINATIONS;
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
 use std::{
@@ -94,6 +97,8 @@ pub struct Backup {
     pub subject: Subject,
     /// The destination.
     pub to: SinkSpec,
+    /// Further repositories that get the same backup.
+    pub also: Vec<SinkSpec>,
     /// Whether the destination repository must exist already.
     pub no_create: bool,
     /// Compression of frames.
@@ -130,6 +135,8 @@ pub struct Outcome {
     pub unlike: Option<Unlike>,
     /// Whether this backup made its repository.
     pub is_new_repository: bool,
+    /// What became of the backup in each destination, if there are several.
+    pub destinations: Vec<MemberEnd>,
     /// Whether the repository has backups of other sources, and this is the first one of its source.
     pub is_new_source: bool,
     /// Damage to earlier backups that the base needs; the new backup stores the affected data
@@ -141,16 +148,26 @@ pub struct Outcome {
 }
 
 impl Backup {
-    /// Runs the backup.
+    /// Runs the backup. With several destinations it succeeds if one of them has the backup.
     ///
     /// # Errors
     /// Every error that makes the backup impossible; nothing is committed then. Files that could
     /// not be read are in the outcome.
     pub fn run(&self, meter: &Arc<Meter>) -> Result<Outcome> {
+        if self.also.is_empty() {
+            return self.run_once(meter, &mut None);
+        }
+        self.run_to_several(meter)
+    }
+
+    /// Runs the backup to one or several destinations. `log` gets the log of several ones once they
+    /// were opened.
+    fn run_once(&self, meter: &Arc<Meter>, log: &mut Option<Arc<FanOutLog>>) -> Result<Outcome> {
         let begun = jiff::Timestamp::now();
         let look = self.look()?;
         self.check_output()?;
         self.check_paths()?;
+        self.check_also()?;
         self.check_compare()?;
         let options = self.open_options(&meter.waits);
         let own = options.own.clone();
@@ -159,9 +176,10 @@ impl Backup {
         let (id, time) = (subject.id.clone(), self.time(begun));
         meter.begin();
         self.fit_streams(&mut subject)?;
-        let open = || {
-            self.to
-                .open(&subject.origin.host, &id, &time, self.codec, &look)
+        let host = &subject.origin.host;
+        let open = || match self.also.is_empty() {
+            true => self.to.open(host, &id, &time, self.codec, &look),
+            false => self.open_several(host, (&id, &time), &look, (subject.sources.len(), log)),
         };
         let (mut destination, chosen) = self.open_beside_bases(open, &subject, &look)?;
         let is_new_repository = destination.abilities().is_new;
@@ -204,6 +222,7 @@ impl Backup {
                     verdict: meter.verdict(),
                     unlike,
                     is_new_repository,
+                    destinations: Vec::new(),
                     is_new_source,
                     damage: damage.into_iter().collect(),
                     warnings: run.subject.warnings(),

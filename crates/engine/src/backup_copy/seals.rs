@@ -3,10 +3,7 @@
 //! The checksums of segments in a root are over bytes as stored. So a copy that opens and seals objects gives the root new ones.
 //! Objects that the destination had already are read for that.
 
-use super::{
-    CopyRun,
-    tasks::{CopyTask, PartSum, with_gaps},
-};
+use super::tasks::{CopyTask, PartSum, with_gaps};
 use fullbore_format::{
     digest::Crc64,
     error::{Error, ErrorKind, Result},
@@ -16,17 +13,11 @@ use fullbore_format::{
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::queue::Locked;
-use fullbore_repository::{
-    archive::{Archive, object::Sealing},
-    import::IncomingBackup,
-    open::place,
-    roots,
-};
-use fullbore_storage::{Objects, PutIf, Storages, Upload, keys};
+use fullbore_repository::{archive::object::Sealing, import::IncomingBackup, roots};
+use fullbore_storage::{Objects, PutIf, Upload, keys};
 use std::{
     borrow::Cow,
     collections::HashMap,
-    ffi::OsStr,
     sync::{Arc, Mutex},
 };
 
@@ -40,27 +31,24 @@ pub(super) enum CopyWay {
 }
 
 impl CopyWay {
-    /// Chooses the way of a backup that is read from `from`, and returns the destination. A new destination gets the keys of an
+    /// Chooses the way of backups that are read from `from`, and returns the destination. A new destination gets the keys of an
     /// encrypted repository that is copied without one.
     ///
     /// # Errors
     /// [`ErrorKind::Permission`] if a key is missing, [`ErrorKind::Usage`] if the two have different keys and none was given.
     pub(super) fn choose(
-        storages: &Storages,
-        from: &OsStr,
-        archive: &Archive,
+        from: &Arc<dyn Objects>,
         to: &Arc<dyn Objects>,
     ) -> Result<(Self, Arc<dyn Objects>)> {
         let cannot = |kind, why: &str| {
-            let message = format!("cannot copy {from:?} to {}", to.describe(""));
+            let message = format!("cannot copy {} to {}", from.describe(""), to.describe(""));
             Error::new(kind, message).because(why.to_owned())
         };
-        match (archive.store().sealing(), Sealing::of(&**to)) {
+        match (Sealing::of(&**from), Sealing::of(&**to)) {
             (Sealing::Clear, Sealing::Clear) => Ok((Self::AsStored, to.clone())),
             (Sealing::Locked, _) => {
                 // Bytes that cannot be read here are copied as they are: both sides need the same keys.
-                let origin = storages.objects(&place(from)?.0)?;
-                match keys::share_keys(&*origin, to)? {
+                match keys::share_keys(&**from, to)? {
                     Some(to) => Ok((Self::AsStored, to)),
                     None => Err(cannot(
                         ErrorKind::Permission,
@@ -158,23 +146,20 @@ impl CopiedSums {
             .insert((task.backup.clone(), task.name.clone()), digits);
     }
 
-    /// Notes an object that the destination had.
+    /// Reads a segment that the destination had, and notes its checksums.
     pub(super) fn note_there(
         &self,
-        run: &CopyRun<'_>,
+        incoming: &IncomingBackup,
         buf: &mut Vec<u8>,
         task: &CopyTask,
     ) -> Result<()> {
-        if run.way == CopyWay::AsStored || task.name == MANIFEST {
-            return Ok(());
-        }
         let object = (&task.backup[..], &task.name[..]);
-        let len = run.incoming.stored_len(object.0, object.1)?.unwrap_or(0);
+        let len = incoming.stored_len(object.0, object.1)?.unwrap_or(0);
         let mut parts = Vec::new();
         for start in (0..len).step_by(PART_BYTES as usize) {
             let mut crc = Crc64::default();
             let part = PART_BYTES.min(len - start) as usize;
-            run.incoming.read_stored_at(object, start, part, buf)?;
+            incoming.read_stored_at(object, start, part, buf)?;
             crc.update(buf);
             parts.push(crc.value().0);
         }

@@ -40,6 +40,19 @@ impl CopyTask {
             .unwrap_or(0)
     }
 
+    /// Returns the backup and the name of the object.
+    pub(super) fn key(&self) -> (String, String) {
+        (self.backup.clone(), self.name.clone())
+    }
+
+    /// Returns backup, offset and digest of each page that this backup needs.
+    pub(super) fn page_keys(&self) -> impl Iterator<Item = (String, u64, String)> {
+        self.sums.iter().filter_map(|(offset, _, sum)| match sum {
+            PartSum::Blake3(digest) => Some((self.backup.clone(), *offset, digest.clone())),
+            _ => None,
+        })
+    }
+
     /// Returns the pieces that this backup has checksums for.
     pub(super) fn needed_pieces(&self) -> impl Iterator<Item = &(u64, u64, PartSum)> {
         self.sums
@@ -58,7 +71,7 @@ pub(super) enum PartSum {
 /// manifests.
 pub(super) fn copy_tasks(
     archive: &Archive,
-    known: &[(KnownFrames, Vec<u8>)],
+    known: &[&(KnownFrames, Vec<u8>)],
     way: CopyWay,
 ) -> Result<Vec<CopyTask>> {
     let own = archive.root.segments.iter().map(own_id);
@@ -97,14 +110,15 @@ fn own_id(segment: &Segment) -> SegmentId {
 /// Returns the descriptions of all referred segments, and whether each segment was certainly ended.
 fn segment_facts<'a>(
     archive: &'a Archive,
-    known: &'a [(KnownFrames, Vec<u8>)],
+    known: &'a [&'a (KnownFrames, Vec<u8>)],
 ) -> HashMap<SegmentId, (&'a Segment, bool)> {
     let own = archive
         .root
         .segments
         .iter()
         .map(|own| (own_id(own), (own, true)));
-    let others = known.iter().flat_map(|(known, _)| {
+    let others = known.iter().flat_map(|found| {
+        let known = &found.0;
         let id = |segment| SegmentId {
             backup: known.root.id.clone(),
             ..own_id(segment)

@@ -11,8 +11,8 @@ use super::{
         forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, mount::MountArgs,
         pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs,
         run::RunProfileArgs, serve::ServeArgs, show::ShowArgs, simtape::SimtapeArgs,
-        stats::StatsArgs, systemd::SystemdArgs, tag::TagArgs, tape::TapeArgs, verify::VerifyArgs,
-        wal::WalArgs,
+        stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs, tape::TapeArgs,
+        verify::VerifyArgs, wal::WalArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -77,11 +77,16 @@ pub(super) enum Command {
     Diff(DiffArgs),
     /// Print which backups contain a path, and when it changed
     Find(FindArgs),
-    /// Copy a directory to a directory, or backups to another repository
+    /// Copy a directory to a directory, or a backup to another repository
     ///
     /// Either directory can be on another host. The content of SRC becomes the content of DST, with
     /// all metadata. DST is created if it is missing. Only differences are transferred.
     Copy(Box<CopyTreeArgs>),
+    /// Copy the backups that another repository lacks
+    ///
+    /// Backups are copied oldest first, each with everything that it needs. A backup is listed in
+    /// DEST when all of it is durable there.
+    Sync(Box<SyncArgs>),
     /// Forget backups by name, or by rules of what to keep
     Forget(ForgetArgs),
     /// Free the space of forgotten and interrupted backups
@@ -183,6 +188,7 @@ impl Command {
             | Self::Diff(_)
             | Self::Restore(_)
             | Self::Drill(_)
+            | Self::Sync(_)
             | Self::Export(_) => CacheUse::Documents,
             Self::Backup(_) => CacheUse::Bases,
             _ => CacheUse::Nothing,
@@ -196,11 +202,12 @@ impl Command {
             Self::Init(args) => Some(&args.encrypt),
             Self::Export(args) => Some(&args.encrypt),
             Self::Copy(args) => Some(args.encrypt()),
+            Self::Sync(args) => Some(&args.encrypt),
             _ => None,
         };
         match self {
             _ if encrypt.is_some_and(|encrypt| encrypt.no_encryption) => ClearUse::Decided,
-            Self::Copy(_) | Self::Export(_) => ClearUse::OneOfTwo,
+            Self::Copy(_) | Self::Export(_) | Self::Sync(_) => ClearUse::OneOfTwo,
             _ => ClearUse::Refused,
         }
     }

@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 31] = [
+const EXAMPLES: [(&str, CommandExamples); 32] = [
     (
         "backup",
         [
@@ -180,6 +180,23 @@ const EXAMPLES: [(&str, CommandExamples); 31] = [
             (
                 "Copy a backup to another repository",
                 "fullbore copy /mnt/disk/data@latest /mnt/other/data",
+            ),
+        ],
+    ),
+    (
+        "sync",
+        [
+            (
+                "Copy what the second repository lacks",
+                "fullbore sync /mnt/disk/data /mnt/other/data",
+            ),
+            (
+                "First only say what would be copied",
+                "fullbore sync /mnt/disk/data /mnt/other/data --dry-run",
+            ),
+            (
+                "Keep other backups there than here",
+                "fullbore sync /mnt/disk/data /mnt/other/data --keep-weekly 8 --keep-monthly 12",
             ),
         ],
     ),

@@ -90,10 +90,9 @@ impl RunLimit {
         Self {
             verdict: *verdict,
             hardware: meter.hardware(verdict, &setting),
-            names: if kind == RunKind::Backup {
-                ["source", "processors", "destination"]
-            } else {
-                ["backup", "processors", "target"]
+            names: match kind {
+                RunKind::Backup | RunKind::Copy => ["source", "processors", "destination"],
+                RunKind::Restore | RunKind::Verify => ["backup", "processors", "target"],
             },
             host: ends.host.clone(),
             counts,

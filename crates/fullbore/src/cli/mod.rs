@@ -120,6 +120,7 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Diff(args) => verbs::diff::run(args, storages),
         Command::Find(args) => verbs::find::run(args, storages),
         Command::Copy(args) => verbs::copy::run(*args, storages),
+        Command::Sync(args) => verbs::sync::run(*args, storages),
         Command::Forget(args) => verbs::forget::run(args, storages),
         Command::Prune(args) => verbs::prune::run(args, storages),
         Command::Tag(args) => verbs::tag::run(args, storages),

@@ -98,12 +98,17 @@ fn is_repository(storages: &Storages, destination: &OsStr) -> bool {
 fn meaning(command: &Command, storages: &Storages) -> (&'static str, &'static str) {
     match command {
         Command::Backup(args) if args.dry_run => ("", ""),
-        Command::Backup(args) if is_repository(storages, &args.to) => (
+        Command::Backup(args) if is_repository(storages, args.first_to()) => (
             ": nothing was committed",
             "the next backup of the same source goes on from the last checkpoint, if there was one (--checkpoint-interval)",
         ),
         Command::Copy(args) if !args.is_between_repositories(storages) => (
             ": the copy is not complete",
+            "the same command goes on from there",
+        ),
+        Command::Sync(args) if args.dry_run => ("", ""),
+        Command::Sync(_) => (
+            ": the backups that were copied are complete",
             "the same command goes on from there",
         ),
         Command::Backup(_) | Command::Export(_) | Command::Copy(_) => {

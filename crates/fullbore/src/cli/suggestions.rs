@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
-const HABITS: [(&[&str], &str); 13] = [
+const HABITS: [(&[&str], &str); 14] = [
     (
         &["stanza-create", "repo-create", "rcreate"],
         "use `fullbore init REPO`, or let the first `fullbore backup` make it",
@@ -55,7 +55,11 @@ const HABITS: [(&[&str], &str); 13] = [
         &["export-tar"],
         "use `fullbore export REPO@BACKUP --to FILE.tar.zst`",
     ),
-    (&["sync", "rsync"], "use `fullbore copy SRC DST`"),
+    (&["rsync"], "use `fullbore copy SRC DST`"),
+    (
+        &["mirror", "replicate", "repo-copy"],
+        "use `fullbore sync REPO DEST`",
+    ),
     (
         &["annotate", "rename"],
         "use `fullbore tag REPO@BACKUP KEY=VALUE`",

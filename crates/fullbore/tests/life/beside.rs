@@ -371,6 +371,12 @@ fn copies_and_prunes_of_what_they_bring_back_at_the_same_time_lose_nothing() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while Instant::now() < until {
+                    let ran = fullbore(args!["sync", source, repository, "--quiet"]);
+                    assert!(matches!(ran.code, 0 | 1), "{}", ran.err);
+                }
+            });
+            scope.spawn(|| {
+                while Instant::now() < until {
                     fullbore(args!["forget", repository, "--keep-last", "1"]);
                     prune(&repository);
                     fullbore(args!["verify", repository, "--quiet"]);

@@ -127,3 +127,78 @@ fn a_root_whose_put_fails_lists_nothing() {
     let id = store.back_up(&tree);
     store.assert_restores(&tree, &id);
 }
+
+/// Syncs a local repository to the store, and breaks one request of the run after the other.
+#[test]
+fn a_sync_that_is_cut_at_any_request_lists_nothing_incomplete_and_goes_on() {
+    let (mut store, proxy) = StoreRepository::s3_proxied();
+    store.set("FULLBORE_STORAGE_TRIES", "1");
+    let dir = temp();
+    let near = dir.path().join("near");
+    let mut trees = Vec::new();
+    for turn in 0..2 {
+        let tree = tree_at(&dir.path().join(format!("t{turn}")), turn);
+        let args = args![
+            "backup",
+            tree,
+            "--to",
+            near,
+            "--segment-size",
+            "8M",
+            "--json"
+        ];
+        let id = store.run(args).ends_with(0).json().pop().unwrap()["id"].clone();
+        trees.push((id.as_str().unwrap().to_owned(), tree));
+    }
+    let ids: Vec<_> = trees.iter().map(|(id, _)| id.clone()).collect();
+    let bucket = store.address.clone();
+    let (mut cuts, mut failed, mut went_on) = (0, 0, 0);
+    for at in (0..400).filter(|at| *at < 30 || at % 4 == 0) {
+        store.address = format!("{bucket}/cut{at}");
+        let sync = || args!["sync", near, store.address, "--no-encryption", "--json"];
+        proxy.rule(move |seen| match (seen.number == at, at % 3) {
+            (true, 0) => Break::Reset,
+            (true, 1) => Break::LoseAnswer,
+            (true, _) => Break::Answer(403, "", ""),
+            _ => Break::Pass,
+        });
+        let ran = store.run(sync());
+        let was_reached = proxy.seen().len() > at;
+        proxy.rule(|_| Break::Pass);
+        assert!(matches!(ran.code, 0 | 1), "{at}: {}", ran.err);
+        if !was_reached {
+            break;
+        }
+        cuts += 1;
+        failed += ran.code;
+        let listed = store.run(args!["list", store.address, "--json"]);
+        for backup in listed.json() {
+            let id = backup["id"].as_str().unwrap();
+            let tree = &trees.iter().find(|(known, _)| known == id).unwrap().1;
+            store.assert_restores(tree, id);
+        }
+        let next = store.run(sync()).ends_with(0).json().pop().unwrap();
+        let first = &next["copied"][0];
+        went_on += u32::from(first["there"].as_u64() > Some(0) && first["objects"] != 0);
+        assert_eq!(store.listed(), ids, "{at}");
+        store
+            .run(args!["verify", store.address, "--data"])
+            .ends_with(0);
+    }
+    assert!((20..399).contains(&cuts) && failed > 15, "{cuts} {failed}");
+    assert!(went_on > 2, "{went_on}");
+    // Back from the store, with a request that fails now and then.
+    store.address = format!("{bucket}/cut0");
+    store.set("FULLBORE_STORAGE_TRIES", "5");
+    proxy.rule(|seen| match seen.number % 7 {
+        3 => Break::CutAnswer,
+        5 => Break::Answer(503, "Retry-After: 0\r\n", ""),
+        _ => Break::Pass,
+    });
+    let back = dir.path().join("back");
+    store
+        .run(args!["sync", store.address, back, "--no-encryption"])
+        .ends_with(0);
+    proxy.rule(|_| Break::Pass);
+    store.run(args!["verify", back, "--data"]).ends_with(0);
+}

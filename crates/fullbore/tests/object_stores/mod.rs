@@ -5,6 +5,7 @@ mod fleet;
 mod killed;
 mod no_delete;
 mod requests;
+mod several;
 mod two_stores;
 mod verbs;
 mod wal;

@@ -43,6 +43,7 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
             ..Scope::default()
         }),
         to,
+        also: Vec::new(),
         no_create: false,
         codec,
         digest,
@@ -132,6 +133,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                     ..Scope::default()
                 }),
                 to: SinkSpec::Null,
+                also: Vec::new(),
                 no_create: false,
                 codec: Codec::Zstd(1),
                 digest: Algorithm::Blake3,

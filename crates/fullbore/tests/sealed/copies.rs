@@ -103,6 +103,55 @@ fn a_copy_for_other_keys_is_sealed_anew() {
 }
 
 #[test]
+fn a_repository_is_synced_to_other_keys_to_a_clear_one_and_without_any_key() {
+    let world = World::new();
+    let (me, other) = (world.person("me"), world.person("other"));
+    let (source, target) = (world.repository(), world.path("other"));
+    world.init(&source, &me);
+    world.init(&target, &other);
+    let [first, second] = world.two_backups(&source, &me);
+    let both = args!["--key", me.key, "--key", other.key, "--json"];
+    let sync = |target: &Path| args!["sync", source, target].to_vec();
+    let to_other = || sync(&target).into_iter().chain(both.clone());
+    let copied = |ran: runs::Ran| {
+        let result = ran.ends_with(0).json().pop().unwrap();
+        let ids = result["copied"].as_array().unwrap().iter();
+        ids.map(|one| one["id"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        copied(world.run(to_other())),
+        [first.clone(), second.clone()]
+    );
+    assert_sound(&world, &target, &other, "for other keys");
+    world.change(5);
+    let third = id_of(&world.backup(&source, &me));
+    assert_eq!(copied(world.run(to_other())), std::slice::from_ref(&third));
+    assert_sound(&world, &target, &other, "one more for other keys");
+    assert_eq!(copied(world.run(to_other())), [""; 0]);
+    // The same keys, and none on the command line: what is stored is copied as it is.
+    let replica = world.path("replica");
+    let blind = sync(&replica).into_iter().chain(args!["--json"]);
+    assert_eq!(
+        copied(world.run(blind.clone())),
+        [&first[..], &second, &third]
+    );
+    assert_sound(&world, &replica, &me, "a replica");
+    world.change(6);
+    world.backup(&source, &me);
+    assert_eq!(copied(world.run(blind)).len(), 1);
+    assert_sound(&world, &replica, &me, "one more in the replica");
+    let plain = world.path("plain");
+    world
+        .run_as(&me, sync(&plain))
+        .ends_with(2)
+        .has_one_error("decide whether it is encrypted");
+    let clear = sync(&plain).into_iter().chain(args!["--no-encryption"]);
+    world.run_as(&me, clear).ends_with(0);
+    assert_sound(&world, &plain, &world.without_key(), "clear");
+}
+
+#[test]
 fn without_a_key_a_backup_is_copied_as_it_is_stored_to_where_the_same_keys_are() {
     let world = World::new();
     let me = world.person("me");
@@ -185,4 +234,76 @@ fn a_backup_is_exported_from_clear_to_encrypted_and_back() {
         .ends_with(0);
     runs::assert_same(&world.shape(), &shape(&out), "a clear archive");
     assert!(id_of(&world.backup(&back, &world.without_key())).len() > 10);
+}
+
+#[test]
+fn a_backup_goes_to_repositories_with_different_keys_and_to_a_clear_one_at_once() {
+    let world = World::new();
+    let (me, other) = (world.person("me"), world.person("other"));
+    let (one, two, clear) = (world.repository(), world.path("two"), world.path("clear"));
+    world.init(&one, &me);
+    world.init(&two, &other);
+    world.run(args!["init", clear]).ends_with(0);
+    let backup = || {
+        let to = args!["--to", one, "--to", two, "--to", clear, "--no-encryption"];
+        let keys = args!["--key", me.key, "--key", other.key];
+        let small = args!["--segment-size", "1M", "--json"];
+        let args = args!["backup", world.tree()].into_iter();
+        let ran = world.run(args.chain(to).chain(keys).chain(small));
+        ran.ends_with(0).json().pop().unwrap()
+    };
+    let first = backup();
+    let sound = |case: &str| {
+        assert_sound(&world, &one, &me, case);
+        assert_sound(&world, &two, &other, case);
+        assert_sound(&world, &clear, &world.without_key(), case);
+    };
+    sound("first");
+    world.change(3);
+    let second = backup();
+    assert_eq!(second["bases"][0], first["id"]);
+    let ends = second["destinations"].as_array().unwrap();
+    assert!(ends.iter().all(|end| end["copied_bytes"] == 0), "{second}");
+    sound("second");
+    // No byte of content is the same in the three.
+    let stored = |repository: &Path| {
+        let id = first["id"].as_str().unwrap();
+        fs::read(
+            repository
+                .join("backups")
+                .join(id)
+                .join("s01-000001.tar.zst"),
+        )
+        .unwrap()
+    };
+    let [a, b, c] = [&one, &two, &clear].map(|repository| stored(repository));
+    assert!(a != b && a.len() == b.len() && c.len() < a.len());
+}
+
+#[test]
+fn a_host_that_only_adds_backs_up_to_two_repositories() {
+    let world = World::new();
+    let (me, host) = (world.person("me"), world.person("host"));
+    let places = [world.repository(), world.path("two")];
+    for repository in &places {
+        world.init(repository, &me);
+        let put = args![
+            "key",
+            "put",
+            repository,
+            "--name",
+            "web1",
+            "--for",
+            host.recipient
+        ];
+        world.run_as(&me, put).ends_with(0);
+    }
+    for turn in 0..2 {
+        world.change(turn);
+        let args = args!["backup", world.tree(), "--to", places[0], "--to", places[1]];
+        world.run_as(&host, args).ends_with(0);
+        for repository in &places {
+            assert_sound(&world, repository, &me, "added");
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub enum RunKind {
     Restore,
     /// Fetches, decodes and checks.
     Verify,
+    /// Fetches and checks what is stored, and stores it elsewhere.
+    Copy,
 }
 
 /// Facts about a run that its counters do not tell.
@@ -226,6 +228,12 @@ fn work_shares(start: &MeterSample, end: &MeterSample, kind: RunKind) -> Vec<(&'
             ("reading", source),
             ("digesting", workers - compressing),
             ("compressing", compressing),
+            ("encrypting", sealing),
+            ("writing", sink - sealing),
+        ],
+        RunKind::Copy => vec![
+            ("reading", source),
+            ("checking", workers),
             ("encrypting", sealing),
             ("writing", sink - sealing),
         ],

@@ -17,6 +17,8 @@ use toml::{Table, Value, de::DeTable};
 pub(in crate::cli) struct Profile {
     /// The repository of every command.
     pub(in crate::cli) repository: Option<String>,
+    /// Further repositories that get each backup.
+    pub(in crate::cli) also: Vec<String>,
     /// The PATHs of `fullbore backup`.
     pub(in crate::cli) sources: Vec<String>,
     /// The commands that `fullbore run` runs, if the file says it.
@@ -46,7 +48,7 @@ pub(super) enum OptionValue {
 }
 
 /// Keys that are no options.
-const OWN_KEYS: [&str; 4] = ["repository", "sources", "steps", "hooks"];
+const OWN_KEYS: [&str; 5] = ["repository", "repositories", "sources", "steps", "hooks"];
 
 /// The steps of `fullbore run`, in their order.
 pub(in crate::cli) const STEPS: [&str; 4] = ["backup", "forget", "prune", "verify"];
@@ -63,6 +65,10 @@ impl Profile {
         let table: Table =
             toml::from_str(text).map_err(|error| syntax_error(text, file, &error))?;
         let mut profile = Self::default();
+        if table.contains_key("repository") && table.contains_key("repositories") {
+            let message = "cannot use \"repository\" and \"repositories\"";
+            return Err(in_file(Error::new(ErrorKind::Usage, message), file, None));
+        }
         for (key, value) in &table {
             profile.take(key, value, program).map_err(|refused| {
                 let place = place_of_key(text, key, refused.within.as_deref());
@@ -84,9 +90,22 @@ impl Profile {
         options.any(|option| option.name.starts_with("keep-"))
     }
 
+    /// Takes the repositories of the profile: the first is that of every command.
+    fn take_repositories(&mut self, all: Vec<String>) -> Result<()> {
+        let mut all = all.into_iter();
+        self.repository = all.next();
+        self.also = all.collect();
+        if self.repository.is_some() {
+            return Ok(());
+        }
+        let message = "cannot use [] for \"repositories\"";
+        Err(Error::new(ErrorKind::Usage, message).because("it names at least one"))
+    }
+
     fn take(&mut self, key: &str, value: &Value, program: &Command) -> Result<(), RefusedKey> {
         match (key, value) {
             ("repository", value) => self.repository = Some(text_of(key, value)?),
+            ("repositories", value) => self.take_repositories(texts_of(key, value)?)?,
             ("sources", value) => self.sources = texts_of(key, value)?,
             ("steps", value) => self.steps = Some(steps_of(value)?),
             ("hooks", Value::Table(table)) => self.hooks = HookCommands::parse(table)?,

@@ -39,11 +39,26 @@ pub(super) struct DefaultLayers<'a> {
 impl DefaultLayers<'_> {
     /// Returns the words of `line` with the defaults that it does not override, behind the name of the command.
     pub(super) fn added_to(&self, line: TypedLine) -> Vec<OsString> {
-        let line = self.with_repository(line);
+        let also = self.further_destinations(&line);
+        let mut line = self.with_repository(line);
+        let begin = line.begin;
+        line.words.splice(begin..begin, also);
         let Some(command) = inner_command(self.program, &line.command) else {
             return line.words;
         };
         self.with_options(line, command)
+    }
+
+    /// The further destinations of a backup, if those of the profile are meant.
+    fn further_destinations(&self, line: &TypedLine) -> Vec<OsString> {
+        let variable = (self.variables)(REPOSITORY_VARIABLE).filter(|word| !word.is_empty());
+        let names_another = line.given.contains("to") || line.repository.is_some();
+        if line.command != ["backup"] || names_another || variable.is_some() {
+            return Vec::new();
+        }
+        let also = self.profile.also.iter();
+        also.map(|name| option_word("to", OsStr::new(name)))
+            .collect()
     }
 
     fn with_repository(&self, line: TypedLine) -> TypedLine {
@@ -89,7 +104,8 @@ impl DefaultLayers<'_> {
 /// May a lower layer add the option?
 fn is_open(command: &Command, arg: &Arg, set: &BTreeSet<String>) -> bool {
     let is_set = |arg: &Arg| set.contains(arg.get_id().as_str());
-    let may_repeat = matches!(arg.get_action(), ArgAction::Append);
+    // Destinations of a higher layer are meant instead of those of a lower one.
+    let may_repeat = matches!(arg.get_action(), ArgAction::Append) && arg.get_id() != "to";
     if is_set(arg) && !may_repeat {
         return false;
     }

@@ -1,8 +1,13 @@
 //! `fullbore backup`.
 
 use super::{
-    backup_args::BackupArgs, backup_changes, backup_source::requested_cluster,
-    dumpdates::Dumpdates, far_backup, init::say_new,
+    backup_args::{BackupArgs, OpenedSinks},
+    backup_changes,
+    backup_several::{self as several, NamedEnd, UnopenedSinks},
+    backup_source::requested_cluster,
+    dumpdates::Dumpdates,
+    far_backup,
+    init::say_new,
 };
 use crate::cli::{
     limit::{RunEnds, RunLimit},
@@ -46,6 +51,9 @@ use std::{
 /// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
 const CLUSTER_FRAME_BYTES: u32 = 256 << 10;
 
+/// Exit code if a destination lacks the backup.
+const FAILED: u8 = 1;
+
 pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
     let file = args.metrics.clone().filter(|_| !args.dry_run);
     let Some(file) = file else {
@@ -54,7 +62,7 @@ pub(in crate::cli) fn run(args: BackupArgs, storages: &Storages) -> Result<u8> {
     let profile = profile::of_process();
     let name = profile.map(|profile| &profile.name[..]);
     measured(Some(&file), name, |numbers| {
-        let target = args.to.clone();
+        let target = args.first_to().to_owned();
         let code = store(args, storages, &mut numbers.backup);
         numbers.warnings = numbers.backup.as_ref().map_or(0, warning_count);
         let own = profile.and_then(NamedProfile::own_source);
@@ -84,11 +92,11 @@ fn store(
     let output = args.output.clone();
     let report_file = args.run.report.clone();
     let is_dry_run = args.dry_run;
-    let destination = args.to.clone();
+    let destination = args.first_to().to_owned();
     let ends = run_ends(&args, storages);
     let dumpdates = args.dumpdates.as_deref().map(Dumpdates::check);
     let dumpdates = dumpdates.transpose()?;
-    let plan = opened_plan(args, storages)?;
+    let (plan, unopened) = opened_plan(args, storages)?;
     if is_dry_run {
         return count(&plan, &output);
     }
@@ -105,8 +113,17 @@ fn store(
         max_rate: plan.max_rate.map(NonZeroU64::get),
     };
     let limit = run.limit(Some(&outcome.verdict), &judged);
-    *result = Some(result_json(&outcome, run.meter(), &limit));
-    let code = print_end(&plan, &destination, &outcome, &output, (run, &limit))?;
+    let each = several::ends(&plan, &outcome, unopened);
+    let mut numbers = result_json(&outcome, run.meter(), &limit);
+    several::add_to(&mut numbers, &each);
+    *result = Some(numbers);
+    let code = print_end(
+        &plan,
+        &destination,
+        (&outcome, &each),
+        &output,
+        (run, &limit),
+    )?;
     if let Some(dumpdates) = dumpdates {
         dumpdates.note(&outcome.root)?;
     }
@@ -117,12 +134,14 @@ fn store(
 fn print_end(
     plan: &Backup,
     destination: &OsStr,
-    outcome: &Outcome,
+    (outcome, each): (&Outcome, &[NamedEnd]),
     output: &OutputArgs,
     (run, limit): (MeteredRun, &RunLimit),
 ) -> Result<u8> {
     let root = &outcome.root;
-    let lines = last_lines(plan, outcome, run.meter(), limit, output.verbose);
+    let place = several::completion_text(each).unwrap_or_else(|| completion_text(plan, outcome));
+    let lines = last_lines(plan, outcome, (run.meter(), limit), output.verbose, &place);
+    let failed = several::tell_failures(each);
     run.progress()
         .lacks(root, report::base_damage(&outcome.damage));
     if outcome.is_new_repository && output.quiet {
@@ -131,8 +150,13 @@ fn print_end(
     if output.verbose && !output.json {
         backup_changes::print_stored(plan, destination, root)?;
     }
-    run.end(&lines, || result_json(outcome, run.meter(), limit));
+    run.end(&lines, || {
+        let mut result = result_json(outcome, run.meter(), limit);
+        several::add_to(&mut result, each);
+        result
+    });
     let exit_code = match root.totals.is_complete() {
+        _ if failed > 0 => FAILED,
         true => 0,
         false => UNREADABLE,
     };
@@ -146,16 +170,25 @@ fn print_end(
 }
 
 /// Opens the destination, and connects to the host of the source if that is another one.
-fn opened_plan(args: BackupArgs, storages: &Storages) -> Result<Backup> {
-    let (target, codec) = args.sink(storages)?;
+fn opened_plan(args: BackupArgs, storages: &Storages) -> Result<(Backup, UnopenedSinks)> {
+    let OpenedSinks {
+        mut sinks,
+        codec,
+        failed,
+    } = args.sinks(storages)?;
+    let also = sinks.split_off(1);
+    let Some(target) = sinks.pop() else {
+        return Err(Error::new(ErrorKind::Bug, "there is no destination"));
+    };
     let far = far_backup::subject(&args, storages)?;
-    plan(args, storages, target, codec, far)
+    let plan = plan(args, storages, target, codec, far)?;
+    Ok((Backup { also, ..plan }, failed))
 }
 
 /// The ends of the run: files of this host, unless the arguments name something else.
 fn run_ends(args: &BackupArgs, storages: &Storages) -> RunEnds {
     let stdin = args.stdin_name.as_ref().map(|_| OsStr::new("-"));
-    RunEnds::of(storages, stdin, Some(&args.to))
+    RunEnds::of(storages, stdin, Some(args.first_to()))
 }
 
 /// Said once for each source.
@@ -165,17 +198,21 @@ const NEW_SOURCE: &str = "note: the repository has backups of other sources, and
 /// Retention counts such a backup as any other, and keeps the newest one with content beside it.
 const NO_CONTENT: &str = "WARNING: the backup has no files; perhaps the source is not mounted";
 
+/// The words about the only destination.
+fn completion_text(plan: &Backup, outcome: &Outcome) -> String {
+    let is_new = outcome.is_new_repository;
+    plan.to.completion_text() + if is_new { ", a new repository" } else { "" }
+}
+
 fn last_lines(
     plan: &Backup,
     outcome: &Outcome,
-    meter: &Meter,
-    limit: &RunLimit,
+    (meter, limit): (&Meter, &RunLimit),
     is_verbose: bool,
+    place: &str,
 ) -> Vec<String> {
-    let is_new = outcome.is_new_repository;
-    let place = plan.to.completion_text() + if is_new { ", a new repository" } else { "" };
     let waits = meter.waits.long_waits();
-    let mut lines = report::backup(&outcome.root, limit, is_verbose, &waits, &place);
+    let mut lines = report::backup(&outcome.root, limit, is_verbose, &waits, place);
     let before_last = lines.len() - 1;
     let held = plan.max_rate.map(report::held);
     lines.splice(
@@ -287,6 +324,7 @@ fn plan(
         storages: storages.clone(),
         subject,
         to,
+        also: Vec::new(),
         no_create: args.no_create,
         codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest,

@@ -13,14 +13,18 @@ use crate::cli::{
     },
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
-use fullbore_engine::{plan::SinkSpec, volumes::VolumeSizes};
-use fullbore_format::{digest::Algorithm, error::Result, text::size};
+use fullbore_engine::{backup::MAX_DESTINATIONS, plan::SinkSpec, volumes::VolumeSizes};
+use fullbore_format::{
+    digest::Algorithm,
+    error::{Error, ErrorKind, Result},
+    text::size,
+};
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_postgres::request::{Via, Wal};
 use fullbore_repository::compare::Compare;
 use fullbore_storage::Storages;
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     num::{NonZeroU64, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -40,9 +44,10 @@ pub(in crate::cli) struct BackupArgs {
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
     /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With volumes:PREFIX, the archive is
     /// divided into PREFIX-BACKUP-001.tar.zst and so on. With null: nothing is stored, to
-    /// measure the source.
-    #[arg(long, value_name = "DEST", value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
-    pub(in crate::cli) to: OsString,
+    /// measure the source. Can be repeated with repositories: the source is read once, and each of them
+    /// gets the backup.
+    #[arg(long, value_name = "DEST", required = true, value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
+    pub(in crate::cli) to: Vec<OsString>,
     /// Fail if the repository does not exist
     ///
     /// Scheduled backups use this option. Without it, a backup to a disk that is not mounted
@@ -242,24 +247,91 @@ pub(in crate::cli) struct BackupArgs {
     pub(in crate::cli) run: RunArgs,
 }
 
+/// The destinations that could be opened.
+#[derive(Debug, Default)]
+pub(super) struct OpenedSinks {
+    pub(super) sinks: Vec<SinkSpec>,
+    pub(super) codec: Option<Codec>,
+    /// The others, with their place and their word on the command line.
+    pub(super) failed: Vec<(usize, OsString, Error)>,
+}
+
+/// Returns whether a person has to change something before the command can work.
+fn is_of_person(error: &Error) -> bool {
+    matches!(
+        error.kind,
+        ErrorKind::Usage | ErrorKind::Permission | ErrorKind::Unsupported | ErrorKind::Corrupt
+    )
+}
+
 impl BackupArgs {
+    /// The first destination.
+    pub(in crate::cli) fn first_to(&self) -> &OsStr {
+        self.to.first().map(OsString::as_os_str).unwrap_or_default()
+    }
+
+    /// Refuses several destinations where there can be one only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`].
+    pub(super) fn must_have_one_destination(&self, why: &str) -> Result<()> {
+        if self.to.len() < 2 {
+            return Ok(());
+        }
+        let message = "cannot back up to several destinations";
+        Err(Error::new(ErrorKind::Usage, message).because(why.to_owned()))
+    }
+
+    /// Opens all destinations. One that cannot be reached does not keep the others from being
+    /// opened.
+    ///
+    /// # Errors
+    /// As [`BackupArgs::sink`] if it is the only one, or if the command line is wrong;
+    /// [`ErrorKind::Usage`] if one of several is named twice or is no repository.
+    pub(super) fn sinks(&self, storages: &Storages) -> Result<OpenedSinks> {
+        if self.to.len() > MAX_DESTINATIONS {
+            self.must_have_one_destination(&format!("there can be {MAX_DESTINATIONS}"))?;
+        }
+        let mut opened = OpenedSinks::default();
+        for (index, word) in self.to.iter().enumerate() {
+            if self.to[..index].contains(word) {
+                let message = format!("cannot back up to {word:?} twice");
+                return Err(Error::new(ErrorKind::Usage, message));
+            }
+            match self.sink_at(storages, word) {
+                Ok((sink, codec)) => {
+                    if sink.storage().is_none() {
+                        self.must_have_one_destination(&format!("{word:?} is no repository"))?;
+                    }
+                    opened.codec = codec;
+                    opened.sinks.push(sink);
+                }
+                Err(error) if self.to.len() < 2 || is_of_person(&error) => return Err(error),
+                Err(error) => opened.failed.push((index, word.clone(), error)),
+            }
+        }
+        match opened.sinks.is_empty() {
+            false => Ok(opened),
+            true => Err(opened.failed.swap_remove(0).2),
+        }
+    }
+
     /// Opens the destination, encrypted as the options say. Returns the codec, too.
     ///
     /// # Errors
     /// Those of [`SinkSpec::parse`], and of the options of encryption.
     pub(super) fn sink(&self, storages: &Storages) -> Result<(SinkSpec, Option<Codec>)> {
-        let (target, codec) = SinkSpec::parse(storages, &self.to, self.compress)?;
+        self.sink_at(storages, self.first_to())
+    }
+
+    fn sink_at(&self, storages: &Storages, word: &OsStr) -> Result<(SinkSpec, Option<Codec>)> {
+        let (target, codec) = SinkSpec::parse(storages, word, self.compress)?;
         let target = target.with_volume_sizes(self.volume_size.clone())?;
         // The question takes a round trip, and the outcome has the answer, too.
-        let is_new = self.encrypt.asks_for_new(storages, &self.to)? && target.is_new_repository();
-        let target = self.encrypt.apply(
-            storages,
-            target,
-            &self.to,
-            is_new,
-            self.no_create,
-            self.dry_run,
-        )?;
+        let is_new = self.encrypt.asks_for_new(storages, word)? && target.is_new_repository();
+        let target =
+            self.encrypt
+                .apply(storages, target, word, is_new, self.no_create, self.dry_run)?;
         Ok((target, codec))
     }
 }

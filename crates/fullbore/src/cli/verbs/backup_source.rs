@@ -67,10 +67,10 @@ pub(super) fn requested_cluster(
 
 /// The archive in the repository of the backup, unless an option says where the WAL is.
 fn archive_of(args: &BackupArgs, storages: &Storages) -> Option<Arc<dyn SegmentArchive>> {
-    if args.wal.is_some() || !is_repository(&args.to) {
+    if args.wal.is_some() || !is_repository(args.first_to()) {
         return None;
     }
-    let archive = RepositoryArchive::new(storages.clone(), args.to.clone());
+    let archive = RepositoryArchive::new(storages.clone(), args.first_to().to_owned());
     Some(Arc::new(archive))
 }
 

@@ -100,6 +100,7 @@ impl Bench {
         let tags = BTreeMap::new();
         let backup = Backup {
             storages: Storages::default(),
+            also: Vec::new(),
             no_create: false,
             subject: Subject::Files(scope),
             to: sink,

@@ -58,8 +58,8 @@ use std::{
 pub(in crate::cli) struct CopyTreeArgs {
     /// A directory, ssh://HOST/PATH, or a repository
     ///
-    /// The content of the directory is copied. Of a repository, all backups are copied, or one with
-    /// @ID.
+    /// The content of the directory is copied. Of a repository, the latest backup is copied, or
+    /// another one with @ID.
     #[arg(value_name = "SRC", value_hint = ValueHint::DirPath)]
     from: OsString,
     /// The directory to write, ssh://HOST/PATH, or a repository

@@ -32,6 +32,9 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
         return Ok(None);
     }
     let source = source_host(args)?;
+    if source.is_some() || args.run_on == RunOn::Dest {
+        args.must_have_one_destination("the source or the run is on another host")?;
+    }
     if args.run_on == RunOn::Dest {
         return run_at_destination(args, storages, source);
     }
@@ -49,7 +52,7 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
     }
     let name = args.host.clone().unwrap_or_else(|| name_of(&host));
     let arguments = FarArguments {
-        to: offered_name(&args.to),
+        to: offered_name(args.first_to()),
         words: paths,
         added: match &args.host {
             Some(_) => Vec::new(),
@@ -90,7 +93,7 @@ fn run_at_destination(
     source: Option<FarSource>,
 ) -> Result<Option<u8>> {
     check_trees(args)?;
-    let Location::Ssh { host, path } = Location::parse(&args.to)? else {
+    let Location::Ssh { host, path } = Location::parse(args.first_to())? else {
         return Ok(None);
     };
     let (origin, words) = match source {

@@ -68,7 +68,7 @@ pub(in crate::cli) struct ForgetArgs {
 /// What to keep.
 #[derive(Debug, Clone, Args)]
 #[group(multiple = true)]
-struct Keep {
+pub(super) struct Keep {
     /// Keep the last N backups
     #[arg(long, value_name = "N")]
     keep_last: Option<u32>,
@@ -125,7 +125,7 @@ fn span(text: &str) -> Result<Span, String> {
 
 impl Keep {
     /// Returns the rules that these arguments ask for.
-    fn rules(self) -> RetentionRules {
+    pub(super) fn rules(self) -> RetentionRules {
         RetentionRules {
             last: self.keep_last.unwrap_or(0),
             hourly: self.keep_hourly.unwrap_or(0),
@@ -162,6 +162,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         wal: args.wal.retention(),
         has_header: is_terminal(),
         json: args.json,
+        sources: None,
     };
     if !forget.ids.is_empty() {
         let named = forget.named()?;

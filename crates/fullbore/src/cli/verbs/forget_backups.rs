@@ -57,6 +57,17 @@ pub(super) struct Forget {
     pub(super) has_header: bool,
     /// Whether to print JSON, one object a line.
     pub(super) json: bool,
+    /// The sources whose backups the rules may forget; `None` for all.
+    pub(super) sources: Option<BTreeSet<Identity>>,
+}
+
+/// The outcome of rules whose decisions are not printed.
+#[derive(Debug, Default)]
+pub(super) struct ForgottenByRules {
+    /// The forgotten backups.
+    pub(super) ids: Vec<String>,
+    /// Backups that cannot be judged, and are kept.
+    pub(super) damaged: Vec<(String, Error)>,
 }
 
 /// The backups that words name, before they are forgotten.
@@ -88,12 +99,15 @@ struct ListedBackup {
     candidate: RetentionCandidate,
 }
 
+/// Groups of candidates, and backups that cannot be judged.
+type Candidates = (BTreeMap<Identity, Vec<ListedBackup>>, Vec<(String, Error)>);
+
 /// Groups of backups that are decided together, with the name of their source.
 type Groups = Vec<(String, Vec<Decision>)>;
 
 /// The identity of a source: a host, and its cluster or paths. A backup of unknown source forms a group
 /// of its own.
-type Identity = (Option<String>, String);
+pub(super) type Identity = (Option<String>, String);
 
 impl Forget {
     /// Forgets the backups and prints a table of decisions with reasons. Returns the exit code: 4
@@ -143,6 +157,81 @@ impl Forget {
             }
         }
         Ok(if damaged.is_empty() { 0 } else { 4 })
+    }
+
+    /// Applies the rules, and prints nothing.
+    ///
+    /// # Errors
+    /// As [`Forget::run`].
+    pub(super) fn apply_rules(&self) -> Result<ForgottenByRules> {
+        let objects = &self.storages.repository_at(&self.repository)?;
+        let (mut groups, damaged) = self.by_rules(objects)?;
+        self.forget(&**objects, &mut groups)?;
+        let decisions = groups.into_iter().flat_map(|(_, group)| group);
+        let forgotten = decisions.filter(|decision| decision.forgotten);
+        Ok(ForgottenByRules {
+            ids: forgotten.map(|decision| decision.id).collect(),
+            damaged,
+        })
+    }
+
+    /// Returns the backups that the rules keep, of those of the repository and of `others`, which
+    /// are to be copied there. `objects` is the repository if it exists.
+    ///
+    /// # Errors
+    /// As [`Forget::run`].
+    pub(super) fn kept_with(
+        &self,
+        objects: Option<&Arc<dyn Objects>>,
+        others: &[Root],
+    ) -> Result<BTreeSet<String>> {
+        let (kept, _) = self.decide_with(objects, others)?;
+        Ok(kept)
+    }
+
+    /// Returns the backups of the repository that the rules would forget, if `others` were copied
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Forget::run`].
+    pub(super) fn not_kept(&self, others: &[Root]) -> Result<Vec<String>> {
+        let objects = &self.storages.repository_at(&self.repository)?;
+        let (kept, present) = self.decide_with(Some(objects), others)?;
+        Ok(present.difference(&kept).cloned().collect())
+    }
+
+    /// Returns the backups that the rules keep, and those of the repository.
+    fn decide_with(
+        &self,
+        objects: Option<&Arc<dyn Objects>>,
+        others: &[Root],
+    ) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
+        let (mut groups, damaged) = match objects {
+            Some(objects) => self.candidates(objects)?,
+            None => Default::default(),
+        };
+        let listed = groups.values().flatten();
+        let present: BTreeSet<String> = listed.map(|listed| listed.root.id.clone()).collect();
+        let damaged: BTreeSet<String> = damaged.into_iter().map(|(id, _)| id).collect();
+        let is_known = |root: &&Root| present.contains(&root.id) || damaged.contains(&root.id);
+        for root in others.iter().filter(|root| !is_known(root)) {
+            // A pin is a decision of one repository, and is not copied.
+            let listed = candidate_with(root.clone(), false)?;
+            let group = groups.entry(self.identity(root)?).or_default();
+            group.push(listed);
+        }
+        let now = Timestamp::now();
+        let mut kept = BTreeSet::new();
+        for listed in groups.values_mut() {
+            listed.sort_by(|a, b| a.root.id.cmp(&b.root.id));
+            let (_, decisions) = self.decide(listed, now)?;
+            let kept_ones = decisions
+                .into_iter()
+                .filter(|decision| !decision.forgotten)
+                .map(|decision| decision.id);
+            kept.extend(kept_ones);
+        }
+        Ok((kept, present))
     }
 
     /// Returns which backups `ids` names, so that the user can be asked about the last ones of a
@@ -237,17 +326,7 @@ impl Forget {
             return Err(Error::new(ErrorKind::Usage, message)
                 .hint("for example --keep-daily 7 --keep-weekly 4"));
         }
-        let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
-        let mut damaged = Vec::new();
-        for (id, root) in list_backups(objects)? {
-            match root.and_then(|root| candidate(&**objects, &id, root)) {
-                Ok(listed) => groups
-                    .entry(self.identity(&listed.root)?)
-                    .or_default()
-                    .push(listed),
-                Err(error) => damaged.push((id, error)),
-            }
-        }
+        let (groups, damaged) = self.candidates(objects)?;
         let now = Timestamp::now();
         let mut groups = groups
             .into_values()
@@ -255,6 +334,39 @@ impl Forget {
             .collect::<Result<Groups>>()?;
         groups.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok((groups, damaged))
+    }
+
+    /// Returns the backups among which the rules decide, oldest first, and those that cannot be
+    /// judged.
+    fn candidates(&self, objects: &Arc<dyn Objects>) -> Result<Candidates> {
+        let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
+        let mut damaged = Vec::new();
+        for (id, root) in list_backups(objects)? {
+            match root.and_then(|root| self.candidate(&**objects, &id, root)) {
+                Ok(Some(listed)) => groups
+                    .entry(self.identity(&listed.root)?)
+                    .or_default()
+                    .push(listed),
+                Ok(None) => {}
+                Err(error) => damaged.push((id, error)),
+            }
+        }
+        Ok((groups, damaged))
+    }
+
+    /// Returns a backup as a candidate, unless its source is not among those that are wanted.
+    fn candidate(
+        &self,
+        objects: &dyn Objects,
+        id: &str,
+        root: Root,
+    ) -> Result<Option<ListedBackup>> {
+        if let Some(sources) = &self.sources
+            && !sources.contains(&identity_of(&root)?)
+        {
+            return Ok(None);
+        }
+        candidate(objects, id, root).map(Some)
     }
 
     /// Decides on the backups of one group. Returns the name of the group and the decisions.
@@ -365,7 +477,7 @@ impl Forget {
 }
 
 /// Returns the source that a backup is of.
-fn identity_of(root: &Root) -> Result<Identity> {
+pub(super) fn identity_of(root: &Root) -> Result<Identity> {
     if root.source.is_unknown() {
         return Ok((None, root.id.clone()));
     }
@@ -417,8 +529,13 @@ fn decision_row([action, id, when, size, reason]: [&str; 5]) -> String {
 fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {
     let notes = Annotations::read(objects, id)?;
     notes.apply(&mut root);
-    let bad =
-        |e: jiff::Error| Error::corrupt(format!("the time of backup {id:?} is invalid")).because(e);
+    candidate_with(root, notes.pinned)
+}
+
+fn candidate_with(mut root: Root, pinned: bool) -> Result<ListedBackup> {
+    let bad = |e: jiff::Error| {
+        Error::corrupt(format!("the time of backup {:?} is invalid", root.id)).because(e)
+    };
     let time: Timestamp = root.time.parse().map_err(bad)?;
     let complete = root.totals.is_complete();
     let empty = root.totals.bytes == 0;
@@ -426,10 +543,10 @@ fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBa
     // dropped.
     (root.segments, root.liveness, root.pages) = Default::default();
     let candidate = RetentionCandidate {
-        id: id.to_owned(),
+        id: root.id.clone(),
         time,
         tags: root.tags.clone(),
-        pinned: notes.pinned,
+        pinned,
         complete,
         empty,
     };

@@ -55,7 +55,7 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
     profile.check_hooks()?;
     let steps = profile.steps().into_iter();
     let commands: Vec<_> = steps
-        .map(|step| (step, step_words(profile, step)))
+        .flat_map(|step| all_step_words(profile, step).map(move |words| (step, words)))
         .collect();
     let night = ProfileNight {
         profile,
@@ -101,6 +101,34 @@ pub(super) fn step_words(profile: &NamedProfile, step: &str) -> CommandWords<'st
         step => profile.words_of(&[step]),
     };
     // The numbers are those of the whole run.
+    words.without("metrics")
+}
+
+/// Returns the words of a step, for the repository of the profile and for each further one. A backup
+/// is one step for all of them.
+fn all_step_words(
+    profile: &NamedProfile,
+    step: &str,
+) -> impl Iterator<Item = CommandWords<'static>> {
+    let also = match step {
+        "backup" => &[][..],
+        _ => &profile.profile.also,
+    };
+    let further: Vec<_> = { also.iter() }
+        .map(|name| further_words(profile, step, name))
+        .collect();
+    [step_words(profile, step)].into_iter().chain(further)
+}
+
+/// Returns the words of a step for a further repository.
+fn further_words(profile: &NamedProfile, step: &str, name: &str) -> CommandWords<'static> {
+    let repository = format!("--repository={name}");
+    let words = match step {
+        "verify" if !says_share(profile) => {
+            profile.words_of(&[step, &repository, USUAL_SHARE[0], USUAL_SHARE[1]])
+        }
+        step => profile.words_of(&[step, &repository]),
+    };
     words.without("metrics")
 }
 
