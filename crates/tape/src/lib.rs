@@ -11,6 +11,7 @@
 mod device;
 mod drive;
 mod driver;
+mod kept;
 mod label;
 mod open;
 mod pace;
@@ -26,5 +27,5 @@ pub use driver::TapeDrive;
 pub use label::{LABEL_BYTES, TapeBegin, TapeLabel, is_tape_name, read_begin, read_label};
 pub use open::{open_drive, open_to_ask};
 pub use pace::{Pace, PaceSettings, PaceStep};
-pub use ring::{RingEnd, RingItem, RingStop, TapeRing};
+pub use ring::{RingEnd, RingItem, RingSettings, RingStop, TapeRing};
 pub use st::StDevice;
