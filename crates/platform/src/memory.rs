@@ -321,6 +321,12 @@ pub fn within_limit(wanted: u64, least: u64) -> u64 {
     limit().map_or(wanted, |left| wanted.min((left / 2).max(least)))
 }
 
+/// Returns the bytes of memory of this machine.
+pub fn total() -> u64 {
+    let told = rustix::system::sysinfo();
+    (told.totalram as u64).saturating_mul(u64::from(told.mem_unit))
+}
+
 /// Returns `wanted` threads, or fewer: their stacks take at most a quarter of the address space
 /// that remains under a limit. At least 1.
 pub fn threads_within_limit(wanted: usize) -> usize {

@@ -42,6 +42,7 @@ pub mod scan;
 pub mod select;
 pub mod selector;
 pub mod stored_memory;
+pub mod tape_catalog;
 pub mod verify_memory;
 pub mod volume_catalog;
 pub mod volume_files;

@@ -51,6 +51,11 @@ impl VolumeCatalog {
         Some(Self { dir })
     }
 
+    /// The catalog in this directory.
+    pub(crate) fn at(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
     /// Stores a backup in place of an earlier one of this prefix. `copy` writes its manifest.
     ///
     /// # Errors

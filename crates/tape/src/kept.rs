@@ -142,7 +142,11 @@ impl KeptWriter {
                 self.drive.read(&mut buffer),
                 Ok(ReadOutcome::Record(_) | ReadOutcome::Mark)
             );
-        is_there && self.drive.position().is_ok_and(|place| place.next == self.first)
+        is_there
+            && self
+                .drive
+                .position()
+                .is_ok_and(|place| place.next == self.first)
     }
 }
 

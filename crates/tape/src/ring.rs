@@ -91,7 +91,22 @@ struct SharedRing {
 /// A ring before a drive.
 pub struct TapeRing {
     shared: Arc<SharedRing>,
-    writer: JoinHandle<RingEnd>,
+    writer: Option<JoinHandle<RingEnd>>,
+}
+
+impl Drop for TapeRing {
+    /// Ends the thread of a ring that is not needed any more: what waits is not written.
+    fn drop(&mut self) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        let mut state = self.shared.state.locked();
+        state.items.clear();
+        state.has_ended = true;
+        self.shared.changed.notify_all();
+        drop(state);
+        let _ = writer.join();
+    }
 }
 
 impl TapeRing {
@@ -117,7 +132,7 @@ impl TapeRing {
         });
         let own = shared.clone();
         let kept = KeptWriter::new(drive, first, settings);
-        let writer = start(move || own.write(kept))?;
+        let writer = Some(start(move || own.write(kept))?);
         Ok(Self { shared, writer })
     }
 
@@ -151,13 +166,12 @@ impl TapeRing {
     ///
     /// # Errors
     /// If the thread has panicked.
-    pub fn finish(self) -> Result<RingEnd> {
+    pub fn finish(mut self) -> Result<RingEnd> {
         self.shared.state.locked().has_ended = true;
         self.shared.changed.notify_all();
+        let ended = self.writer.take().and_then(|writer| writer.join().ok());
         let message = "the thread of a tape drive has failed";
-        self.writer
-            .join()
-            .map_err(|_| Error::new(ErrorKind::Bug, message))
+        ended.ok_or_else(|| Error::new(ErrorKind::Bug, message))
     }
 }
 
@@ -359,7 +373,10 @@ mod tests {
         };
         assert_eq!((error.fault, end.rewrites), (Fault::Medium, 1));
         assert!(end.first_left <= 40, "{}", end.first_left);
-        assert_eq!(end.left[0], RingItem::Record(Arc::new(record(end.first_left))));
+        assert_eq!(
+            end.left[0],
+            RingItem::Record(Arc::new(record(end.first_left)))
+        );
         let first_left = end.first_left;
         assert_records(&mut *end.drive, first_left);
     }

@@ -15,6 +15,7 @@ use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result},
     page::{FrameAt, PageItem, SegmentId},
+    root::Root,
     sizes,
 };
 use fullbore_pipeline::workers;
@@ -34,7 +35,7 @@ use fullbore_repository::archive::{
 };
 use serde::Serialize;
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -90,6 +91,9 @@ pub struct RestoreEstimate {
     /// Numbers of the volumes to bring, ascending; of a backup in volumes alone.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub volumes: BTreeSet<u32>,
+    /// Names of the tapes to bring, in order; of a backup on tapes alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tapes: Vec<String>,
     /// Number of worker threads.
     pub workers: usize,
     /// Stored bytes fetched a second by all threads; 0 if there were none.
@@ -216,7 +220,14 @@ impl EstimateRequest {
             )?);
         }
         planner.finish()?;
+        let mut volumes = count.contract.volumes.clone();
+        let tapes = tapes_of(&archive.root, &volumes);
+        if !tapes.is_empty() {
+            volumes.clear();
+        }
         let contract = RestoreEstimate {
+            volumes,
+            tapes,
             entries,
             files,
             notes: lacking.lines(),
@@ -224,6 +235,17 @@ impl EstimateRequest {
         };
         Ok((contract, count.sample))
     }
+}
+
+/// Returns the names of the tapes that have these parts, in their order.
+fn tapes_of(root: &Root, parts: &BTreeSet<u32>) -> Vec<String> {
+    let wanted = { root.segments.iter() }.filter(|segment| parts.contains(&segment.number));
+    let places = wanted.filter_map(|segment| segment.tape.as_ref());
+    let extents = places.flat_map(|place| &place.extents);
+    let names: BTreeMap<_, _> = extents
+        .map(|extent| (extent.volume, &extent.tape))
+        .collect();
+    names.into_values().cloned().collect()
 }
 
 /// Returns the record as it is restored, or `None` if it is left out.

@@ -23,6 +23,8 @@ const SEGMENT_BYTES: u64 = 1 << 10;
 const PAGE_BYTES: u64 = 512;
 /// Bytes of a byte in JSON, at most: `\u0000`.
 const JSON_BYTES: u64 = 6;
+/// How often the last segment is written, if places change meanwhile.
+const MOST_ENDS: u32 = 3;
 /// Pages that may close before the volume ends: the open one, and one that ends in a large file.
 const OPEN_PAGES: u64 = 2;
 
@@ -104,9 +106,7 @@ impl StreamWriter {
     /// # Errors
     /// Errors of the sink.
     pub(super) fn write_catalog(&mut self) -> Result<()> {
-        if !self.shared.is_in_volumes {
-            return Ok(());
-        }
+        self.catalogs.push(self.filling.number());
         let places: Vec<_> = self
             .laid
             .pages
@@ -119,6 +119,46 @@ impl StreamWriter {
             self.write_service(&Service::Catalog.frame(&page), true)?;
         }
         Ok(())
+    }
+}
+
+impl StreamWriter {
+    /// Ends the open segment, and adds one that has only the pages and the root.
+    ///
+    /// A destination may learn late that segments stand elsewhere than the root says, as a tape was
+    /// full or failed. Then another such segment follows.
+    ///
+    /// # Errors
+    /// Errors of the sink; [`ErrorKind::System`] if places change each time.
+    pub(super) fn end_with_catalog(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
+        if self.filling.is_open() {
+            self.end_segment(root, RootUse::Interim)?;
+        }
+        for _ in 0..MOST_ENDS {
+            self.open_segment(self.filling.number() + 1)?;
+            self.write_catalog()?;
+            self.end_segment(root, RootUse::Last)?;
+            let told = self.laid.segments.clone();
+            let stored = self.meter.sink.work(|| self.sink.sync())?;
+            self.note_stored(stored)?;
+            self.note_places();
+            let earlier = ..told.len() - 1;
+            if told[earlier] == self.laid.segments[earlier] {
+                return Ok(());
+            }
+        }
+        let message = "could not end the backup: its last segments were moved again and again";
+        Err(Error::new(ErrorKind::System, message))
+    }
+
+    /// Notes where the segments so far stand.
+    pub(super) fn note_places(&mut self) {
+        self.sink.note_places(&mut self.laid.segments);
+        for segment in &mut self.laid.segments {
+            if let Some(place) = &mut segment.tape {
+                place.has_catalog = self.catalogs.contains(&segment.number);
+            }
+        }
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) mod stats;
 pub(super) mod systemd;
 pub(super) mod tag;
 pub(super) mod tape;
+mod tape_args;
 mod tape_probe;
 mod unforget;
 pub(super) mod verify;

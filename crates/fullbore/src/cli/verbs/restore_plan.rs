@@ -60,6 +60,9 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
         let numbers: Vec<_> = contract.volumes.iter().map(u32::to_string).collect();
         lines.insert(2, format!("volumes       {}", numbers.join(", ")));
     }
+    if !contract.tapes.is_empty() {
+        lines.insert(2, format!("tapes         {}", contract.tapes.join(", ")));
+    }
     lines.push(match contract.write_rate {
         Some(rate) => speed_line("write", rate, write),
         None => "write         not measured".to_owned(),

@@ -111,8 +111,7 @@ impl List {
             InspectedInput::Backup(archive) => {
                 let selection = selection_in(&archive, &self.paths)?;
                 self.print_entries(&archive, &selection, out)?;
-                if let Some(facts) = archive.root.volume.filter(|facts| !facts.is_last) {
-                    let error = missing_end(facts);
+                if let Some(error) = missing_end(&archive.root) {
                     aside(report::error(&error));
                     return Ok(error.exit_code());
                 }
