@@ -12,11 +12,16 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
+    thread,
     time::{Duration, Instant},
 };
 
 /// How often the drive is asked which records are on the medium.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// A drive that tells what is on the medium has written nothing for this long: it waits for more.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks at the drive.
+const LOOK: Duration = Duration::from_millis(10);
 /// Errors of a tape after which its records are written again.
 const MOST_REWRITES: u32 = 1;
 
@@ -29,6 +34,8 @@ pub(crate) struct KeptWriter {
     kept_bytes: u64,
     most_kept_bytes: u64,
     asked: Instant,
+    /// Whether the drive tells what is on the medium.
+    tells: bool,
     pub(crate) is_near_end: bool,
     /// How often records were written again.
     pub(crate) rewrites: u32,
@@ -44,6 +51,7 @@ impl KeptWriter {
             kept_bytes: 0,
             most_kept_bytes: settings.most_kept_bytes,
             asked: Instant::now(),
+            tells: false,
             is_near_end: false,
             rewrites: 0,
         }
@@ -69,10 +77,24 @@ impl KeptWriter {
         if self.kept_bytes > self.most_kept_bytes || self.asked.elapsed() > ASKED_EVERY {
             self.release_written();
         }
-        if self.kept_bytes > self.most_kept_bytes {
-            self.flush()?;
-        }
+        self.wait_for_medium()?;
         Ok(outcome)
+    }
+
+    /// Waits until no more is kept than is allowed. A drive that tells what is on the medium goes on meanwhile; another one
+    /// is asked to write all, which stops it.
+    fn wait_for_medium(&mut self) -> DriveResult<()> {
+        let mut last = (self.first, Instant::now());
+        while self.kept_bytes > self.most_kept_bytes {
+            if self.first != last.0 {
+                last = (self.first, Instant::now());
+            } else if !self.tells || last.1.elapsed() > PATIENCE {
+                return self.flush();
+            }
+            thread::sleep(LOOK);
+            self.release_written();
+        }
+        Ok(())
     }
 
     /// Waits until all is on the medium.
@@ -91,9 +113,9 @@ impl KeptWriter {
     fn release_written(&mut self) {
         self.asked = Instant::now();
         let place = self.drive.position().ok();
-        if let Some(on_medium) = place.and_then(|place| place.on_medium) {
-            self.release_below(on_medium);
-        }
+        let on_medium = place.and_then(|place| place.on_medium);
+        self.tells = on_medium.is_some();
+        self.release_below(on_medium.unwrap_or(0));
     }
 
     fn release_below(&mut self, number: u64) {

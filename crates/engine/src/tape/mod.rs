@@ -18,6 +18,8 @@ mod writer;
 use fullbore_crypt::UserRecipient;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    root::Root,
+    sizes,
     text::size,
 };
 use fullbore_pipeline::sink::{Abilities, Destination, Place, Sink, place_of};
@@ -81,6 +83,11 @@ impl TapeOptions {
         let usual = || memory::within_limit(BUFFER_BYTES.min(memory::total() / 8), 0);
         self.buffer_bytes.unwrap_or_else(usual)
     }
+}
+
+/// Returns the bytes of all parts of a backup.
+pub fn stored_bytes(root: &Root) -> u64 {
+    sizes::sum(root.segments.iter().map(|segment| segment.bytes))
 }
 
 /// A drive as a destination.

@@ -10,13 +10,15 @@ use fullbore_format::{
 };
 use fullbore_platform::queue::Locked;
 use fullbore_tape::{
-    DriveError, DriveResult, PaceSettings, RecordOutcome, RingEnd, RingItem, RingSettings,
-    RingStop, TapeRing,
+    DriveError, PaceSettings, RingEnd, RingItem, RingSettings, RingStop, TapeRing,
 };
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
 };
+
+/// Items before the first one of a backup on a tape: its label and a mark.
+const LABEL_ITEMS: u64 = 2;
 
 /// A writer over several tapes.
 pub(super) struct TapeWriter {
@@ -166,7 +168,7 @@ impl TapeWriter {
     }
 
     /// Writes the label of a tape. The item with number `first` follows it.
-    fn begin_tape(&mut self, mut tape: LoadedTape, first: u64) -> Result<DriveState> {
+    fn begin_tape(&mut self, tape: LoadedTape, first: u64) -> Result<DriveState> {
         if tape.record_bytes < self.record_bytes {
             let message = format!("cannot continue on tape {:?}", tape.name);
             return Err(Error::new(ErrorKind::Unsupported, message)
@@ -175,17 +177,15 @@ impl TapeWriter {
         let volume = self.tapes.len() as u32 + 1;
         let mut label = tape.label(&self.spec.options, &self.id, volume, &self.keys);
         label.record_bytes = self.record_bytes;
-        let record = label.to_record()?;
-        let written = write_label(&mut tape, &record).map_err(DriveError::into_error)?;
-        if !written {
-            let message = format!("cannot write to tape {:?}: it is full", tape.name);
-            return Err(Error::new(ErrorKind::Full, message));
-        }
-        let block = tape.block + 2;
+        let record = RingItem::Record(Arc::new(label.to_record()?));
         let facts = LoadedFacts {
             lowest_rate: tape.lowest_rate,
         };
-        let ring = TapeRing::begin(tape.drive, block, self.settings(facts))?;
+        let ring = TapeRing::begin(tape.drive, tape.block, self.settings(facts))?;
+        // If the ring has stopped, the next item finds that out.
+        let _ = ring.push(record);
+        let _ = ring.push(RingItem::Mark);
+        let block = tape.block + LABEL_ITEMS;
         self.tapes.push(WrittenTape {
             name: tape.name,
             first,
@@ -217,8 +217,12 @@ impl TapeWriter {
         self.count(starts, rewrites);
         let tape = self.tapes.last_mut().ok_or_else(no_tape)?;
         let name = tape.name.clone();
+        // The next tape has a label of its own, if this one did not take all of it.
+        let mut first_next = tape.first + first_left.saturating_sub(tape.block);
+        for _ in first_left..tape.block {
+            left.pop_front();
+        }
         // A mark needs no place on the next tape: what is before it ends with the tape.
-        let mut first_next = tape.first + (first_left - tape.block);
         while left.front() == Some(&RingItem::Mark) {
             left.pop_front();
             first_next += 1;
@@ -352,11 +356,4 @@ impl TapeWriter {
 
 fn no_tape() -> Error {
     Error::new(ErrorKind::Bug, "cannot write: no tape is in the drive")
-}
-
-/// Writes a label and a mark; false if the tape is at its end.
-fn write_label(tape: &mut LoadedTape, record: &[u8]) -> DriveResult<bool> {
-    let is_full = tape.drive.record(record)? == RecordOutcome::Full
-        || tape.drive.mark()? == RecordOutcome::Full;
-    Ok(!is_full)
 }

@@ -71,10 +71,15 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
         size::seconds(contract.least_seconds),
         size::seconds(contract.most_seconds),
     );
-    lines.push(format!(
-        "expected      {least} to {most}, as these overlap; the limit is to {}",
-        contract.limit
-    ));
+    // Media that may have to be brought are not read for a measurement.
+    let is_measured = contract.volumes.is_empty() && contract.tapes.is_empty();
+    lines.push(match is_measured {
+        true => format!(
+            "expected      {least} to {most}, as these overlap; the limit is to {}",
+            contract.limit
+        ),
+        false => "expected      not measured".to_owned(),
+    });
     lines.extend(
         contract
             .notes

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A part is at least this long: a smaller one is little more than its description.
 const LEAST_PART_BYTES: u64 = 1 << 20;
 /// The buffers hold at least some records.
-const LEAST_BUFFER_BYTES: u64 = 16 << 20;
+const LEAST_BUFFER_BYTES: u64 = 1 << 20;
 
 /// What a backup to tapes may write, and how.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub(in crate::cli) struct TapeToArgs {
     /// Size of the buffers before a drive, beside --memory
     ///
     /// One half waits to be written, the other half is what the drive has taken and may still lose. The
-    /// default is 2G, or an eighth of the memory of this host. The least is 16M.
+    /// default is 2G, or an eighth of the memory of this host. The least is 1M.
     #[arg(long, value_name = "SIZE", value_parser = buffer_size, help_heading = DESTINATION, hide_short_help = true)]
     tape_buffer: Option<u64>,
 }
@@ -62,7 +62,7 @@ fn part_size(text: &str) -> Result<u64, String> {
 }
 
 fn buffer_size(text: &str) -> Result<u64, String> {
-    at_least(size::parse(text)?, LEAST_BUFFER_BYTES, "16M")
+    at_least(size::parse(text)?, LEAST_BUFFER_BYTES, "1M")
 }
 
 fn at_least(bytes: u64, least: u64, text: &str) -> Result<u64, String> {

@@ -10,7 +10,7 @@ use fullbore_format::{
     seal::MAX_BYTES,
 };
 use fullbore_storage::Storages;
-use fullbore_tape::{DriveError, DriveResult, Fault, LABEL_BYTES, ReadOutcome, Space, TapeLabel};
+use fullbore_tape::{DriveError, DriveResult, Fault, ReadOutcome, Space, TapeLabel};
 use std::sync::Arc;
 
 /// So many files of a tape are looked at for one backup, at most.
@@ -211,8 +211,7 @@ fn root_in(
     label: &TapeLabel,
     file: TapeFile,
 ) -> Result<Option<FoundRoot>> {
-    let is_label = file.end - file.begin <= 1 && file.last_bytes <= LABEL_BYTES as u64;
-    if is_label || file.last_bytes == 0 {
+    if file.last_bytes == 0 {
         return Ok(None);
     }
     let record_bytes = u64::from(label.record_bytes);

@@ -17,6 +17,7 @@ use fullbore_format::{
     page::SegmentId,
     root::{PageAt, Root, TapePlace},
     segment::{SERVICE_HEADER_BYTES, skippable_len},
+    sizes,
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_platform::{queue::Locked, write};
@@ -164,6 +165,12 @@ impl TapeSet {
                 .filter(is_sound)
                 .ok_or_else(bad_places)?;
             places.insert(segment.number, place);
+        }
+        let stored = places.values().flat_map(|place| &place.extents);
+        let stored_bytes = sizes::sum(stored.map(|extent| extent.bytes));
+        // All pages stand on the tapes. A root that says more would fill the temporary directory.
+        if sizes::sum(root.pages.iter().map(|page| page.bytes)) > stored_bytes {
+            return Err(bad_places());
         }
         reader.expect(&root.id, &places);
         let own = root.pages.iter().filter(|page| page.backup.is_empty());
@@ -419,5 +426,72 @@ impl ObjectReader for TapeSet {
     fn places(&self) -> Vec<Place> {
         let file = simulated(self.reader.drive_name());
         file.and_then(place_of).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_format::root::{Segment, TapeExtent};
+
+    fn place(record_bytes: u32, tape: &str, bytes: u64) -> TapePlace {
+        let extent = TapeExtent {
+            tape: tape.to_owned(),
+            volume: 1,
+            block: 2,
+            bytes,
+        };
+        TapePlace {
+            record_bytes,
+            extents: vec![extent.clone(), extent],
+            ..TapePlace::default()
+        }
+    }
+
+    fn root(place: TapePlace, page_bytes: u64) -> Root {
+        Root {
+            segments: vec![Segment {
+                number: 1,
+                tape: Some(place),
+                ..Segment::default()
+            }],
+            pages: vec![PageAt {
+                bytes: page_bytes,
+                ..PageAt::default()
+            }],
+            ..Root::default()
+        }
+    }
+
+    #[test]
+    fn places_that_this_program_does_not_write_are_damage() {
+        let storages = Storages::default();
+        let reader = Arc::new(TapeReader::new(&storages, OsStr::new("")));
+        let open = |root: &Root| TapeSet::of_root(&storages, &reader, root, None).map(drop);
+        assert!(open(&root(place(1 << 20, "A1", 1000), 2000)).is_ok());
+        for bad in [
+            root(place(0, "A1", 1000), 10),
+            root(place(u32::MAX, "A1", 1000), 10),
+            root(place(1 << 20, "A\u{1b}[31m", 1000), 10),
+            root(place(1 << 20, "", 1000), 10),
+            root(place(1 << 20, "A1", u64::MAX), 10),
+            root(place(1 << 20, "A1", i64::MAX as u64), 10),
+            root(place(1 << 20, "A1", 1000), 2001),
+            Root {
+                segments: vec![Segment::default()],
+                ..Root::default()
+            },
+        ] {
+            let error = open(&bad).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Corrupt);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_last_part_is_the_end_of_the_data() {
+        // Two records, and one that is not full; a mark.
+        let root = root(place(1000, "A1", 2001), 0);
+        assert_eq!(known_end(&root, "A1"), 2 + 3 + 1);
+        assert_eq!(known_end(&root, "A2"), 0);
     }
 }

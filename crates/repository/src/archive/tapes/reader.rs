@@ -27,7 +27,7 @@ use std::{
 /// takes seconds.
 const READ_OVER_BYTES: u64 = 128 << 20;
 /// No thread wants the tape in the drive if none has read for this time.
-const QUIET: Duration = Duration::from_millis(500);
+const QUIET: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a tape is asked for, if another one is in the drive.
@@ -49,6 +49,8 @@ pub(super) struct ReaderState {
     next: Option<u64>,
     records: RecordCache,
     last_read: Option<Instant>,
+    /// Threads that wait for tapes, by the numbers of the tapes.
+    waiting: BTreeMap<u32, u32>,
     /// Id of the backup that is read.
     set: String,
     /// The first place of the backup on each tape.
@@ -161,32 +163,53 @@ impl TapeReader {
     /// Returns record `index` of an extent.
     fn record(&self, extent: &TapeExtent, index: u64, most: u32) -> io::Result<Arc<Vec<u8>>> {
         let block = extent.block.saturating_add(index);
-        let mut state = self.with_tape(extent)?;
-        if let Some(record) = state.records.get(block) {
+        if let Some(record) = self.state.locked().records.get(&extent.tape, block) {
             return Ok(record);
         }
-        let record = state.read_record(block, most as usize);
+        let mut state = self.with_tape(extent)?;
+        if let Some(record) = state.records.get(&extent.tape, block) {
+            return Ok(record);
+        }
+        let record = state.read_record(&extent.tape, block, most as usize);
         state.last_read = Some(Instant::now());
         record
     }
 
     /// Returns the state with the tape of an extent in the drive.
     fn with_tape(&self, extent: &TapeExtent) -> io::Result<MutexGuard<'_, ReaderState>> {
+        let mut state = self.state.locked();
+        if state.has_tape(&extent.tape) {
+            return Ok(state);
+        }
+        *state.waiting.entry(extent.volume).or_default() += 1;
         loop {
-            let mut state = self.state.locked();
-            if state.has_tape(&extent.tape) {
-                return Ok(state);
-            }
-            let is_quiet = state.last_read.is_none_or(|last| last.elapsed() > QUIET);
-            if is_quiet || !self.change.is_possible() {
-                return match self.fetch(extent, &mut state) {
+            let is_there = state.has_tape(&extent.tape);
+            if is_there || !self.change.is_possible() || state.is_next(extent.volume) {
+                state.stop_waiting(extent.volume);
+                return match self.fetch_unless(is_there, extent, &mut state) {
                     Ok(()) => Ok(state),
                     Err(error) => Err(io::Error::new(io::ErrorKind::NotFound, error)),
                 };
             }
             drop(state);
             thread::sleep(LOOK);
+            state = self.state.locked();
         }
+    }
+
+    fn fetch_unless(
+        &self,
+        is_there: bool,
+        extent: &TapeExtent,
+        state: &mut ReaderState,
+    ) -> std::result::Result<(), String> {
+        if is_there {
+            return Ok(());
+        }
+        let fetched = self.fetch(extent, state);
+        // Threads that wait for another tape begin to look again.
+        state.last_read = Some(Instant::now());
+        fetched
     }
 
     /// Asks for a tape until it is in the drive.
@@ -199,6 +222,7 @@ impl TapeReader {
         if let Some(reason) = state.lost.get(tape) {
             return Err(reason.clone());
         }
+        fullbore_platform::debug(|| format!("record {} of tape {tape:?} is wanted", extent.block));
         let mut reason = match state.drive.is_some() {
             true => state.other_tape(tape),
             false => self.look(tape, state).err(),
@@ -241,8 +265,26 @@ impl TapeReader {
 }
 
 impl ReaderState {
+    /// Returns whether a tape may be asked for: no thread reads the one in the drive, and none waits for an
+    /// earlier one.
+    fn is_next(&self, volume: u32) -> bool {
+        let is_quiet = self.last_read.is_none_or(|last| last.elapsed() > QUIET);
+        is_quiet
+            && self
+                .waiting
+                .keys()
+                .next()
+                .is_none_or(|first| volume <= *first)
+    }
+
+    fn stop_waiting(&mut self, volume: u32) {
+        if let Some(count) = self.waiting.get_mut(&volume) {
+            *count -= 1;
+        }
+        self.waiting.retain(|_, count| *count > 0);
+    }
+
     fn let_go(&mut self) {
-        self.records = RecordCache::default();
         self.label = None;
         self.next = None;
         if let Some(drive) = self.drive.take() {
@@ -283,7 +325,7 @@ impl ReaderState {
     }
 
     /// Reads the record with this number.
-    pub(super) fn read_record(&mut self, block: u64, most: usize) -> io::Result<Arc<Vec<u8>>> {
+    fn read_record(&mut self, tape: &str, block: u64, most: usize) -> io::Result<Arc<Vec<u8>>> {
         let is_near = |next: &u64| {
             *next <= block && (block - next).saturating_mul(most as u64) <= READ_OVER_BYTES
         };
@@ -315,7 +357,7 @@ impl ReaderState {
                 Some(len) => {
                     buffer.truncate(len);
                     let record = Arc::new(buffer);
-                    self.records.add(next - 1, &record);
+                    self.records.add(tape, next - 1, &record);
                     if is_wanted {
                         self.next = Some(next);
                         return Ok(record);

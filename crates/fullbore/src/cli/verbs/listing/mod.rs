@@ -4,6 +4,7 @@
 
 mod backups;
 pub(super) mod entries;
+mod taped;
 
 pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
@@ -106,6 +107,9 @@ impl List {
     pub(in crate::cli) fn run(&self, out: &mut dyn Write) -> Result<u8> {
         if self.is_of_backups() {
             return self.print_backups(out);
+        }
+        if self.from == taped::ALL_TAPES && self.paths.is_empty() {
+            return taped::print(self, out);
         }
         match look(&self.storages, &self.from, &self.filter)? {
             InspectedInput::Backup(archive) => {
