@@ -4,8 +4,9 @@
     bench/tape.py PROGRAM DIR [MEGABYTES]
 
 PROGRAM is fullbore. DIR gets a tree of MEGABYTES (900 by default) in files of 30 kB, and the tapes; both are removed. The drive
-has a tenth of the speeds of an LTO-8 drive, 11 to 30 MB/s, so that a source keeps up on any machine; a start takes 0.3 s. With `slow` in
-the first column, the source gives 15 MB/s, and the drive chooses a step. tar compresses nothing and writes as much to the drive.
+has a tenth of the speeds of an LTO-8 drive, 11 to 30 MB/s, so that a source keeps up on any machine; a start takes 0.3 s. A slow source gives
+15 MB/s, and the drive chooses a step; the slowest gives 6 MB/s, which is below its lowest one. Beside them, the same stream in records of 1 MiB
+without a buffer before the drive, as `tar | dd` writes it.
 """
 
 import json
@@ -69,8 +70,14 @@ with tempfile.TemporaryDirectory(dir=place) as work:
         tape.unlink()
 
     fullbore("fullbore, encrypted", "--encrypt-to", "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj")
-    fullbore("fullbore, slow source", "--max-rate", "15M")
-    fullbore("fullbore, source below the lowest step", "--max-rate", "6M")
+    for rate in ("15M", "6M"):
+        fullbore(f"fullbore, source of {rate}B/s", "--max-rate", rate)
+        tape = work / "tape"
+        words = " ".join(f"'{word}'" for word in SETTINGS)
+        stream = f"'{program}' backup '{tree}' --to - -q --max-rate {rate}"
+        take = f"'{program}' simtape '{tape}' --stdin --record-size 1M -q {words}"
+        run(f"the same stream without a buffer, {rate}B/s", tape, ["sh", "-c", f"{stream} | {take}"])
+        tape.unlink()
     for factor in (20, 2048):
         tape, shell = work / "tape", work / "rsh"
         words = " ".join(f"'{word}'" for word in SETTINGS)

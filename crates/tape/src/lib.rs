@@ -26,6 +26,6 @@ pub use drive::{Drive, DriveError, DriveResult, Fault, Place, ReadOutcome, Recor
 pub use driver::TapeDrive;
 pub use label::{LABEL_BYTES, TapeBegin, TapeLabel, is_tape_name, read_begin, read_label};
 pub use open::{open_drive, open_to_ask, simulated};
-pub use pace::{Pace, PaceSettings, PaceStep, lowest_rate};
+pub use pace::{Pace, PaceSettings, PaceStep};
 pub use ring::{RingEnd, RingItem, RingSettings, RingStop, TapeRing};
 pub use st::StDevice;

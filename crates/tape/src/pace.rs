@@ -25,7 +25,7 @@ const LOWEST_RATES: [(u8, f64); 6] = [
 ];
 
 /// Returns the lowest speed of a drive in bytes a second, by the density code of its tape; 0 if it is not known.
-pub fn lowest_rate(density: u8) -> f64 {
+pub(crate) fn lowest_rate(density: u8) -> f64 {
     let known = LOWEST_RATES.iter().find(|(code, _)| *code == density);
     known.map_or(0.0, |(_, rate)| rate * 1e6)
 }

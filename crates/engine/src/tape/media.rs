@@ -66,12 +66,13 @@ impl LoadedTape {
             0
         };
         let record_bytes = drive.limits().most_bytes.min(RECORD_BYTES);
+        let lowest_rate = drive.lowest_rate();
         Ok(Self {
             drive,
             name,
             block,
             record_bytes,
-            lowest_rate: fullbore_tape::lowest_rate(status.density),
+            lowest_rate,
         })
     }
 

@@ -9,7 +9,7 @@ use super::{MakeRoot, RootUse, StreamOutcome, StreamWriter};
 use crate::frame::{Frame, FrameContent, FrameEntry};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    root::PART_BYTES,
+    root::{PART_BYTES, Segment},
     segment::{SERVICE_HEADER_BYTES, Service},
     sizes,
     text::size,
@@ -126,7 +126,7 @@ impl StreamWriter {
     /// Ends the open segment, and adds one that has only the pages and the root.
     ///
     /// A destination may learn late that segments stand elsewhere than the root says, as a tape was
-    /// full or failed. Then another such segment follows.
+    /// full or failed; or the tape ended within this segment, which is then found on no tape. Then another such segment follows.
     ///
     /// # Errors
     /// Errors of the sink; [`ErrorKind::System`] if places change each time.
@@ -143,7 +143,8 @@ impl StreamWriter {
             self.note_stored(stored)?;
             self.note_places();
             let earlier = ..told.len() - 1;
-            if told[earlier] == self.laid.segments[earlier] {
+            let is_as_told = told[earlier] == self.laid.segments[earlier];
+            if is_as_told && self.laid.segments.last().is_some_and(is_in_one_piece) {
                 return Ok(());
             }
         }
@@ -160,6 +161,14 @@ impl StreamWriter {
             }
         }
     }
+}
+
+/// Returns whether a segment stands on one tape alone.
+fn is_in_one_piece(segment: &Segment) -> bool {
+    segment
+        .tape
+        .as_ref()
+        .is_none_or(|place| place.extents.len() == 1)
 }
 
 /// Returns a bound of the stored bytes of a member behind its first frame. The size is in the
