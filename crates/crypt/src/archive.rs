@@ -242,12 +242,27 @@ impl<S: PositionalBytes> SealedFile<S> {
         stored
             .read_at(0, len, &mut begin)
             .map_err(|error| Error::io(format!("could not read {name}"), error))?;
-        let mut rest = &begin[..];
+        Self::open_with_header(stored, &begin, stored_bytes, identities, name)
+    }
+
+    /// As [`SealedFile::open`], with the first bytes of the file: nothing is read.
+    ///
+    /// # Errors
+    /// As [`SealedFile::open`].
+    pub fn open_with_header(
+        stored: S,
+        begin: &[u8],
+        stored_bytes: u64,
+        identities: &[UserIdentity],
+        name: &str,
+    ) -> Result<Self> {
+        let mut rest = begin;
         let (file_key, salt) = open_header(&mut rest, identities, name)?;
         let payload_at = (begin.len() - rest.len()) as u64;
         // The stored length fixes which chunk is the last one, so a file that was cut off is
         // noticed here.
-        let opener = ChunkOpener::new(&file_key, &salt, stored_bytes - payload_at)?;
+        let payload_bytes = stored_bytes.saturating_sub(payload_at);
+        let opener = ChunkOpener::new(&file_key, &salt, payload_bytes)?;
         let opener = opener.ok_or_else(|| {
             Error::corrupt(format!("{name} is damaged"))
                 .because("its end is missing, or something follows it")

@@ -17,6 +17,7 @@ pub mod report;
 pub mod restore;
 pub mod sink;
 pub mod stored_backup;
+pub mod tape;
 pub mod tar;
 pub mod verify;
 pub mod volumes;

@@ -42,6 +42,8 @@ pub struct StreamLayout {
     pub segment_bytes: Option<u64>,
     /// Whether the segments are volumes, each with a root.
     pub is_in_volumes: bool,
+    /// Whether the last segment has the pages of all others and nothing else: on a tape it is read first.
+    pub ends_with_catalog: bool,
     /// Block size of files, in bytes.
     pub block_bytes: u64,
 }
@@ -89,6 +91,8 @@ pub struct StreamWriter {
     late: bool,
     /// Bytes of a root without segments and pages, once they are known.
     bare_root_bytes: Option<u64>,
+    /// The segments that begin with the pages of all earlier ones.
+    catalogs: Vec<u32>,
     /// Entries and files already counted by the meter.
     told: (u64, u64),
     laid: StreamOutcome,
@@ -124,6 +128,7 @@ impl StreamWriter {
             is_in_member: false,
             late: false,
             bare_root_bytes: None,
+            catalogs: Vec::new(),
             told: (0, 0),
             laid,
         })
@@ -243,7 +248,9 @@ impl StreamWriter {
         }
         self.end_sequence()?;
         self.is_in_member = false;
-        if self.filling.is_open() {
+        if self.shared.ends_with_catalog {
+            self.end_with_catalog(root)?;
+        } else if self.filling.is_open() {
             self.end_segment(root, RootUse::Last)?;
         }
         if let Some(entry) = self.header.take() {
@@ -382,8 +389,13 @@ impl StreamWriter {
     }
 
     fn begin_segment(&mut self) -> Result<()> {
-        self.open_segment(self.filling.number() + 1)?;
-        self.write_catalog()
+        let number = self.filling.number() + 1;
+        let has_catalog = self.shared.is_in_volumes && self.sink.begins_volume(number)?;
+        self.open_segment(number)?;
+        if has_catalog {
+            self.write_catalog()?;
+        }
+        Ok(())
     }
 
     fn open_segment(&mut self, number: u32) -> Result<()> {
@@ -432,6 +444,7 @@ impl StreamWriter {
         self.store_pages()?;
         if let Some(root) = root {
             self.laid.segments.push(self.filling.description());
+            self.note_places();
             self.update_totals();
             // The root describes its own segment as it is before the root. The segment is described
             // again when it ends.

@@ -10,6 +10,7 @@ use crate::frame::Buf;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     page::SegmentId,
+    root::Segment,
 };
 use fullbore_platform::dir::real_path;
 use std::collections::{BTreeMap, HashSet};
@@ -60,6 +61,18 @@ pub trait Sink: Send {
     fn has_room(&mut self, _segment: u32, _bytes: u64) -> Result<bool> {
         Ok(true)
     }
+
+    /// Returns whether this segment, the open one or the next, begins a volume, and so begins with the pages of
+    /// all earlier segments. Asked of a destination of volumes alone.
+    ///
+    /// # Errors
+    /// As [`Sink::has_room`].
+    fn begins_volume(&mut self, _segment: u32) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Writes into the descriptions of segments where they stand, if that is not known by their numbers.
+    fn note_places(&self, _segments: &mut [Segment]) {}
 
     /// Returns a page that [`Sink::put_page`] took.
     ///

@@ -44,6 +44,7 @@ pub mod select;
 pub mod selector;
 mod series_base;
 pub mod stored_memory;
+pub mod tape_catalog;
 pub mod verify_memory;
 pub mod volume_catalog;
 pub mod volume_files;

@@ -73,6 +73,11 @@ pub fn open_any(storages: &Storages, source: &OsStr, filter: &BackupFilter) -> R
         filter.check(&archive.root)?;
         return Ok(OpenedFrom::Backup(Box::new(archive)));
     }
+    if let Location::Tape(drive) = &location {
+        let archive = Archive::open_tape(storages, drive, backup)?;
+        filter.check(&archive.root)?;
+        return Ok(OpenedFrom::Backup(Box::new(archive)));
+    }
     let path = match location.as_local() {
         Some(path) if !is_directory(&location) => path.to_owned(),
         _ => {

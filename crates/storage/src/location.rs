@@ -8,7 +8,7 @@ use fullbore_format::{
 };
 use fullbore_platform::write::is_in_the_way;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fmt, io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -32,6 +32,8 @@ pub enum Location {
     Local(PathBuf),
     /// `volumes:PREFIX`: files `PREFIX-BACKUP-001.tar.zst` and so on.
     Volumes(PathBuf),
+    /// `tape:DRIVE`: a backup on tapes; without a drive, one that the catalog of this host knows.
+    Tape(OsString),
     /// `s3://BUCKET/PREFIX`, `gs://` or `az://`.
     Cloud {
         /// The kind of the store.
@@ -100,6 +102,9 @@ impl Location {
             )?;
             return Ok(Self::Volumes(OsStr::from_bytes(prefix).into()));
         }
+        if let Some(drive) = bytes.strip_prefix(b"tape:") {
+            return Ok(Self::Tape(OsStr::from_bytes(drive).into()));
+        }
         let Some(url) = word.to_str() else {
             return Ok(Self::Local(word.into()));
         };
@@ -145,7 +150,7 @@ impl Location {
     pub fn look(&self) -> Found {
         match self {
             Self::Local(path) => look_at(path),
-            Self::Standard | Self::Null | Self::Volumes(_) => Found::File,
+            Self::Standard | Self::Null | Self::Volumes(_) | Self::Tape(_) => Found::File,
             Self::Cloud { .. } | Self::Ssh { .. } | Self::Server(_) | Self::Peer(_) => {
                 Found::Repository
             }
@@ -175,6 +180,7 @@ impl Location {
             Self::Null => "null:".to_owned(),
             Self::Local(path) => path.display().to_string(),
             Self::Volumes(prefix) => format!("volumes:{}", prefix.display()),
+            Self::Tape(drive) => format!("tape:{}", drive.display()),
             Self::Cloud {
                 store,
                 bucket,
@@ -211,7 +217,7 @@ fn must_be_named(url: &str, part: &str, what: &str) -> Result<()> {
     }
     Err(
         Error::new(ErrorKind::Usage, format!("cannot use {url:?}: it names no {}", &what[2..]))
-            .hint("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, ssh://HOST/PATH, fullbore://HOST:PORT/PATH, volumes:PREFIX, or a path such as ./NAME"),
+            .hint("s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, ssh://HOST/PATH, fullbore://HOST:PORT/PATH, volumes:PREFIX, tape:DRIVE, or a path such as ./NAME"),
     )
 }
 
@@ -265,6 +271,10 @@ mod tests {
         assert_eq!(parsed("-"), Location::Standard);
         assert_eq!(parsed("null:"), Location::Null);
         assert_eq!(parsed("volumes:/mnt/a"), Location::Volumes("/mnt/a".into()));
+        let tape = Location::Tape("/dev/nst0".into());
+        assert_eq!(parsed("tape:/dev/nst0"), tape);
+        assert_eq!(tape.to_string(), "\"tape:/dev/nst0\"");
+        assert_eq!(parsed("tape:"), Location::Tape("".into()));
     }
 
     #[test]

@@ -49,6 +49,12 @@ pub trait Device: Send {
     /// Returns the lengths of records that the drive takes (READ BLOCK LIMITS).
     fn limits(&mut self) -> RecordLimits;
 
+    /// Returns the lowest speed of the drive in bytes a second; 0 if it is not known.
+    fn lowest_rate(&mut self) -> f64 {
+        self.status()
+            .map_or(0.0, |status| crate::pace::lowest_rate(status.density))
+    }
+
     /// Closes the device. After a write this writes a mark, and errors of earlier writes appear here.
     ///
     /// # Errors

@@ -66,6 +66,9 @@ pub trait Drive: Send {
     /// Those of the system.
     fn status(&mut self) -> DriveResult<DeviceStatus>;
 
+    /// Returns the lowest speed of the drive with this medium in bytes a second; 0 if it is not known.
+    fn lowest_rate(&mut self) -> f64;
+
     /// Goes to the begin of the medium. Ends the state [`Fault::PositionLost`].
     ///
     /// # Errors

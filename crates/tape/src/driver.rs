@@ -299,6 +299,10 @@ impl<D: Device> Drive for TapeDrive<D> {
         status.map_err(|error| self.failed("ask for the state of", error))
     }
 
+    fn lowest_rate(&mut self) -> f64 {
+        self.device.lowest_rate()
+    }
+
     fn rewind(&mut self) -> DriveResult<()> {
         self.go("rewind", Operation::Rewind)?;
         self.next = Some(0);

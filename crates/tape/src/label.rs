@@ -24,7 +24,7 @@ const README_PATH: &str = ".fullbore/README";
 
 const README: &str = "This tape was written by fullbore. Without it, read the parts of the tape one after the other:\n\
     \n\
-    mt -f /dev/nst0 rewind; mt -f /dev/nst0 fsf 2\n\
+    mt -f /dev/nst0 rewind; mt -f /dev/nst0 fsf 1\n\
     while dd if=/dev/nst0 bs=1M | zstd -dc | tar -xi; do :; done\n\
     \n\
     If the parts are encrypted, put `age -d -i KEY` between dd and zstd. Read the volumes of a set in their order.\n";

@@ -11,6 +11,7 @@
 mod device;
 mod drive;
 mod driver;
+mod kept;
 mod label;
 mod open;
 mod pace;
@@ -24,7 +25,7 @@ pub use device::{BufferPositions, Device, DeviceStatus, Operation, RecordLimits}
 pub use drive::{Drive, DriveError, DriveResult, Fault, Place, ReadOutcome, RecordOutcome, Space};
 pub use driver::TapeDrive;
 pub use label::{LABEL_BYTES, TapeBegin, TapeLabel, is_tape_name, read_begin, read_label};
-pub use open::{open_drive, open_to_ask};
+pub use open::{open_drive, open_to_ask, simulated};
 pub use pace::{Pace, PaceSettings, PaceStep};
-pub use ring::{RingEnd, RingItem, RingStop, TapeRing};
+pub use ring::{RingEnd, RingItem, RingSettings, RingStop, TapeRing};
 pub use st::StDevice;

@@ -35,7 +35,8 @@ pub fn open_to_ask(name: &OsStr) -> Result<Box<dyn Drive>> {
     Ok(Box::new(TapeDrive::new(device, name.to_string_lossy())))
 }
 
-fn simulated(name: &OsStr) -> Option<&Path> {
+/// Returns the file of a simulated drive.
+pub fn simulated(name: &OsStr) -> Option<&Path> {
     let path = name.as_bytes().strip_prefix(b"sim:")?;
     Some(Path::new(OsStr::from_bytes(path)))
 }

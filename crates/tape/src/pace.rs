@@ -14,6 +14,22 @@ const STEADY_SHARE: f64 = 0.6;
 /// The rate of the source is that of this span.
 const SPAN: Duration = Duration::from_secs(10);
 
+/// The lowest speeds of drives of full height, in MB/s, by the density code of the tape: LTO-5 to LTO-9.
+const LOWEST_RATES: [(u8, f64); 6] = [
+    (0x58, 47.0),
+    (0x5a, 54.0),
+    (0x5c, 101.0),
+    (0x5d, 101.0),
+    (0x5e, 112.0),
+    (0x60, 177.0),
+];
+
+/// Returns the lowest speed of a drive in bytes a second, by the density code of its tape; 0 if it is not known.
+pub(crate) fn lowest_rate(density: u8) -> f64 {
+    let known = LOWEST_RATES.iter().find(|(code, _)| *code == density);
+    known.map_or(0.0, |(_, rate)| rate * 1e6)
+}
+
 /// The parameters of [`Pace`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PaceSettings {

@@ -1,38 +1,34 @@
 //! A buffer before a drive, emptied by a thread of its own at the pace of the drive.
 //!
 //! The writer of a backup pushes records and marks; it learns later that the medium is near its end,
-//! is full, or has failed. Then the ring takes no more, and [`TapeRing::finish`] gives back the drive,
-//! with the items that it did not take. Records that it took and that are not on the medium after a
-//! fault are those from [`crate::Place::on_medium`] on: the writer keeps them until
-//! [`TapeRing::on_medium`] has passed them.
+//! is full, or has failed. Full or failed, the ring takes no more, and [`TapeRing::finish`] gives back
+//! the drive with all items that are not on the medium for sure, so that they can be written to another one.
 
 use crate::{
     Drive, DriveError, RecordOutcome,
+    kept::KeptWriter,
     pace::{Pace, PaceSettings, PaceStep},
 };
-use fullbore_format::error::{Error, Result};
+use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::queue::{Locked, start};
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
-
-/// How often the drive is asked which records are on the medium.
-const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// A record or a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RingItem {
-    /// The bytes of a record.
-    Record(Vec<u8>),
+    /// The bytes of a record. They are shared: the ring keeps them until they are on the medium.
+    Record(Arc<Vec<u8>>),
     /// A mark that is not waited for.
     Mark,
 }
 
 impl RingItem {
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Record(bytes) => bytes.len() as u64,
             Self::Mark => 0,
@@ -40,16 +36,23 @@ impl RingItem {
     }
 }
 
+/// The parameters of a ring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RingSettings {
+    /// The size of the buffer, and the lowest speed of the drive.
+    pub pace: PaceSettings,
+    /// Bytes that the drive has taken and may still lose, at most. At this many the drive is waited for.
+    pub most_kept_bytes: u64,
+}
+
 /// Why a ring took no more.
 #[derive(Debug)]
 pub enum RingStop {
-    /// All was taken.
+    /// All was taken, and is on the medium.
     Ended,
-    /// The medium is behind its early warning: the last item was taken, and room for a trailer is left.
-    NearEnd,
     /// The medium is at its physical end: the first item that is left was not taken.
     Full,
-    /// The drive failed.
+    /// The drive failed, and what it lost could not be written again.
     Failed(DriveError),
 }
 
@@ -59,12 +62,14 @@ pub struct RingEnd {
     pub drive: Box<dyn Drive>,
     /// Why it ended.
     pub stop: RingStop,
-    /// Items that were not taken, in their order.
+    /// Items that are not on the medium for sure, in their order.
     pub left: VecDeque<RingItem>,
-    /// The number of items that the drive took.
-    pub taken: u64,
+    /// The number on the medium of the first item that is left: all before it is on the medium.
+    pub first_left: u64,
     /// How often writing was begun.
     pub starts: u64,
+    /// How often records were written again after an error.
+    pub rewrites: u32,
 }
 
 struct RingState {
@@ -73,7 +78,7 @@ struct RingState {
     pace: Pace,
     has_ended: bool,
     is_stopped: bool,
-    on_medium: Option<u64>,
+    is_near_end: bool,
 }
 
 struct SharedRing {
@@ -86,36 +91,53 @@ struct SharedRing {
 /// A ring before a drive.
 pub struct TapeRing {
     shared: Arc<SharedRing>,
-    writer: JoinHandle<RingEnd>,
+    writer: Option<JoinHandle<RingEnd>>,
+}
+
+impl Drop for TapeRing {
+    /// Ends the thread of a ring that is not needed any more: what waits is not written.
+    fn drop(&mut self) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        let mut state = self.shared.state.locked();
+        state.items.clear();
+        state.has_ended = true;
+        self.shared.changed.notify_all();
+        drop(state);
+        let _ = writer.join();
+    }
 }
 
 impl TapeRing {
-    /// Begins a thread that writes to the drive.
+    /// Begins a thread that writes to the drive. The first item gets the number `first` on the
+    /// medium, where the head is.
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub fn begin(drive: Box<dyn Drive>, settings: PaceSettings) -> Result<Self> {
+    pub fn begin(drive: Box<dyn Drive>, first: u64, settings: RingSettings) -> Result<Self> {
         let state = RingState {
             items: VecDeque::new(),
             level: 0,
-            pace: Pace::new(settings),
+            pace: Pace::new(settings.pace),
             has_ended: false,
             is_stopped: false,
-            on_medium: None,
+            is_near_end: false,
         };
         let shared = Arc::new(SharedRing {
             state: Mutex::new(state),
             changed: Condvar::new(),
             clock: Instant::now(),
-            most_bytes: settings.ring_bytes,
+            most_bytes: settings.pace.ring_bytes,
         });
         let own = shared.clone();
-        let writer = start(move || own.write(drive))?;
+        let kept = KeptWriter::new(drive, first, settings);
+        let writer = Some(start(move || own.write(kept))?);
         Ok(Self { shared, writer })
     }
 
-    /// Adds an item; waits for room. Returns whether the ring took it: if not, it has stopped.
-    pub fn push(&self, item: RingItem) -> bool {
+    /// Adds an item; waits for room. Gives it back if the ring has stopped.
+    pub fn push(&self, item: RingItem) -> Option<RingItem> {
         let mut state = self.shared.state.locked();
         while !state.is_stopped
             && state.level > 0
@@ -124,34 +146,32 @@ impl TapeRing {
             state = self.shared.wait(state);
         }
         if state.is_stopped {
-            return false;
+            return Some(item);
         }
         let bytes = item.bytes();
         state.pace.arrived(bytes, self.shared.clock.elapsed());
         state.level += bytes;
         state.items.push_back(item);
         self.shared.changed.notify_all();
-        true
+        None
     }
 
-    /// Records and marks below this number are on the medium; `None` if the drive does not tell.
-    pub fn on_medium(&self) -> Option<u64> {
-        self.shared.state.locked().on_medium
+    /// Returns whether the medium is behind its early warning, or takes no more.
+    pub fn is_near_end(&self) -> bool {
+        let state = self.shared.state.locked();
+        state.is_near_end || state.is_stopped
     }
 
-    /// Waits until all was taken or the ring has stopped.
+    /// Waits until all is on the medium or the ring has stopped.
     ///
     /// # Errors
     /// If the thread has panicked.
-    pub fn finish(self) -> Result<RingEnd> {
+    pub fn finish(mut self) -> Result<RingEnd> {
         self.shared.state.locked().has_ended = true;
         self.shared.changed.notify_all();
-        self.writer.join().map_err(|_| {
-            Error::new(
-                fullbore_format::error::ErrorKind::Bug,
-                "the thread of a tape drive has failed",
-            )
-        })
+        let ended = self.writer.take().and_then(|writer| writer.join().ok());
+        let message = "the thread of a tape drive has failed";
+        ended.ok_or_else(|| Error::new(ErrorKind::Bug, message))
     }
 }
 
@@ -163,49 +183,43 @@ impl SharedRing {
     }
 
     /// Writes until the end or a stop.
-    fn write(&self, mut drive: Box<dyn Drive>) -> RingEnd {
-        let mut taken = 0;
-        let mut asked = self.clock.elapsed();
-        let stop = loop {
-            let Some(item) = self.next() else {
-                break RingStop::Ended;
-            };
-            let outcome = match &item {
-                RingItem::Record(bytes) => drive.record(bytes),
-                RingItem::Mark => drive.mark(),
-            };
-            match outcome {
-                Ok(RecordOutcome::Full) => {
-                    self.put_back(item);
-                    break RingStop::Full;
-                }
-                Err(error) => {
-                    self.put_back(item);
-                    break RingStop::Failed(error);
-                }
-                Ok(outcome) => {
-                    taken += 1;
-                    self.note(&item);
-                    if outcome == RecordOutcome::TakenNearEnd {
-                        break RingStop::NearEnd;
-                    }
-                }
-            }
-            if self.clock.elapsed() > asked + ASKED_EVERY {
-                asked = self.clock.elapsed();
-                let place = drive.position().ok();
-                self.state.locked().on_medium = place.and_then(|place| place.on_medium);
-            }
-        };
+    fn write(&self, mut kept: KeptWriter) -> RingEnd {
+        let stop = self.write_items(&mut kept);
         let mut state = self.state.locked();
         state.is_stopped = true;
         self.changed.notify_all();
+        let mut left = kept.kept;
+        left.append(&mut state.items);
         RingEnd {
-            drive,
+            drive: kept.drive,
             stop,
-            left: std::mem::take(&mut state.items),
-            taken,
+            left,
+            first_left: kept.first,
             starts: state.pace.starts(),
+            rewrites: kept.rewrites,
+        }
+    }
+
+    fn write_items(&self, kept: &mut KeptWriter) -> RingStop {
+        while let Some(item) = self.next() {
+            match kept.write(item.clone()) {
+                Ok(RecordOutcome::Full) => {
+                    self.put_back(item);
+                    // What the drive took before has room on the medium. If it is lost all the
+                    // same, it is among the items that are left.
+                    let _ = kept.flush();
+                    return RingStop::Full;
+                }
+                Err(error) => {
+                    self.put_back(item);
+                    return RingStop::Failed(error);
+                }
+                Ok(_) => self.note(&item, kept.is_near_end),
+            }
+        }
+        match kept.flush() {
+            Ok(()) => RingStop::Ended,
+            Err(error) => RingStop::Failed(error),
         }
     }
 
@@ -235,9 +249,10 @@ impl SharedRing {
         self.state.locked().items.push_front(item);
     }
 
-    fn note(&self, item: &RingItem) {
+    fn note(&self, item: &RingItem, is_near_end: bool) {
         let mut state = self.state.locked();
         state.level -= item.bytes();
+        state.is_near_end |= is_near_end;
         let level = state.level;
         state
             .pace
@@ -269,70 +284,100 @@ mod tests {
         Box::new(TapeDrive::new(device, "sim"))
     }
 
-    fn push_records(drive: Box<dyn Drive>, count: u64) -> (u64, RingEnd) {
-        let settings = PaceSettings {
-            ring_bytes: 16 * RECORD as u64,
-            lowest_rate: 300e6,
+    fn record(number: u64) -> Vec<u8> {
+        let mut record = vec![0; RECORD];
+        record[..8].copy_from_slice(&number.to_le_bytes());
+        record
+    }
+
+    fn push_records(drive: Box<dyn Drive>, count: u64) -> (u64, bool, RingEnd) {
+        let settings = RingSettings {
+            pace: PaceSettings {
+                ring_bytes: 16 * RECORD as u64,
+                lowest_rate: 300e6,
+            },
+            most_kept_bytes: 32 * RECORD as u64,
         };
-        let ring = TapeRing::begin(drive, settings).unwrap();
+        let ring = TapeRing::begin(drive, 0, settings).unwrap();
         let mut pushed = 0;
         while pushed < count {
-            let mut record = vec![0; RECORD];
-            record[..8].copy_from_slice(&pushed.to_le_bytes());
-            if !ring.push(RingItem::Record(record)) {
+            let item = RingItem::Record(Arc::new(record(pushed)));
+            if ring.push(item).is_some() {
                 break;
             }
             pushed += 1;
         }
-        (pushed, ring.finish().unwrap())
+        let is_near_end = ring.is_near_end();
+        (pushed, is_near_end, ring.finish().unwrap())
+    }
+
+    fn assert_records(drive: &mut dyn Drive, count: u64) {
+        drive.rewind().unwrap();
+        let mut buffer = vec![0; RECORD];
+        for number in 0..count {
+            let read = drive.read(&mut buffer).unwrap();
+            assert_eq!(read, ReadOutcome::Record(RECORD), "{number}");
+            assert_eq!(buffer, record(number));
+        }
     }
 
     #[test]
     fn all_items_reach_the_drive_in_their_order() {
         let dir = tempfile::tempdir().unwrap();
-        let (pushed, mut end) = push_records(drive(dir.path(), |_| ()), 60);
+        let (pushed, is_near_end, mut end) = push_records(drive(dir.path(), |_| ()), 60);
         assert!(matches!(end.stop, RingStop::Ended) && end.left.is_empty());
-        assert_eq!((pushed, end.taken), (60, 60));
-        end.drive.rewind().unwrap();
-        let mut buffer = vec![0; RECORD];
-        for number in 0..60u64 {
-            assert_eq!(
-                end.drive.read(&mut buffer).unwrap(),
-                ReadOutcome::Record(RECORD)
-            );
-            assert_eq!(buffer[..8], number.to_le_bytes());
+        assert_eq!((pushed, is_near_end, end.first_left), (60, false, 60));
+        assert_records(&mut *end.drive, 60);
+    }
+
+    #[test]
+    fn a_full_medium_gives_back_what_did_not_fit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pushed, is_near_end, mut end) = push_records(drive(dir.path(), |_| ()), 500);
+        assert!(matches!(end.stop, RingStop::Full) && is_near_end);
+        assert_eq!(end.first_left, 100);
+        assert_eq!(end.first_left + end.left.len() as u64, pushed);
+        assert_eq!(end.left[0], RingItem::Record(Arc::new(record(100))));
+        assert_records(&mut *end.drive, 100);
+    }
+
+    #[test]
+    fn records_that_a_drive_lost_are_written_again_once() {
+        let fault = |block, kind| SimFault { block, kind };
+        for (kind, tells) in [
+            (SimFaultKind::Write, true),
+            (SimFaultKind::Write, false),
+            (SimFaultKind::Reset, true),
+            (SimFaultKind::Reset, false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let faults = vec![fault(20, kind)];
+            let with = drive(dir.path(), |settings| {
+                settings.faults = faults;
+                settings.tells_buffer = tells;
+            });
+            let (_, _, mut end) = push_records(with, 60);
+            assert!(matches!(end.stop, RingStop::Ended), "{:?}", end.stop);
+            assert_eq!((end.rewrites, end.first_left), (1, 60), "{kind:?} {tells}");
+            assert_records(&mut *end.drive, 60);
         }
-    }
-
-    #[test]
-    fn near_the_end_the_rest_is_given_back() {
         let dir = tempfile::tempdir().unwrap();
-        let (pushed, end) = push_records(drive(dir.path(), |_| ()), 500);
-        assert!(matches!(end.stop, RingStop::NearEnd));
-        assert_eq!(end.taken, 91);
-        assert_eq!(end.taken + end.left.len() as u64, pushed);
-        let RingItem::Record(first) = &end.left[0] else {
-            panic!("no mark was pushed");
-        };
-        assert_eq!(first[..8], end.taken.to_le_bytes());
-    }
-
-    #[test]
-    fn a_failed_drive_is_given_back_with_its_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let fault = SimFault {
-            block: 20,
-            kind: SimFaultKind::Write,
-        };
-        let (_, mut end) = push_records(
-            drive(dir.path(), |settings| settings.faults = vec![fault]),
-            500,
-        );
+        let faults = vec![
+            fault(20, SimFaultKind::Write),
+            fault(40, SimFaultKind::Write),
+        ];
+        let with = drive(dir.path(), |settings| settings.faults = faults);
+        let (_, _, mut end) = push_records(with, 500);
         let RingStop::Failed(error) = &end.stop else {
             panic!("{:?}", end.stop);
         };
-        assert_eq!(error.fault, Fault::Medium);
-        assert_eq!(end.drive.position().unwrap().on_medium, Some(20));
-        assert!(end.taken >= 20);
+        assert_eq!((error.fault, end.rewrites), (Fault::Medium, 1));
+        assert!(end.first_left <= 40, "{}", end.first_left);
+        assert_eq!(
+            end.left[0],
+            RingItem::Record(Arc::new(record(end.first_left)))
+        );
+        let first_left = end.first_left;
+        assert_records(&mut *end.drive, first_left);
     }
 }

@@ -692,6 +692,7 @@ impl<'a> Out<'a> {
             frames: self.frames,
             plain_bytes: self.plain_bytes,
             parts,
+            tape: None,
         });
     }
 

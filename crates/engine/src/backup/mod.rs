@@ -20,6 +20,8 @@ use crate::fan_out::{FanOutLog, MemberEnd};
 use crate::{
     plan::{SinkSpec, StageSpec, Tuning},
     stored_backup::StoredBackup,
+    tape::TapeSpec,
+    volumes::VolumeSpec,
 };
 use changes::{ChangeList, ChangeListener};
 use fullbore_format::{
@@ -281,7 +283,8 @@ impl Backup {
             repository: abilities.repository.clone(),
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
-            is_in_volumes: self.to.volumes().is_some(),
+            is_in_volumes: self.to.is_in_volumes(),
+            ends_with_catalog: self.to.tape().is_some(),
             block_bytes: self.block_bytes(),
         }
     }
@@ -521,8 +524,9 @@ impl Backup {
 
     /// Returns the bytes of a file above which it is stored in pieces, so that it can continue on the next volume.
     fn whole_bytes(&self) -> Option<u64> {
-        let spec = self.to.volumes()?;
-        Some(spec.whole_bytes().max(self.tuning.frame_bytes.into()))
+        let volumes = self.to.volumes().map(VolumeSpec::whole_bytes);
+        let bytes = volumes.or_else(|| self.to.tape().map(TapeSpec::whole_bytes))?;
+        Some(bytes.max(self.tuning.frame_bytes.into()))
     }
 
     /// Returns the block size: by default 1 MiB, 8 KiB (a page) for a cluster; at most one frame,
@@ -551,7 +555,7 @@ impl Backup {
             .and_then(|cluster| cluster.page_check())
             .map(StageSpec::Pages);
         // It makes members of the pieces of files, too.
-        let thin = (subject.is_compared || self.to.volumes().is_some())
+        let thin = (subject.is_compared || self.to.is_in_volumes())
             .then_some(StageSpec::Thin { block_bytes });
         let compress = match dial {
             Some(dial) => StageSpec::CompressAuto(dial.clone()),
@@ -649,7 +653,7 @@ impl BackupRun<'_> {
             is_last: of == RootUse::Last,
             is_sealed: matches!(self.backup.to, SinkSpec::Sealed(..)),
         };
-        let volume = self.backup.to.volumes().map(|_| facts);
+        let volume = self.backup.to.is_in_volumes().then_some(facts);
         Root { volume, ..root }
     }
 

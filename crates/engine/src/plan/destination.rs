@@ -5,7 +5,10 @@ use crate::sink::{
     sealed::SealedDestination,
     stdout::{Null, Stdout},
 };
-use crate::volumes::{VolumeSizes, VolumeSpec};
+use crate::{
+    tape::{TapeOptions, TapeSpec},
+    volumes::{VolumeSizes, VolumeSpec},
+};
 use fullbore_crypt::UserRecipient;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::{sink::Destination, stage::codec::Codec};
@@ -35,6 +38,8 @@ pub enum SinkSpec {
     File(PathBuf),
     /// A series of volumes.
     Volumes(VolumeSpec),
+    /// Tapes in a drive.
+    Tape(TapeSpec),
     /// Standard output.
     Stdout,
     /// Nowhere (`null:`).
@@ -119,6 +124,7 @@ impl SinkSpec {
             Location::Null => return Ok((Self::Null, compress)),
             Location::Local(path) => path.as_path(),
             Location::Volumes(prefix) => return volumes(storages, prefix, compress),
+            Location::Tape(drive) => return tape(storages, drive, compress),
             _ => {
                 refuse_remote_archive(&location, to.as_ref())?;
                 return repository_codec(storages, &location, compress);
@@ -180,6 +186,36 @@ impl SinkSpec {
         }
     }
 
+    /// The drive, if the backup goes to tapes.
+    pub fn tape(&self) -> Option<&TapeSpec> {
+        match self {
+            Self::Tape(spec) => Some(spec),
+            Self::Sealed(inner, _) => inner.tape(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether segments end at members that do not fit, and each has a root.
+    pub fn is_in_volumes(&self) -> bool {
+        self.volumes().is_some() || self.tape().is_some()
+    }
+
+    /// Makes choices about tapes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if there are choices and no drive.
+    pub fn with_tape_options(mut self, options: TapeOptions) -> Result<Self> {
+        match &mut self {
+            Self::Tape(spec) => spec.options = options,
+            _ if options.is_default() => {}
+            _ => {
+                let message = "--overwrite, --append, --expires, --part-size and --tape-buffer need --to tape:DRIVE";
+                return Err(Error::new(ErrorKind::Usage, message));
+            }
+        }
+        Ok(self)
+    }
+
     /// Gives the volumes these sizes.
     ///
     /// # Errors
@@ -208,7 +244,10 @@ impl SinkSpec {
 
     /// Does a stream of unknown length have to be read to its end before it is stored? Otherwise its header is amended.
     pub fn spools(&self) -> bool {
-        matches!(self, Self::Stdout | Self::Sealed(..) | Self::Volumes(_))
+        matches!(
+            self,
+            Self::Stdout | Self::Sealed(..) | Self::Volumes(_) | Self::Tape(_)
+        )
     }
 
     /// Checks that the destination can be created. With `no_create` it must be an existing
@@ -235,7 +274,7 @@ impl SinkSpec {
             )),
             Self::File(path) => check_parent_exists(path),
             Self::Volumes(spec) => spec.check(),
-            Self::Stdout | Self::Null => Ok(()),
+            Self::Stdout | Self::Null | Self::Tape(_) => Ok(()),
             Self::Sealed(inner, _) => inner.check(no_create),
         }
     }
@@ -266,9 +305,11 @@ impl SinkSpec {
             }
             Self::File(path) => Box::new(OneFile::create(path, id)?),
             Self::Volumes(spec) => Box::new(spec.open(id, None)?),
+            Self::Tape(spec) => Box::new(spec.open(id, None)?),
             Self::Stdout => Box::new(Stdout::begin()?),
             Self::Sealed(inner, Recipients(recipients)) => match &**inner {
                 Self::Volumes(spec) => Box::new(spec.open(id, Some(recipients.clone()))?),
+                Self::Tape(spec) => Box::new(spec.open(id, Some(recipients.clone()))?),
                 inner => Box::new(SealedDestination::new(
                     inner.open(host, id, time, codec, look)?,
                     recipients.clone(),
@@ -281,7 +322,7 @@ impl SinkSpec {
     /// Returns the words about the destination in the last line of the output.
     pub fn completion_text(&self) -> String {
         match self {
-            Self::Repository(_) | Self::File(_) | Self::Volumes(_) => {
+            Self::Repository(_) | Self::File(_) | Self::Volumes(_) | Self::Tape(_) => {
                 format!("is complete in {}", self.name())
             }
             Self::Stdout => "is complete on standard output".to_owned(),
@@ -296,6 +337,7 @@ impl SinkSpec {
             Self::Repository(OpenStorage(objects)) => objects.describe(""),
             Self::File(path) => quoted_path(path),
             Self::Volumes(spec) => spec.name(),
+            Self::Tape(spec) => spec.name(),
             Self::Stdout => "standard output".to_owned(),
             Self::Sealed(inner, _) => inner.name(),
             Self::Null => "nowhere".to_owned(),
@@ -309,11 +351,7 @@ fn volumes(
     prefix: &Path,
     compress: Option<Codec>,
 ) -> Result<(SinkSpec, Option<Codec>)> {
-    let codec = compress.unwrap_or(Codec::Zstd(1));
-    if codec.suffix() != Codec::Zstd(1).suffix() {
-        let message = format!("cannot write {} into volumes", codec.name());
-        return Err(Error::new(ErrorKind::Usage, message).hint("use --compress zstd, auto or none"));
-    }
+    let codec = codec_of_volumes(compress, "into volumes")?;
     let spec = VolumeSpec {
         prefix: prefix.to_owned(),
         sizes: VolumeSizes::endless(),
@@ -321,6 +359,30 @@ fn volumes(
         catalog: VolumeSeries::of(storages, prefix),
     };
     Ok((SinkSpec::Volumes(spec), Some(codec)))
+}
+
+/// Returns tapes as a destination.
+fn tape(
+    storages: &Storages,
+    drive: &OsStr,
+    compress: Option<Codec>,
+) -> Result<(SinkSpec, Option<Codec>)> {
+    if drive.is_empty() {
+        let message = "cannot write to \"tape:\": it names no drive";
+        return Err(Error::new(ErrorKind::Usage, message).hint("a drive is tape:/dev/nst0"));
+    }
+    let codec = codec_of_volumes(compress, "to tapes")?;
+    Ok((SinkSpec::Tape(TapeSpec::new(storages, drive)), Some(codec)))
+}
+
+/// Returns the codec of archives that are read one by one, which has frames that other programs skip.
+fn codec_of_volumes(compress: Option<Codec>, place: &str) -> Result<Codec> {
+    let codec = compress.unwrap_or(Codec::Zstd(1));
+    if codec.suffix() == Codec::Zstd(1).suffix() {
+        return Ok(codec);
+    }
+    let message = format!("cannot write {} {place}", codec.name());
+    Err(Error::new(ErrorKind::Usage, message).hint("use --compress zstd, auto or none"))
 }
 
 /// Refuses the name of an archive: object stores and other hosts have repositories only.

@@ -328,6 +328,7 @@ fn segment(
         frames: index.data.len() as u64,
         plain_bytes,
         parts,
+        tape: None,
     })
 }
 

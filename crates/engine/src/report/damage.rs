@@ -4,7 +4,7 @@ use fullbore_format::{
     entry::EntryPath,
     error::{Error, ErrorKind, Result, quoted},
     page::{FrameAt, PageItem, SegmentId},
-    root::{Root, VolumeFacts},
+    root::Root,
     text::counted,
 };
 use fullbore_platform::queue::Locked;
@@ -58,13 +58,19 @@ const FRAME_AT: &str = "the frame at byte";
 /// Note on a file in the target that is damaged in the backup and was not changed.
 pub(crate) const LEFT: &str = "is unchanged: it is damaged in the backup";
 
-/// The error for a backup whose last volumes are missing.
-pub fn missing_end(facts: VolumeFacts) -> Error {
+/// Returns the error for a backup whose last volumes are missing; `None` if they are there.
+pub fn missing_end(root: &Root) -> Option<Error> {
+    let facts = root.volume.filter(|facts| !facts.is_last)?;
+    let (part, media) = match root.tapes().is_empty() {
+        true => ("volume", "volumes"),
+        false => ("part", "tapes"),
+    };
     let message = format!(
-        "the backup is incomplete: it goes on behind volume {}",
+        "the backup is incomplete: it goes on behind {part} {}",
         facts.number
     );
-    Error::corrupt(message).because("later volumes are missing or damaged, or were never written")
+    let reason = format!("later {media} are missing or damaged, or were never written");
+    Some(Error::corrupt(message).because(reason))
 }
 
 /// Collects damage, or ends the run at the first damage.
@@ -115,9 +121,9 @@ impl Report {
 
     /// Adds the end of a backup whose last volumes are missing.
     pub(crate) fn missing_end(&self, root: &Root) -> Result<()> {
-        match root.volume {
-            Some(facts) if !facts.is_last => self.add((missing_end(facts), Vec::new())),
-            _ => Ok(()),
+        match missing_end(root) {
+            Some(error) => self.add((error, Vec::new())),
+            None => Ok(()),
         }
     }
 

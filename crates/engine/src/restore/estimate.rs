@@ -15,6 +15,7 @@ use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result},
     page::{FrameAt, PageItem, SegmentId},
+    root::Root,
     sizes,
 };
 use fullbore_pipeline::workers;
@@ -90,6 +91,9 @@ pub struct RestoreEstimate {
     /// Numbers of the volumes to bring, ascending, by the backup that they belong to; of a backup in volumes alone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, BTreeSet<u32>>,
+    /// Names of the tapes to bring, in order; of a backup on tapes alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tapes: Vec<String>,
     /// Number of worker threads.
     pub workers: usize,
     /// Stored bytes fetched a second by all threads; 0 if there were none.
@@ -221,7 +225,15 @@ impl EstimateRequest {
             )?);
         }
         planner.finish()?;
+        let mut volumes = count.contract.volumes.clone();
+        let parts = volumes.get(&archive.root.id).cloned().unwrap_or_default();
+        let tapes = tapes_of(&archive.root, &parts);
+        if !tapes.is_empty() {
+            volumes.clear();
+        }
         let contract = RestoreEstimate {
+            volumes,
+            tapes,
             entries,
             files,
             notes: lacking.lines(),
@@ -229,6 +241,17 @@ impl EstimateRequest {
         };
         Ok((contract, count.sample))
     }
+}
+
+/// Returns the names of the tapes that have these parts, in their order.
+fn tapes_of(root: &Root, parts: &BTreeSet<u32>) -> Vec<String> {
+    let wanted = { root.segments.iter() }.filter(|segment| parts.contains(&segment.number));
+    let places = wanted.filter_map(|segment| segment.tape.as_ref());
+    let extents = places.flat_map(|place| &place.extents);
+    let names: BTreeMap<_, _> = extents
+        .map(|extent| (extent.volume, &extent.tape))
+        .collect();
+    names.into_values().cloned().collect()
 }
 
 /// Returns the record as it is restored, or `None` if it is left out.

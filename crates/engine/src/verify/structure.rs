@@ -29,8 +29,8 @@ impl RunningCheck<'_> {
             return self.stored_objects();
         }
         for archive in &self.stock.archives {
-            if let Some(facts) = archive.root.volume.filter(|facts| !facts.is_last) {
-                self.report.add((missing_end(facts), Vec::new()))?;
+            if let Some(error) = missing_end(&archive.root) {
+                self.report.add((error, Vec::new()))?;
             }
         }
         let tables = self.segments()?;

@@ -220,6 +220,51 @@ pub struct Segment {
     pub plain_bytes: u64,
     /// CRC-64/NVME of each 8 MiB of the stored bytes: 16 hexadecimal digits each, concatenated.
     pub parts: String,
+    /// Where it stands on tapes; absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tape: Option<TapePlace>,
+}
+
+/// The place of a segment on tapes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct TapePlace {
+    /// Length of all records of the segment but the last, which may be shorter.
+    pub record_bytes: u32,
+    /// Whether the pages of all earlier segments stand behind its label.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_catalog: bool,
+    /// The header of an encrypted segment, in hexadecimal digits: with it no read is needed to open the segment.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub header: String,
+    /// Its records, in order. There are several extents only if a tape ended within the segment.
+    pub extents: Vec<TapeExtent>,
+}
+
+/// Records of a segment on one tape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct TapeExtent {
+    /// The name of the tape.
+    pub tape: String,
+    /// The number of the tape in the backup, from 1.
+    pub volume: u32,
+    /// The number of the first record; the tape counts records and marks from 0.
+    pub block: u64,
+    /// Stored bytes; 0 in the root that stands in this segment.
+    pub bytes: u64,
+}
+
+impl Root {
+    /// Returns the tapes that the backup stands on, by number; none if it is not on tapes.
+    pub fn tapes(&self) -> BTreeMap<u32, &str> {
+        let places = self
+            .segments
+            .iter()
+            .filter_map(|segment| segment.tape.as_ref());
+        places
+            .flat_map(|place| &place.extents)
+            .map(|extent| (extent.volume, &extent.tape[..]))
+            .collect()
+    }
 }
 
 /// Stored bytes that one CRC of [`Segment::parts`] covers.

@@ -48,7 +48,9 @@ fn end_kind(location: Location) -> EndKind {
         Location::Standard => EndKind::Program,
         Location::Cloud { .. } => EndKind::Store,
         Location::Ssh { .. } | Location::Server(_) | Location::Peer(_) => EndKind::FarHost,
-        Location::Local(_) | Location::Volumes(_) | Location::Null => EndKind::Disk,
+        Location::Local(_) | Location::Volumes(_) | Location::Tape(_) | Location::Null => {
+            EndKind::Disk
+        }
     }
 }
 

@@ -134,7 +134,7 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Config(args) => verbs::config::run(args),
         Command::Systemd(args) => verbs::systemd::run(args),
         Command::Bench(args) => verbs::bench::run(args),
-        Command::Tape(args) => verbs::tape::run(args),
+        Command::Tape(args) => verbs::tape::run(args, storages),
         Command::Simtape(args) => verbs::simtape::run(args),
         Command::Completions { shell } => verbs::completions::run(args::command(), shell),
         Command::Man { to } => verbs::man::run(args::command(), to.as_deref()),

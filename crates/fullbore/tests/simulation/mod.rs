@@ -52,6 +52,7 @@ fn own(number: u32) -> Segment {
         frames: 1,
         plain_bytes: 3,
         parts: String::new(),
+        tape: None,
     }
 }
 

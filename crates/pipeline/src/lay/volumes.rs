@@ -9,7 +9,7 @@ use super::{MakeRoot, RootUse, StreamOutcome, StreamWriter};
 use crate::frame::{Frame, FrameContent, FrameEntry};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    root::PART_BYTES,
+    root::{PART_BYTES, Segment},
     segment::{SERVICE_HEADER_BYTES, Service},
     sizes,
     text::size,
@@ -23,6 +23,8 @@ const SEGMENT_BYTES: u64 = 1 << 10;
 const PAGE_BYTES: u64 = 512;
 /// Bytes of a byte in JSON, at most: `\u0000`.
 const JSON_BYTES: u64 = 6;
+/// How often the last segment is written, if places change meanwhile.
+const MOST_ENDS: u32 = 3;
 /// Pages that may close before the volume ends: the open one, and one that ends in a large file.
 const OPEN_PAGES: u64 = 2;
 
@@ -104,9 +106,7 @@ impl StreamWriter {
     /// # Errors
     /// Errors of the sink.
     pub(super) fn write_catalog(&mut self) -> Result<()> {
-        if !self.shared.is_in_volumes {
-            return Ok(());
-        }
+        self.catalogs.push(self.filling.number());
         let places: Vec<_> = self
             .laid
             .pages
@@ -120,6 +120,55 @@ impl StreamWriter {
         }
         Ok(())
     }
+}
+
+impl StreamWriter {
+    /// Ends the open segment, and adds one that has only the pages and the root.
+    ///
+    /// A destination may learn late that segments stand elsewhere than the root says, as a tape was
+    /// full or failed; or the tape ended within this segment, which is then found on no tape. Then another such segment follows.
+    ///
+    /// # Errors
+    /// Errors of the sink; [`ErrorKind::System`] if places change each time.
+    pub(super) fn end_with_catalog(&mut self, root: Option<MakeRoot<'_>>) -> Result<()> {
+        if self.filling.is_open() {
+            self.end_segment(root, RootUse::Interim)?;
+        }
+        for _ in 0..MOST_ENDS {
+            self.open_segment(self.filling.number() + 1)?;
+            self.write_catalog()?;
+            self.end_segment(root, RootUse::Last)?;
+            let told = self.laid.segments.clone();
+            let stored = self.meter.sink.work(|| self.sink.sync())?;
+            self.note_stored(stored)?;
+            self.note_places();
+            let earlier = ..told.len() - 1;
+            let is_as_told = told[earlier] == self.laid.segments[earlier];
+            if is_as_told && self.laid.segments.last().is_some_and(is_in_one_piece) {
+                return Ok(());
+            }
+        }
+        let message = "could not end the backup: its last segments were moved again and again";
+        Err(Error::new(ErrorKind::System, message))
+    }
+
+    /// Notes where the segments so far stand.
+    pub(super) fn note_places(&mut self) {
+        self.sink.note_places(&mut self.laid.segments);
+        for segment in &mut self.laid.segments {
+            if let Some(place) = &mut segment.tape {
+                place.has_catalog = self.catalogs.contains(&segment.number);
+            }
+        }
+    }
+}
+
+/// Returns whether a segment stands on one tape alone.
+fn is_in_one_piece(segment: &Segment) -> bool {
+    segment
+        .tape
+        .as_ref()
+        .is_none_or(|place| place.extents.len() == 1)
 }
 
 /// Returns a bound of the stored bytes of a member behind its first frame. The size is in the

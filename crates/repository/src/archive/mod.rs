@@ -24,6 +24,7 @@ pub mod small_file;
 pub mod source_paths;
 pub mod stored_file;
 mod stored_root;
+mod tapes;
 pub mod unnamed_losses;
 pub mod volume_passes;
 mod volumes;
@@ -52,6 +53,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 use stored_root::read_root;
+use tapes::TapeSet;
 use volumes::{VolumeSet, note_missing_end};
 
 /// A larger frame is refused before memory is allocated.
@@ -249,6 +251,31 @@ impl Archive {
         kept: CatalogedBackup,
     ) -> Result<Self> {
         let (set, root) = VolumeSet::of_catalog(storages, prefix, kept);
+        Self::with_root(root, Box::new(set))
+    }
+
+    /// Opens a backup on tapes, by the tape in the drive or by the catalog of this host: the one whose id begins
+    /// with `backup`, or the newest one. If its end is missing, the root says that it is cut off.
+    ///
+    /// # Errors
+    /// As [`Archive::open_volumes`]; those of the drive.
+    pub fn open_tape(
+        storages: &Storages,
+        drive: &std::ffi::OsStr,
+        backup: Option<&str>,
+    ) -> Result<Self> {
+        let (set, mut root) = TapeSet::open(storages, drive, backup)?;
+        note_missing_end(&mut root);
+        Self::with_root(root, Box::new(set))
+    }
+
+    /// As [`Archive::open_tape`] of the newest backup on the tape in the drive. It is read from the tape, and stored in the catalog.
+    ///
+    /// # Errors
+    /// As [`Archive::open_tape`]; the system's about the catalog.
+    pub fn scan_tape(storages: &Storages, drive: &std::ffi::OsStr) -> Result<Self> {
+        let (set, mut root) = TapeSet::scan(storages, drive)?;
+        note_missing_end(&mut root);
         Self::with_root(root, Box::new(set))
     }
 

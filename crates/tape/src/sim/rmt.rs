@@ -10,6 +10,8 @@ use std::io::{self, BufRead, ErrorKind, Read, Write};
 
 /// The longest record that is taken from a client. A drive's own limit is lower.
 const MOST_BYTES: usize = 16 << 20;
+/// So many marks are written by one command, at most: each takes space.
+const MOST_MARKS: u32 = 64;
 
 /// Serves commands until the input ends. `open` is called for each open with the name that the client
 /// gave.
@@ -79,9 +81,11 @@ struct RmtSession<'a, D, F> {
 impl<D: Device, F: FnMut(&str) -> io::Result<D>> RmtSession<'_, D, F> {
     /// Reads a command and performs it; `None` at the end of the input.
     fn command(&mut self) -> io::Result<Option<RmtAnswer>> {
-        let mut letter = [0];
-        if self.input.read(&mut letter)? == 0 {
-            return Ok(None);
+        let mut letter = [b'\n'];
+        while letter[0] == b'\n' {
+            if self.input.read(&mut letter)? == 0 {
+                return Ok(None);
+            }
         }
         let answer = match letter[0] {
             b'O' => self.open_device()?,
@@ -93,7 +97,6 @@ impl<D: Device, F: FnMut(&str) -> io::Result<D>> RmtSession<'_, D, F> {
             b'W' => self.write()?,
             b'I' => self.operation()?,
             b'L' => self.seek()?,
-            b'\n' => return self.command(),
             _ => {
                 self.line()?;
                 RmtAnswer::Refusal(Errno::INVAL.into())
@@ -185,7 +188,7 @@ impl<D: Device, F: FnMut(&str) -> io::Result<D>> RmtSession<'_, D, F> {
             2 => Operation::BackwardMarks(times),
             3 => Operation::ForwardRecords(times),
             4 => Operation::BackwardRecords(times),
-            5 => Operation::MarksAndWait(times),
+            5 if times <= MOST_MARKS => Operation::MarksAndWait(times),
             6 => Operation::Rewind,
             7 => Operation::Unload,
             8 => Operation::MarksAndWait(0),
@@ -201,5 +204,83 @@ impl<D: Device, F: FnMut(&str) -> io::Result<D>> RmtSession<'_, D, F> {
         let _offset = self.line()?;
         let _whence = self.line()?;
         Ok(RmtAnswer::Number(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{SimClock, SimDevice, SimSettings};
+    use proptest::prelude::*;
+
+    /// Serves a client with a small cartridge. Returns the answers, and the length of the cartridge.
+    fn served(input: &[u8]) -> (Vec<u8>, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cartridge");
+        let settings = SimSettings {
+            capacity_bytes: 1 << 20,
+            warning_bytes: 1 << 16,
+            ..SimSettings::default()
+        };
+        let made = SimDevice::create(&path, settings, SimClock::virtual_time()).unwrap();
+        Box::new(made).close().unwrap();
+        let mut output = Vec::new();
+        // An error ends the session; the client is gone.
+        let _ = serve_rmt(&mut &input[..], &mut output, |_| SimDevice::open(&path));
+        (output, std::fs::metadata(&path).unwrap().len())
+    }
+
+    fn text(input: &[u8]) -> String {
+        String::from_utf8_lossy(&served(input).0).into_owned()
+    }
+
+    #[test]
+    fn a_client_that_asks_for_too_much_is_refused() {
+        assert_eq!(
+            text(b"Ost0\n2\nW3\nabcI6\n1\nR3\nCst0\n"),
+            "A0\nA3\nA1\nA3\nabcA0\n"
+        );
+        for input in [
+            &b"Ost0\n2\nW99999999999\n"[..],
+            b"Ost0\n2\nW-1\n",
+            b"Ost0\n2\nR99999999999999999999\n",
+            b"Ost0\n2\nR-5\n",
+            b"Ost0\n2\nW1000\nshort",
+            b"Ost0\n2\nI5\n",
+        ] {
+            assert_eq!(text(input), "A0\n", "{input:?}");
+        }
+        // No command has so many marks, or goes before the begin.
+        let (told, bytes) =
+            served(b"Ost0\n2\nI5\n4294967295\nI2\n4000000000\nI4\n-9\nI22\n-1\nI1\n7\n");
+        let told = String::from_utf8(told).unwrap();
+        let refusals = told.lines().filter(|line| line.starts_with('E')).count();
+        assert!(refusals >= 3 && bytes < 1 << 16, "{told} {bytes}");
+        assert_eq!(text(b"Q1\n"), "E22\nInvalid argument\n");
+        assert_eq!(text(b"W1\nx"), "E9\nBad file descriptor\n");
+        // Each would be a call within a call.
+        assert_eq!(text(&vec![b'\n'; 10 << 20]), "");
+        assert_eq!(text(&vec![b'O'; 10 << 20]).lines().next(), Some("A0"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_client_makes_a_panic_or_a_tape_that_is_too_long(
+            commands in prop::collection::vec(
+                prop_oneof![
+                    any::<Vec<u8>>(),
+                    (0u8..30, any::<i64>()).prop_map(|(code, count)| format!("I{code}\n{count}\n").into_bytes()),
+                    (0u8..30, -3i64..70).prop_map(|(code, count)| format!("I{code}\n{count}\n").into_bytes()),
+                    (0usize..70_000).prop_map(|len| [format!("W{len}\n").into_bytes(), vec![7; len]].concat()),
+                    (0u32..2_000_000).prop_map(|len| format!("R{len}\n").into_bytes()),
+                    any::<i64>().prop_map(|offset| format!("L{offset}\n0\n").into_bytes()),
+                ],
+                0..40,
+            ),
+        ) {
+            let input = [b"Onst0\n2\n".to_vec(), commands.concat()].concat();
+            let (_, bytes) = served(&input);
+            prop_assert!(bytes < 2 << 20);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The arguments of `fullbore backup`.
 
-use super::far::host;
+use super::{far::host, tape_args::TapeToArgs};
 use crate::cli::{
     encryption::EncryptArgs,
     metrics_file::metrics_path,
@@ -39,13 +39,13 @@ use std::{
 #[command(group = ArgGroup::new("near").multiple(true).args(["metrics", "on", "run_on"]))]
 #[command(mut_args(rare(&["passphrase", "no_encryption"])))]
 pub(in crate::cli) struct BackupArgs {
-    /// A repository, an archive, volumes:PREFIX, - for a stream, or null:
+    /// A repository, an archive, volumes:PREFIX, tape:DRIVE, - or null:
     ///
     /// A directory is a repository, which is created on first use. An archive is FILE.tar.zst (or
     /// .tzst), FILE.tar.lz4, FILE.tar.gz (or .tgz) or FILE.tar. With volumes:PREFIX, the archive is
-    /// divided into PREFIX-BACKUP-001.tar.zst and so on. With null: nothing is stored, to
-    /// measure the source. Can be repeated with repositories: the source is read once, and each of them
-    /// gets the backup.
+    /// divided into PREFIX-BACKUP-001.tar.zst and so on. With tape:/dev/nst0 it is written to tapes. - is
+    /// standard output. With null: nothing is stored, to measure the source. Can be repeated with
+    /// repositories: the source is read once, and each of them gets the backup.
     #[arg(long, value_name = "DEST", required = true, value_hint = ValueHint::AnyPath, value_parser = any_bytes(destination), help_heading = DESTINATION)]
     pub(in crate::cli) to: Vec<OsString>,
     /// Fail if the repository does not exist
@@ -202,6 +202,8 @@ pub(in crate::cli) struct BackupArgs {
     /// fills the file system. The least is 1M.
     #[arg(long, value_name = "SIZE[,SIZE]", help_heading = DESTINATION, hide_short_help = true)]
     pub(in crate::cli) volume_size: Option<VolumeSizes>,
+    #[command(flatten)]
+    pub(in crate::cli) tape: TapeToArgs,
     /// How the contents of files are digested
     ///
     /// With none, a restore detects damage only in frames of zstd and lz4, which have checksums.
@@ -327,6 +329,7 @@ impl BackupArgs {
     fn sink_at(&self, storages: &Storages, word: &OsStr) -> Result<(SinkSpec, Option<Codec>)> {
         let (target, codec) = SinkSpec::parse(storages, word, self.compress)?;
         let target = target.with_volume_sizes(self.volume_size.clone())?;
+        let target = target.with_tape_options(self.tape.options())?;
         // The question takes a round trip, and the outcome has the answer, too.
         let is_new = self.encrypt.asks_for_new(storages, word)? && target.is_new_repository();
         let target =

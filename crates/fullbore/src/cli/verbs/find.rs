@@ -131,7 +131,7 @@ impl FindBackups<'_> {
     fn run(&self, out: &mut dyn Write) -> Result<u8> {
         check_pattern(self.pattern)?;
         let (location, backup) = place(self.repository)?;
-        if matches!(location, Location::Volumes(_)) {
+        if matches!(location, Location::Volumes(_) | Location::Tape(_)) {
             return self.run_in_volumes(out);
         }
         let repository = &self

@@ -63,6 +63,7 @@ pub(super) mod sync;
 pub(super) mod systemd;
 pub(super) mod tag;
 pub(super) mod tape;
+mod tape_args;
 mod tape_probe;
 mod unforget;
 pub(super) mod verify;

@@ -61,6 +61,9 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
         let line = format!("volumes       {} of {backup}", numbers.join(", "));
         lines.insert(2 + index, line);
     }
+    if !contract.tapes.is_empty() {
+        lines.insert(2, format!("tapes         {}", contract.tapes.join(", ")));
+    }
     lines.push(match contract.write_rate {
         Some(rate) => speed_line("write", rate, write),
         None => "write         not measured".to_owned(),
@@ -74,7 +77,7 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
             "expected      {least} to {most}, as these overlap; the limit is to {}",
             contract.limit
         ),
-        false => "expected      not known: no volume was read".to_owned(),
+        false => "expected      not known: no medium was read".to_owned(),
     });
     lines.extend(
         contract

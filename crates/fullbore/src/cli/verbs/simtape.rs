@@ -69,6 +69,7 @@ pub(in crate::cli) fn run(args: SimtapeArgs) -> Result<u8> {
     let simtape = Simtape {
         path: args.file,
         settings,
+        set: args.set,
         is_quiet: args.quiet,
     };
     if args.rmt {
@@ -106,6 +107,8 @@ fn refused(option: &str, value: &str, reason: String) -> Error {
 struct Simtape {
     path: PathBuf,
     settings: SimSettings,
+    /// Changes of the parameters of a cartridge that exists.
+    set: Vec<String>,
     is_quiet: bool,
 }
 
@@ -177,7 +180,11 @@ impl Simtape {
     }
 
     fn print(&self, json: bool) -> Result<u8> {
-        let device = Box::new(self.opened()?);
+        let mut device = Box::new(self.opened()?);
+        for assignment in &self.set {
+            let set = device.settings_mut().set(assignment);
+            set.map_err(|reason| refused("--set", assignment, reason))?;
+        }
         let (settings, counters) = (device.settings().clone(), device.counters().clone());
         let blocks = device.blocks();
         let closed = device.close();

@@ -3,13 +3,17 @@
 use super::tape_probe;
 use crate::cli::{
     options::PLAIN_EXIT_CODES,
-    output::{printed, told},
+    output::{aside, printed, told},
+    report,
 };
 use clap::{Args, Subcommand};
+use fullbore_engine::report::damage::missing_end;
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     text::{self, size},
 };
+use fullbore_repository::archive::Archive;
+use fullbore_storage::Storages;
 use fullbore_tape::{
     Drive, DriveError, DriveResult, Fault, RecordOutcome, Space, TapeBegin, TapeLabel,
     is_tape_name, open_drive, open_to_ask, read_begin, read_label,
@@ -48,6 +52,12 @@ enum TapeCommand {
     /// Print the label of a tape, and the files between its marks
     #[command(after_help = PLAIN_EXIT_CODES)]
     List(DriveArgs),
+    /// Read what the newest backup of a tape says of itself into the catalog
+    ///
+    /// Use it on a host that did not make the backup, with the last tape of the backup. With the
+    /// catalog, list, find, diff and restore --plan need no tape.
+    #[command(after_help = PLAIN_EXIT_CODES)]
+    Scan(DriveArgs),
     /// Make a tape empty and keep its name
     #[command(after_help = PLAIN_EXIT_CODES)]
     Erase {
@@ -102,8 +112,9 @@ struct OverwriteArgs {
     overwrite: Option<String>,
 }
 
-pub(in crate::cli) fn run(args: TapeArgs) -> Result<u8> {
+pub(in crate::cli) fn run(args: TapeArgs, storages: &Storages) -> Result<u8> {
     match args.what {
+        TapeCommand::Scan(drive) => scan(&drive, storages),
         TapeCommand::Status(drive) => status(&drive),
         TapeCommand::List(drive) => list(&drive),
         TapeCommand::Label {
@@ -220,6 +231,20 @@ fn write_first(drive: &mut dyn Drive, record: &[u8]) -> DriveResult<bool> {
     }
     drive.flush()?;
     Ok(true)
+}
+
+fn scan(drive: &DriveArgs, storages: &Storages) -> Result<u8> {
+    let archive = Archive::scan_tape(storages, drive.name())?;
+    let tapes: Vec<_> = archive.root.tapes().into_values().collect();
+    let line = format!(
+        "backup {} on tapes {} is in the catalog",
+        archive.root.id,
+        tapes.join(", ")
+    );
+    if let Some(error) = missing_end(&archive.root) {
+        aside(report::error(&error));
+    }
+    said(&line)
 }
 
 fn erase(drive: &DriveArgs, overwrite: &OverwriteArgs, long: bool) -> Result<u8> {

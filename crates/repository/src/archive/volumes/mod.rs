@@ -90,9 +90,13 @@ pub(super) fn note_missing_end(root: &mut Root) {
     else {
         return;
     };
+    let (part, media) = match root.tapes().is_empty() {
+        true => ("volume", "volumes"),
+        false => ("part", "tapes"),
+    };
     root.not_captured.push(NotCaptured {
         path: EntryName::default(),
-        reason: format!("the backup goes on behind volume {number}: the later volumes are missing, or were never written"),
+        reason: format!("the backup goes on behind {part} {number}: the later {media} are missing, or were never written"),
     });
     root.totals.unreadable += 1;
 }

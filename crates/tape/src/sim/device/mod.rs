@@ -275,6 +275,11 @@ impl Device for SimDevice {
         }
     }
 
+    fn lowest_rate(&mut self) -> f64 {
+        let steps = &self.cartridge.head.settings.steps;
+        steps.first().map_or(0.0, |step| *step as f64)
+    }
+
     fn close(mut self: Box<Self>) -> io::Result<()> {
         let mut written = self.check();
         if written.is_ok() {

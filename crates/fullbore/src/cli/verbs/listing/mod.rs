@@ -4,6 +4,7 @@
 
 mod backups;
 pub(super) mod entries;
+mod taped;
 
 pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
@@ -107,12 +108,14 @@ impl List {
         if self.is_of_backups() {
             return self.print_backups(out);
         }
+        if self.from == taped::ALL_TAPES && self.paths.is_empty() {
+            return taped::print(self, out);
+        }
         match look(&self.storages, &self.from, &self.filter)? {
             InspectedInput::Backup(archive) => {
                 let selection = selection_in(&archive, &self.paths)?;
                 self.print_entries(&archive, &selection, out)?;
-                if let Some(facts) = archive.root.volume.filter(|facts| !facts.is_last) {
-                    let error = missing_end(facts);
+                if let Some(error) = missing_end(&archive.root) {
                     aside(report::error(&error));
                     return Ok(error.exit_code());
                 }

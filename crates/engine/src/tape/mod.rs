@@ -1,0 +1,238 @@
+//! A backup on tapes: parts between marks, each of them an archive of its own.
+//!
+//! ```text
+//! label | part | part | … | pages and root          the next backup on the tape: … | label | part | …
+//! ```
+//! A part is a segment, cut into records of the same length; it ends at a member of the tar. Each part
+//! has a root of all parts so far, so a backup that was cut off restores up to its last whole part. The first part of
+//! each further tape begins with the pages of all parts before, and the last part has nothing but all pages and the root.
+//! If a tape ends or fails within a part, the part goes on on the next tape.
+//!
+//! Belongs here: what is written to tapes. Does not belong here: drives (`fullbore-tape`), where a part
+//! ends (`pipeline/lay`), and reading tapes (`repository/archive`).
+
+mod media;
+mod sink;
+mod writer;
+
+use fullbore_crypt::UserRecipient;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    root::Root,
+    sizes,
+    text::size,
+};
+use fullbore_pipeline::sink::{Abilities, Destination, Place, Sink, place_of};
+use fullbore_platform::{memory, queue::Locked};
+use fullbore_repository::{page_spool::PageSpool, tape_catalog::TapeCatalog};
+use fullbore_storage::{MediaChange, Storages};
+use fullbore_tape::simulated;
+use jiff::Timestamp;
+use media::LoadedTape;
+use sink::TapeSink;
+use std::{
+    ffi::{OsStr, OsString},
+    sync::{Arc, Mutex},
+};
+
+/// A part ends behind this many bytes by default: 700 marks on a tape of 12 TB.
+const PART_BYTES: u64 = 16 << 30;
+/// The buffers before a drive together, if there is memory for it: 3 s of an LTO-9 drive wait to be written, and
+/// as much is in the buffer of the drive.
+const BUFFER_BYTES: u64 = 2 << 30;
+/// A file of more bytes is stored in pieces, as behind the early warning there is only some room.
+const WHOLE_BYTES: u64 = 64 << 20;
+
+/// The choices of a user about tapes.
+#[derive(Debug, Clone, Default)]
+pub struct TapeOptions {
+    /// Names of tapes that may be written over; `foreign` is data of other programs.
+    pub overwrite: Vec<String>,
+    /// Whether the backup is added behind those on the first tape.
+    pub append: bool,
+    /// When the tapes may be written again.
+    pub expires: Option<Timestamp>,
+    /// Bytes after which a part ends.
+    pub part_bytes: Option<u64>,
+    /// Bytes of the buffers before the drive.
+    pub buffer_bytes: Option<u64>,
+}
+
+impl TapeOptions {
+    /// Returns whether nothing was chosen.
+    pub fn is_default(&self) -> bool {
+        let Self {
+            overwrite,
+            append,
+            expires,
+            part_bytes,
+            buffer_bytes,
+        } = self;
+        overwrite.is_empty()
+            && !append
+            && expires.is_none()
+            && part_bytes.is_none()
+            && buffer_bytes.is_none()
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.part_bytes.unwrap_or(PART_BYTES)
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        let usual = || memory::within_limit(BUFFER_BYTES.min(memory::machine_bytes() / 8), 0);
+        self.buffer_bytes.unwrap_or_else(usual)
+    }
+}
+
+/// Returns the bytes of all parts of a backup.
+pub fn stored_bytes(root: &Root) -> u64 {
+    sizes::sum(root.segments.iter().map(|segment| segment.bytes))
+}
+
+/// A drive as a destination.
+#[derive(Debug, Clone)]
+pub struct TapeSpec {
+    /// The drive, as the user named it behind `tape:`.
+    pub drive: OsString,
+    /// The choices of the user.
+    pub options: TapeOptions,
+    change: MediaChange,
+    catalog: TapeCatalog,
+}
+
+impl PartialEq for TapeSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.drive == other.drive
+    }
+}
+
+impl Eq for TapeSpec {}
+
+impl TapeSpec {
+    /// A drive with the choices that hold if none is made.
+    pub fn new(storages: &Storages, drive: &OsStr) -> Self {
+        Self {
+            drive: drive.to_owned(),
+            options: TapeOptions::default(),
+            change: storages.media_change().clone(),
+            catalog: TapeCatalog::of(storages),
+        }
+    }
+
+    /// Name in messages.
+    pub fn name(&self) -> String {
+        format!("\"tape:{}\"", self.drive.display())
+    }
+
+    /// Returns the bytes of a file above which it is stored in pieces.
+    pub fn whole_bytes(&self) -> u64 {
+        WHOLE_BYTES.min(self.options.part_bytes())
+    }
+
+    /// Opens the destination for backup `id`; with recipients each part is encrypted by itself. The tape in the drive is looked
+    /// at, and not written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if the tape has data that must not be lost; those of the drive.
+    pub fn open(
+        &self,
+        id: &str,
+        recipients: Option<Arc<[UserRecipient]>>,
+    ) -> Result<TapeDestination> {
+        let first = LoadedTape::open(self, id, 1)?;
+        let progress = TapeProgress {
+            first: Some(first),
+            ..TapeProgress::default()
+        };
+        Ok(TapeDestination {
+            spec: self.clone(),
+            id: id.to_owned(),
+            recipients,
+            progress: Arc::new(Mutex::new(progress)),
+        })
+    }
+}
+
+/// The tapes of one backup.
+pub struct TapeDestination {
+    spec: TapeSpec,
+    id: String,
+    recipients: Option<Arc<[UserRecipient]>>,
+    progress: Arc<Mutex<TapeProgress>>,
+}
+
+/// How far a backup on tapes is.
+#[derive(Default)]
+struct TapeProgress {
+    /// The first tape, until it is written.
+    first: Option<LoadedTape>,
+    /// Names of tapes with whole parts.
+    tapes: Vec<String>,
+    /// The manifest so far.
+    pages: PageSpool,
+    /// Sentences about drives and tapes, for the report.
+    notes: Vec<String>,
+}
+
+impl Destination for TapeDestination {
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
+    fn stream(&mut self, _number: u32) -> Result<Box<dyn Sink>> {
+        let first = self.progress.locked().first.take();
+        let first = first
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "cannot write two streams to a tape"))?;
+        Ok(Box::new(TapeSink::new(
+            &self.spec,
+            &self.id,
+            self.recipients.clone(),
+            first,
+            self.progress.clone(),
+        )))
+    }
+
+    /// The file of a simulated tape.
+    fn places(&self) -> Vec<Place> {
+        let file = simulated(&self.spec.drive);
+        file.and_then(place_of).into_iter().collect()
+    }
+
+    fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
+        let progress = self.progress.locked();
+        // The tapes describe themselves, so the backup does not fail with the catalog.
+        let stored = self.spec.catalog.store(&self.id, root, |file| {
+            progress.pages.copy_with(|bytes| {
+                let written = file.write_all(bytes);
+                written.map_err(|error| Error::io("could not write a catalog", error))
+            })
+        });
+        if let Err(error) = stored {
+            fullbore_platform::debug(|| error.line());
+        }
+        Ok(())
+    }
+
+    fn explained(&self, error: Error) -> Error {
+        let progress = self.progress.locked();
+        let notes = progress.notes.iter();
+        let error = notes.fold(error, |error, note| error.detail(note.clone()));
+        if progress.tapes.is_empty() {
+            return error;
+        }
+        let tapes = progress.tapes.join(", ");
+        error.detail(format!(
+            "{tapes} {}, as an incomplete backup, up to the last whole part of {}",
+            if progress.tapes.len() == 1 {
+                "restores"
+            } else {
+                "restore"
+            },
+            size::bytes(self.spec.options.part_bytes()),
+        ))
+    }
+
+    /// Nothing is removed: what stands on a tape stays until the tape is written again.
+    fn abort(self: Box<Self>, _keep: bool) {}
+}
