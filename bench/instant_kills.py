@@ -90,7 +90,7 @@ class Kills:
     def round(self, kill, most, pause):
         """One restore; returns the kills and what pgbench counted."""
         self.serve()
-        bench = self.user.popen("pgbench", "-h", self.dir, "-p", PORT, "-U", "postgres", "-n", "-c", "4", "-T", "3600", "postgres")
+        bench = self.user.popen("pgbench", "-h", self.dir, "-p", PORT, "-U", "postgres", "-n", "-c", "4", "-R", "300", "-T", "3600", "postgres")
         kills = 0
         while self.state.exists() and kills < most:
             time.sleep(self.chance.uniform(*pause))
