@@ -5,7 +5,7 @@
 
 use super::{Backup, Outcome, Subject};
 use crate::{
-    fan_out::{FanOut, FanOutLog, MemberEnd},
+    fan_out::{Completed, FanOut, FanOutLog, MemberEnd},
     plan::SinkSpec,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
@@ -41,9 +41,10 @@ impl Backup {
             }
             let error = match result {
                 Ok(mut outcome) => {
+                    let is_new = outcome.is_new_repository;
                     outcome.destinations = ends
                         .into_iter()
-                        .map(|end| end.unwrap_or_else(|| completed(&begun)))
+                        .map(|end| end.unwrap_or_else(|| completed(is_new, &begun)))
                         .collect();
                     return Ok(outcome);
                 }
@@ -142,9 +143,12 @@ fn failed(error: &Error, begun: &Instant) -> MemberEnd {
 }
 
 /// The end of the only destination that was left, which succeeded.
-fn completed(begun: &Instant) -> MemberEnd {
+fn completed(is_new: bool, begun: &Instant) -> MemberEnd {
     MemberEnd {
-        result: Ok(Default::default()),
+        result: Ok(Completed {
+            is_new,
+            copied_bytes: 0,
+        }),
         seconds: begun.elapsed().as_secs_f64(),
     }
 }

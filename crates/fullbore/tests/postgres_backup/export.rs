@@ -141,3 +141,33 @@ fn an_incremental_backup_of_a_cluster_is_copied_and_starts() {
         "changed"
     );
 }
+
+#[test]
+fn a_cluster_is_backed_up_to_two_repositories_and_each_of_them_starts_alone() {
+    let Some(version) = debian() else { return };
+    let cluster = Cluster::new(version, &[]);
+    let second = cluster.path("second");
+    let also = [
+        "--to",
+        second.to_str().unwrap(),
+        "--segment-size",
+        "1M",
+        "--quiet",
+    ];
+    // The second one has no base at first.
+    cluster.backup("repository", &["--quiet"]).ends_with(0);
+    for turn in 0..2 {
+        cluster.psql(&format!(
+            "UPDATE small SET word = 'turn {turn}' WHERE n = 7"
+        ));
+        cluster.backup("repository", &also).ends_with(0);
+        for repository in [&cluster.path("repository"), &second] {
+            let restored = Cluster::restored(version, repository);
+            restored.start();
+            restored.assert_has_content();
+            let word = restored.psql("SELECT word FROM small WHERE n = 7");
+            assert_eq!(word, format!("turn {turn}"));
+            fullbore(args!["verify", repository, "--data", "--quiet"]).ends_with(0);
+        }
+    }
+}

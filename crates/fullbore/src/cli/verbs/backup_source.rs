@@ -65,9 +65,10 @@ pub(super) fn requested_cluster(
     }))
 }
 
-/// The archive in the repository of the backup, unless an option says where the WAL is.
+/// The archive in the repository of the backup, unless an option says where the WAL is. Of several
+/// repositories, one alone may have the WAL of the server: the backup then includes it.
 fn archive_of(args: &BackupArgs, storages: &Storages) -> Option<Arc<dyn SegmentArchive>> {
-    if args.wal.is_some() || !is_repository(args.first_to()) {
+    if args.wal.is_some() || args.to.len() > 1 || !is_repository(args.first_to()) {
         return None;
     }
     let archive = RepositoryArchive::new(storages.clone(), args.first_to().to_owned());
