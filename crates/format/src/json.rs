@@ -84,6 +84,7 @@ mod tests {
             frames: 1,
             plain_bytes: 7,
             parts: "0123456789abcdef".into(),
+            tape: None,
         };
         let page = PageAt {
             stream: 1,
