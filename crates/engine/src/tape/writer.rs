@@ -32,7 +32,7 @@ pub(super) struct TapeWriter {
     /// The number of the next item.
     next: u64,
     record_bytes: u32,
-    /// The media are kept in the drive when a tape ends.
+    /// How often the drive was started.
     starts: u64,
 }
 
