@@ -195,7 +195,7 @@ const OF_FILES: [&str; 13] = [
 ];
 
 /// Files of the rooms below whose files are not those of a repository.
-const MAY_USE_FILES: [&str; 12] = [
+const MAY_USE_FILES: [&str; 13] = [
     "archive/object.rs",        // archives of one file
     "verify/compare_tree.rs",   // the tree that a backup is compared with
     "verify/tree_roots.rs",     // the same
@@ -206,6 +206,7 @@ const MAY_USE_FILES: [&str; 12] = [
     "volume_files.rs",          // the same
     "volume_catalog.rs",        // files in the state directory
     "tape_catalog.rs",          // the same
+    "tapes/part.rs",            // parts of tapes, as `SealedFile`
     "tapes/mod.rs",             // a temporary file without a name, for the manifest
     "page_spool.rs",            // a temporary file without a name, in TMPDIR
 ];
