@@ -207,6 +207,7 @@ const MAY_USE_FILES: [&str; 13] = [
     "volume_catalog.rs",        // files in the state directory
     "volume_series.rs",         // the same
     "tape_catalog.rs",          // the same
+    "tapes/part.rs",            // parts of tapes, as `SealedFile`
     "tapes/mod.rs",             // a temporary file without a name, for the manifest
     "page_spool.rs",            // a temporary file without a name, in TMPDIR
 ];

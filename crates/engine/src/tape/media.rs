@@ -1,16 +1,122 @@
 //! Which tape may be written: one that is blank, whose label has no backup or is expired, or whose name was given.
 
-use super::{TapeOptions, TapeSpec};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::utc_second,
 };
-use fullbore_storage::{ChangeAction, ChangeRequest, Changed};
+use fullbore_platform::memory;
+use fullbore_repository::{page_spool::PageSpool, tape_catalog::TapeCatalog};
+use fullbore_storage::{ChangeAction, ChangeRequest, Changed, MediaChange, Storages};
 use fullbore_tape::{
     Drive, DriveError, DriveResult, Fault, ReadOutcome, Space, TapeBegin, TapeLabel, open_drive,
     read_begin,
 };
 use jiff::Timestamp;
+use std::ffi::{OsStr, OsString};
+
+/// A part ends behind this many bytes by default: 700 marks on a tape of 12 TB.
+const PART_BYTES: u64 = 16 << 30;
+/// The buffers before a drive together, if there is memory for it: 3 s of an LTO-9 drive wait to be written, and
+/// as much is in the buffer of the drive.
+const BUFFER_BYTES: u64 = 2 << 30;
+/// A file of more bytes is stored in pieces, as behind the early warning there is only some room.
+const WHOLE_BYTES: u64 = 64 << 20;
+
+/// The choices of a user about tapes.
+#[derive(Debug, Clone, Default)]
+pub struct TapeOptions {
+    /// Names of tapes that may be written over; `foreign` is data of other programs.
+    pub overwrite: Vec<String>,
+    /// Whether the backup is added behind those on the first tape.
+    pub append: bool,
+    /// When the tapes may be written again.
+    pub expires: Option<Timestamp>,
+    /// Bytes after which a part ends.
+    pub part_bytes: Option<u64>,
+    /// Bytes of the buffers before the drive.
+    pub buffer_bytes: Option<u64>,
+}
+
+impl TapeOptions {
+    /// Returns whether nothing was chosen.
+    pub fn is_default(&self) -> bool {
+        let Self {
+            overwrite,
+            append,
+            expires,
+            part_bytes,
+            buffer_bytes,
+        } = self;
+        overwrite.is_empty()
+            && !append
+            && expires.is_none()
+            && part_bytes.is_none()
+            && buffer_bytes.is_none()
+    }
+
+    pub(super) fn part_bytes(&self) -> u64 {
+        self.part_bytes.unwrap_or(PART_BYTES)
+    }
+
+    pub(super) fn buffer_bytes(&self) -> u64 {
+        let usual = || memory::within_limit(BUFFER_BYTES.min(memory::machine_bytes() / 8), 0);
+        self.buffer_bytes.unwrap_or_else(usual)
+    }
+}
+
+/// A drive as a destination.
+#[derive(Debug, Clone)]
+pub struct TapeSpec {
+    /// The drive, as the user named it behind `tape:`.
+    pub drive: OsString,
+    /// The choices of the user.
+    pub options: TapeOptions,
+    pub(super) change: MediaChange,
+    pub(super) catalog: TapeCatalog,
+}
+
+impl PartialEq for TapeSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.drive == other.drive
+    }
+}
+
+impl Eq for TapeSpec {}
+
+impl TapeSpec {
+    /// A drive with the choices that hold if none is made.
+    pub fn new(storages: &Storages, drive: &OsStr) -> Self {
+        Self {
+            drive: drive.to_owned(),
+            options: TapeOptions::default(),
+            change: storages.media_change().clone(),
+            catalog: TapeCatalog::of(storages),
+        }
+    }
+
+    /// Name in messages.
+    pub fn name(&self) -> String {
+        format!("\"tape:{}\"", self.drive.display())
+    }
+
+    /// Returns the bytes of a file above which it is stored in pieces.
+    pub fn whole_bytes(&self) -> u64 {
+        WHOLE_BYTES.min(self.options.part_bytes())
+    }
+}
+
+/// How far a backup on tapes is.
+#[derive(Default)]
+pub(super) struct TapeProgress {
+    /// The first tape, until it is written.
+    pub(super) first: Option<LoadedTape>,
+    /// Names of tapes with whole parts.
+    pub(super) tapes: Vec<String>,
+    /// The manifest so far.
+    pub(super) pages: PageSpool,
+    /// Sentences about drives and tapes, for the report.
+    pub(super) notes: Vec<String>,
+}
 
 /// The length of records, if the drive takes it.
 const RECORD_BYTES: u32 = 1 << 20;

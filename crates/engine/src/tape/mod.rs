@@ -23,113 +23,19 @@ use fullbore_format::{
     text::size,
 };
 use fullbore_pipeline::sink::{Abilities, Destination, Place, Sink, place_of};
-use fullbore_platform::{memory, queue::Locked};
-use fullbore_repository::{page_spool::PageSpool, tape_catalog::TapeCatalog};
-use fullbore_storage::{MediaChange, Storages};
+use fullbore_platform::queue::Locked;
 use fullbore_tape::simulated;
-use jiff::Timestamp;
-use media::LoadedTape;
+use media::{LoadedTape, TapeProgress};
+pub use media::{TapeOptions, TapeSpec};
 use sink::TapeSink;
-use std::{
-    ffi::{OsStr, OsString},
-    sync::{Arc, Mutex},
-};
-
-/// A part ends behind this many bytes by default: 700 marks on a tape of 12 TB.
-const PART_BYTES: u64 = 16 << 30;
-/// The buffers before a drive together, if there is memory for it: 3 s of an LTO-9 drive wait to be written, and
-/// as much is in the buffer of the drive.
-const BUFFER_BYTES: u64 = 2 << 30;
-/// A file of more bytes is stored in pieces, as behind the early warning there is only some room.
-const WHOLE_BYTES: u64 = 64 << 20;
-
-/// The choices of a user about tapes.
-#[derive(Debug, Clone, Default)]
-pub struct TapeOptions {
-    /// Names of tapes that may be written over; `foreign` is data of other programs.
-    pub overwrite: Vec<String>,
-    /// Whether the backup is added behind those on the first tape.
-    pub append: bool,
-    /// When the tapes may be written again.
-    pub expires: Option<Timestamp>,
-    /// Bytes after which a part ends.
-    pub part_bytes: Option<u64>,
-    /// Bytes of the buffers before the drive.
-    pub buffer_bytes: Option<u64>,
-}
-
-impl TapeOptions {
-    /// Returns whether nothing was chosen.
-    pub fn is_default(&self) -> bool {
-        let Self {
-            overwrite,
-            append,
-            expires,
-            part_bytes,
-            buffer_bytes,
-        } = self;
-        overwrite.is_empty()
-            && !append
-            && expires.is_none()
-            && part_bytes.is_none()
-            && buffer_bytes.is_none()
-    }
-
-    fn part_bytes(&self) -> u64 {
-        self.part_bytes.unwrap_or(PART_BYTES)
-    }
-
-    fn buffer_bytes(&self) -> u64 {
-        let usual = || memory::within_limit(BUFFER_BYTES.min(memory::machine_bytes() / 8), 0);
-        self.buffer_bytes.unwrap_or_else(usual)
-    }
-}
+use std::sync::{Arc, Mutex};
 
 /// Returns the bytes of all parts of a backup.
 pub fn stored_bytes(root: &Root) -> u64 {
     sizes::sum(root.segments.iter().map(|segment| segment.bytes))
 }
 
-/// A drive as a destination.
-#[derive(Debug, Clone)]
-pub struct TapeSpec {
-    /// The drive, as the user named it behind `tape:`.
-    pub drive: OsString,
-    /// The choices of the user.
-    pub options: TapeOptions,
-    change: MediaChange,
-    catalog: TapeCatalog,
-}
-
-impl PartialEq for TapeSpec {
-    fn eq(&self, other: &Self) -> bool {
-        self.drive == other.drive
-    }
-}
-
-impl Eq for TapeSpec {}
-
 impl TapeSpec {
-    /// A drive with the choices that hold if none is made.
-    pub fn new(storages: &Storages, drive: &OsStr) -> Self {
-        Self {
-            drive: drive.to_owned(),
-            options: TapeOptions::default(),
-            change: storages.media_change().clone(),
-            catalog: TapeCatalog::of(storages),
-        }
-    }
-
-    /// Name in messages.
-    pub fn name(&self) -> String {
-        format!("\"tape:{}\"", self.drive.display())
-    }
-
-    /// Returns the bytes of a file above which it is stored in pieces.
-    pub fn whole_bytes(&self) -> u64 {
-        WHOLE_BYTES.min(self.options.part_bytes())
-    }
-
     /// Opens the destination for backup `id`; with recipients each part is encrypted by itself. The tape in the drive is looked
     /// at, and not written.
     ///
@@ -160,19 +66,6 @@ pub struct TapeDestination {
     id: String,
     recipients: Option<Arc<[UserRecipient]>>,
     progress: Arc<Mutex<TapeProgress>>,
-}
-
-/// How far a backup on tapes is.
-#[derive(Default)]
-struct TapeProgress {
-    /// The first tape, until it is written.
-    first: Option<LoadedTape>,
-    /// Names of tapes with whole parts.
-    tapes: Vec<String>,
-    /// The manifest so far.
-    pages: PageSpool,
-    /// Sentences about drives and tapes, for the report.
-    notes: Vec<String>,
 }
 
 impl Destination for TapeDestination {

@@ -1,6 +1,9 @@
 //! Cuts the segments of a backup into records.
 
-use super::{TapeProgress, TapeSpec, media::LoadedTape, writer::TapeWriter};
+use super::{
+    media::{LoadedTape, TapeProgress, TapeSpec},
+    writer::TapeWriter,
+};
 use fullbore_crypt::{SealingWriter, UserRecipient};
 use fullbore_format::{
     digest::hex,

@@ -3,7 +3,7 @@
 //! All items are counted from 0; each tape has those from one number to another. When a tape is full or has
 //! failed, its last number is known only then: what was not on the medium for sure goes to the next tape.
 
-use super::{TapeProgress, TapeSpec, media::LoadedTape};
+use super::media::{LoadedTape, TapeProgress, TapeSpec};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::TapeExtent,
@@ -32,7 +32,7 @@ pub(super) struct TapeWriter {
     /// The number of the next item.
     next: u64,
     record_bytes: u32,
-    /// The media are kept in the drive when a tape ends.
+    /// How often the drive was started.
     starts: u64,
 }
 

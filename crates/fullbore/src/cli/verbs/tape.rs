@@ -52,7 +52,7 @@ enum TapeCommand {
     /// Print the label of a tape, and the files between its marks
     #[command(after_help = PLAIN_EXIT_CODES)]
     List(DriveArgs),
-    /// Read what the newest backup of a tape says of itself into the catalog
+    /// Fill the catalog of this host from the newest backup on a tape
     ///
     /// Use it on a host that did not make the backup, with the last tape of the backup. With the
     /// catalog, list, find, diff and restore --plan need no tape.

@@ -109,7 +109,7 @@ impl List {
             return self.print_backups(out);
         }
         if self.from == taped::ALL_TAPES && self.paths.is_empty() {
-            return taped::print(self, out);
+            return taped::print(&self.storages, &self.filter, self.json, out);
         }
         match look(&self.storages, &self.from, &self.filter)? {
             InspectedInput::Backup(archive) => {

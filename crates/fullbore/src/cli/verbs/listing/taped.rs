@@ -1,13 +1,13 @@
 //! Prints the backups on tapes that the catalog of this host knows.
 
-use super::List;
 use fullbore_engine::tape::stored_bytes;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::Root,
     text::{self, shown, size},
 };
-use fullbore_repository::tape_catalog::TapeCatalog;
+use fullbore_repository::{select::BackupFilter, tape_catalog::TapeCatalog};
+use fullbore_storage::Storages;
 use serde_json::json;
 use std::io::Write;
 
@@ -18,12 +18,17 @@ pub(super) const ALL_TAPES: &str = "tape:";
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none; those of the catalog and of `out`.
-pub(super) fn print(list: &List, out: &mut dyn Write) -> Result<u8> {
+pub(super) fn print(
+    storages: &Storages,
+    filter: &BackupFilter,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<u8> {
     let mut is_any = false;
-    for root in TapeCatalog::of(&list.storages).roots()? {
-        if list.filter.selects(&root) {
+    for root in TapeCatalog::of(storages).roots()? {
+        if filter.selects(&root) {
             is_any = true;
-            print_one(list, &root, out)?;
+            print_one(&root, is_json, out)?;
         }
     }
     if is_any {
@@ -34,12 +39,12 @@ pub(super) fn print(list: &List, out: &mut dyn Write) -> Result<u8> {
         .hint("`fullbore tape scan DRIVE` reads the catalog of a tape"))
 }
 
-fn print_one(list: &List, root: &Root, out: &mut dyn Write) -> Result<()> {
+fn print_one(root: &Root, is_json: bool, out: &mut dyn Write) -> Result<()> {
     let tapes: Vec<_> = root.tapes().into_values().collect();
     let paths: Vec<_> = { root.source.paths.iter() }
         .map(|path| String::from_utf8_lossy(&path.0).into_owned())
         .collect();
-    if list.json {
+    if is_json {
         let value = json!({
             "id": root.id,
             "time": root.time,
