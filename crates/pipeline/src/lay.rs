@@ -4,7 +4,10 @@
 //! position and the index is the same for every sink. This file also starts and ends segments, and
 //! writes the service frames between the data.
 
+mod error_budget;
 mod volumes;
+
+pub use error_budget::ErrorBudget;
 
 use super::{
     pages::{ClosedPage, EntryListener, PageWriter, RecordOrder},
@@ -44,6 +47,8 @@ pub struct StreamLayout {
     pub is_in_volumes: bool,
     /// Block size of files, in bytes.
     pub block_bytes: u64,
+    /// How many entries may be unreadable.
+    pub errors: ErrorBudget,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -91,6 +96,8 @@ pub struct StreamWriter {
     bare_root_bytes: Option<u64>,
     /// Entries and files already counted by the meter.
     told: (u64, u64),
+    /// Unreadable entries already counted by the budget.
+    told_errors: u64,
     laid: StreamOutcome,
 }
 
@@ -125,6 +132,7 @@ impl StreamWriter {
             late: false,
             bare_root_bytes: None,
             told: (0, 0),
+            told_errors: 0,
             laid,
         })
     }
@@ -186,6 +194,7 @@ impl StreamWriter {
             self.pages.close_page();
         }
         self.pages.check_sorter()?;
+        self.check_errors()?;
         self.store_pages()?;
         let full = self
             .shared
@@ -321,6 +330,13 @@ impl StreamWriter {
         let previous = std::mem::replace(&mut self.told, (entries, files));
         self.meter.entries.fetch_add(entries - previous.0, Relaxed);
         self.meter.files.fetch_add(files - previous.1, Relaxed);
+    }
+
+    /// Counts entries that could not be read.
+    fn check_errors(&mut self) -> Result<()> {
+        let found = self.pages.totals.unreadable;
+        let new = found.saturating_sub(std::mem::replace(&mut self.told_errors, found));
+        self.shared.errors.add(new)
     }
 
     /// Keeps the header of a stream until its length is known. Its content begins in segment 2.
