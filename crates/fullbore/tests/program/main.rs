@@ -54,6 +54,7 @@ mod stumbles;
 mod sums;
 mod systemd;
 mod tape;
+mod tape_programs;
 mod target;
 mod unheard;
 mod verdict;
