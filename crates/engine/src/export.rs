@@ -148,6 +148,7 @@ impl ExportOptions {
             digest: options.digest,
             host: None,
             max_rate: None,
+            most_errors: None,
             tags: archive.root.tags.clone(),
             base: WantedBase {
                 full: true,

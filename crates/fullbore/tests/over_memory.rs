@@ -41,6 +41,7 @@ fn backup(tree: &Path, objects: Arc<dyn Objects>, checkpoint_interval: Duration)
         digest: Algorithm::Blake3,
         host: None,
         max_rate: None,
+        most_errors: None,
         tags: Default::default(),
         base: Default::default(),
         checkpoint_interval,

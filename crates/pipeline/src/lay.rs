@@ -4,7 +4,10 @@
 //! position and the index is the same for every sink. This file also starts and ends segments, and
 //! writes the service frames between the data.
 
+mod error_budget;
 mod volumes;
+
+pub use error_budget::ErrorBudget;
 
 use super::{
     pages::{ClosedPage, EntryListener, PageWriter, RecordOrder},
@@ -46,6 +49,8 @@ pub struct StreamLayout {
     pub ends_with_catalog: bool,
     /// Block size of files, in bytes.
     pub block_bytes: u64,
+    /// How many entries may be unreadable.
+    pub errors: ErrorBudget,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -95,6 +100,8 @@ pub struct StreamWriter {
     catalogs: Vec<u32>,
     /// Entries and files already counted by the meter.
     told: (u64, u64),
+    /// Unreadable entries already counted by the budget.
+    told_errors: u64,
     laid: StreamOutcome,
 }
 
@@ -130,6 +137,7 @@ impl StreamWriter {
             bare_root_bytes: None,
             catalogs: Vec::new(),
             told: (0, 0),
+            told_errors: 0,
             laid,
         })
     }
@@ -191,6 +199,7 @@ impl StreamWriter {
             self.pages.close_page();
         }
         self.pages.check_sorter()?;
+        self.check_errors()?;
         self.store_pages()?;
         let full = self
             .shared
@@ -328,6 +337,13 @@ impl StreamWriter {
         let previous = std::mem::replace(&mut self.told, (entries, files));
         self.meter.entries.fetch_add(entries - previous.0, Relaxed);
         self.meter.files.fetch_add(files - previous.1, Relaxed);
+    }
+
+    /// Counts entries that could not be read.
+    fn check_errors(&mut self) -> Result<()> {
+        let found = self.pages.totals.unreadable;
+        let new = found.saturating_sub(std::mem::replace(&mut self.told_errors, found));
+        self.shared.errors.add(new)
     }
 
     /// Keeps the header of a stream until its length is known. Its content begins in segment 2.

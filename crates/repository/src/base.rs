@@ -47,6 +47,8 @@ pub struct WantedBase {
     pub full: bool,
     /// Only a backup of a lower level can be the base.
     pub below_level: Option<u8>,
+    /// The backup in volumes that ended before its last volume, and goes on now: its id, or the beginning of it.
+    pub resume: Option<String>,
     /// The proof that a file has not changed.
     pub compare: Compare,
 }
@@ -62,6 +64,8 @@ pub struct NewBackup<'a> {
     pub options: &'a BackupOptions,
     /// The options that exclude files.
     pub left_out: &'a [String],
+    /// The level, if it has one.
+    pub level: Option<u8>,
 }
 
 /// The result of a search for a base.
@@ -220,18 +224,21 @@ impl Base {
         }
     }
 
-    /// A base in volumes, which are on a shelf: its volumes are taken to be there, all changed files are stored whole,
-    /// and none of its pages is referred to.
+    /// Bases in volumes, which are on a shelf, the latest first: the volumes are taken to be there, all changed files are
+    /// stored whole, and no page of a base is referred to.
     pub(super) fn in_volumes(
-        archive: Archive,
+        archives: Vec<Archive>,
         wanted: &WantedBase,
         new_backup: &NewBackup<'_>,
     ) -> Self {
-        let sizes = segments(&archive.root);
-        let sizes = sizes.into_iter().map(|(id, _, size)| (id, size)).collect();
-        let is_trusted = is_trusted(&archive.root, new_backup);
+        let sizes = archives.iter().flat_map(|archive| segments(&archive.root));
+        let sizes = sizes.map(|(id, _, size)| (id, size)).collect();
+        let archives = archives.into_iter().map(|archive| {
+            let is_trusted = is_trusted(&archive.root, new_backup);
+            (Arc::new(archive.as_base(false)), is_trusted)
+        });
         Self {
-            archives: vec![(Arc::new(archive.as_base(false)), is_trusted)],
+            archives: archives.collect(),
             rules: CompareRules {
                 compare: wanted.compare,
                 digests: new_backup.options.digest == Algorithm::Blake3,

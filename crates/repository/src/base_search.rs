@@ -426,6 +426,7 @@ mod tests {
                 cluster: Some(&cluster),
                 options: &base.options,
                 left_out: &[],
+                level: None,
             };
             differs(&base, &like)
         };

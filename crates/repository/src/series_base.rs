@@ -4,7 +4,7 @@ use crate::{
     archive::Archive,
     base::{Base, FoundBase, NewBackup, Unlike, WantedBase},
     base_search::{OTHER_HOST, OTHER_SOURCE, differs},
-    level::is_below,
+    level::{is_below, level_of},
     selector::LATEST,
     volume_series::VolumeSeries,
 };
@@ -27,8 +27,15 @@ impl Base {
         wanted: &WantedBase,
         new_backup: &NewBackup<'_>,
     ) -> Result<FoundBase> {
+        let begun = match (&wanted.resume, series) {
+            (None, _) => None,
+            (Some(set), Some(series)) => {
+                Some(begun_in(storages, (prefix, series), set, new_backup)?)
+            }
+            (Some(_), None) => return Err(no_catalog()),
+        };
         let is_wanted = wanted.base.is_some() || wanted.below_level.is_some();
-        if wanted.full || !is_wanted {
+        if (wanted.full || !is_wanted) && begun.is_none() {
             return Ok(FoundBase::default());
         }
         let search = SeriesSearch {
@@ -38,18 +45,49 @@ impl Base {
         };
         let (chosen, unlike) = match &wanted.base {
             Some(base) => (Some(search.asked_for(base)?), None),
+            None if wanted.full || !is_wanted => (None, None),
             None => search.newest(),
         };
-        let kept = chosen.and_then(|id| series?.read(&id));
-        let archive = kept.map(|kept| Archive::of_catalog(storages, prefix, kept));
-        let base = archive.transpose()?;
-        let base = base.map(|archive| Self::in_volumes(archive, wanted, new_backup));
+        let ids = begun.into_iter().chain(chosen);
+        let kept = ids.filter_map(|id| series?.read(&id));
+        let archives = kept.map(|kept| Archive::of_catalog(storages, prefix, kept));
+        let archives = archives.collect::<Result<Vec<_>>>()?;
+        let is_any = !archives.is_empty();
         Ok(FoundBase {
-            base,
+            base: is_any.then(|| Self::in_volumes(archives, wanted, new_backup)),
             unlike,
             ..FoundBase::default()
         })
     }
+}
+
+/// Puts the backup that goes on into the catalog, since its newest volume may be taken out now. Returns its id.
+fn begun_in(
+    storages: &Storages,
+    place: (&Path, &VolumeSeries),
+    set: &str,
+    new_backup: &NewBackup<'_>,
+) -> Result<String> {
+    let root = Archive::catalog_volumes(storages, place, set)?;
+    let refused = |why: &str| {
+        let message = format!("cannot go on with backup {:?}", root.id);
+        Error::new(ErrorKind::Usage, message).because(why.to_owned())
+    };
+    if is_complete(&root) {
+        return Err(refused("it is complete"));
+    }
+    if level_of(&root) != new_backup.level {
+        return Err(refused("it has another level"));
+    }
+    match differs(&root, new_backup) {
+        None => Ok(root.id),
+        Some(why) => Err(refused(why)),
+    }
+}
+
+fn no_catalog() -> Error {
+    let message = "cannot go on with a backup: there is no catalog of volumes";
+    Error::new(ErrorKind::Usage, message).hint("use --catalog DIR")
 }
 
 struct SeriesSearch<'a> {

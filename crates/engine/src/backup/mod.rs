@@ -38,7 +38,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::{
     frame::Scanned,
-    lay::{MakeRoot, RootUse, StreamLayout, StreamOutcome},
+    lay::{ErrorBudget, MakeRoot, RootUse, StreamLayout, StreamOutcome},
     sink::{Abilities, Destination, Partial},
     stage::{codec::Codec, level::LevelDial},
 };
@@ -122,6 +122,8 @@ pub struct Backup {
     pub block_bytes: Option<u64>,
     /// Maximum number of bytes read a second.
     pub max_rate: Option<NonZeroU64>,
+    /// Entries that may be unreadable, at most; `None` for any number.
+    pub most_errors: Option<u64>,
     /// Limits of memory, threads and sizes.
     pub tuning: Tuning,
 }
@@ -286,6 +288,7 @@ impl Backup {
             is_in_volumes: self.to.is_in_volumes(),
             ends_with_catalog: self.to.tape().is_some(),
             block_bytes: self.block_bytes(),
+            errors: ErrorBudget::new(self.most_errors),
         }
     }
 
@@ -335,6 +338,7 @@ impl Backup {
             cluster: facts.as_ref(),
             options: &options,
             left_out: &left_out,
+            level: self.base.below_level,
         })
     }
 

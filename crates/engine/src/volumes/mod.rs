@@ -178,13 +178,16 @@ impl Destination for VolumeDestination {
     }
 
     fn explained(&self, error: Error) -> Error {
-        match self.progress.locked().named {
-            0 => error,
-            1 => error.detail("volume 1 is kept: it restores, as an incomplete backup"),
-            named => error.detail(format!(
-                "volumes 1 to {named} are kept: they restore, as an incomplete backup"
-            )),
-        }
+        let named = self.progress.locked().named;
+        let kept = match named {
+            0 => return error,
+            1 => "volume 1 is kept".to_owned(),
+            named => format!("volumes 1 to {named} are kept"),
+        };
+        let id = &self.id;
+        error.detail(format!(
+            "{kept}: an incomplete backup, which --resume {id} goes on with"
+        ))
     }
 
     /// Removes the volume that has no name. The others stay: they are whole, and may be on other media.

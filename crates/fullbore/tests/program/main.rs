@@ -56,6 +56,7 @@ mod sums;
 mod sync;
 mod systemd;
 mod tape;
+mod tape_programs;
 mod tapes;
 mod target;
 mod unheard;

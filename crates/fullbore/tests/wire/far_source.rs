@@ -268,3 +268,49 @@ fn a_host_that_may_only_append_shows_none_of_its_files_and_clusters_are_read_whe
     alone.args(["backup", "x", "--on", "peer:", "--to", target]);
     expect(1, alone.stdin(std::process::Stdio::null()));
 }
+
+#[test]
+fn files_of_another_host_go_to_volumes_of_this_one() {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    varied_tree(&source);
+    let media = dir.path().join("media");
+    fs::create_dir(&media).unwrap();
+    let far = format!("ssh://far{}", source.display());
+    let to = format!("volumes:{}/v", media.display());
+    let catalog = dir.path().join("catalog").display().to_string();
+    let backup = |level: &str| {
+        let words = ["backup", &far, "--to", &to, "--volume-size", "1M"];
+        let more = [
+            "--frame-size",
+            "64K",
+            "--catalog",
+            &catalog,
+            "--level",
+            level,
+        ];
+        run(0, &[&words[..], &more].concat());
+    };
+    backup("0");
+    assert!(fs::read_dir(&media).unwrap().count() > 3);
+    fs::write(source.join("sub/9"), "changed").unwrap();
+    fs::remove_file(source.join("deep/17")).unwrap();
+    backup("1");
+    let back = dir.path().join("back");
+    run(0, &["restore", &to, "--to", back.to_str().unwrap()]);
+    assert_eq!(files(&back), files(&source));
+    // A cluster is not read that way.
+    let said = run(
+        2,
+        &[
+            "backup",
+            &far,
+            "--offline",
+            "--to",
+            &to,
+            "--volume-size",
+            "1M",
+        ],
+    );
+    assert!(said.contains("cluster of another host"), "{said}");
+}

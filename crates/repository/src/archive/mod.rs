@@ -29,7 +29,7 @@ pub mod unnamed_losses;
 pub mod volume_passes;
 mod volumes;
 
-use crate::volume_catalog::CatalogedBackup;
+use crate::{volume_catalog::CatalogedBackup, volume_series::VolumeSeries};
 use children::Children;
 use fullbore_format::{
     digest::hex,
@@ -38,6 +38,7 @@ use fullbore_format::{
     layout::is_backup_id,
     page::{FrameAt, ManifestPage, PageItem, Record, SegmentId},
     root::{PageAt, Root},
+    seal::seal,
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform::queue::Locked;
@@ -239,6 +240,20 @@ impl Archive {
         let (set, mut root) = VolumeSet::open_with_root(storages, prefix, set)?;
         note_missing_end(&mut root);
         Self::with_root(root, Box::new(set))
+    }
+
+    /// Puts a backup in volumes, of which the newest one is there, into the catalog of this host. Returns its root.
+    ///
+    /// # Errors
+    /// As [`Archive::open_volumes`]; those of the catalog.
+    pub(crate) fn catalog_volumes(
+        storages: &Storages,
+        (prefix, series): (&std::path::Path, &VolumeSeries),
+        set: &str,
+    ) -> Result<Root> {
+        let (set, root) = VolumeSet::open_with_root(storages, prefix, set)?;
+        series.store(&root.id, &seal(&root)?, |file| set.copy_manifest(file))?;
+        Ok(root)
     }
 
     /// Opens a backup as the catalog of this host has it. No volume is opened before content is read.

@@ -288,6 +288,10 @@ fn plan(
     if args.base.is_some() && !has_bases(&to) {
         return Err(every_backup_is_full("--base"));
     }
+    if args.resume.is_some() && to.volumes().is_none() {
+        let message = "--resume goes on with volumes; a repository goes on by itself";
+        return Err(Error::new(ErrorKind::Usage, message));
+    }
     let tags = distinct_tags(args.tag.clone())?;
     if args.level.is_some() {
         check_level(args.level, &to, &tags)?;
@@ -329,12 +333,14 @@ fn plan(
         codec: codec.unwrap_or(Codec::Zstd(1)),
         digest: args.digest,
         max_rate: args.max_rate,
+        most_errors: args.errors,
         host,
         tags,
         base: WantedBase {
             base: args.base,
             full: args.full,
             below_level: None,
+            resume: args.resume,
             compare: args.compare,
         },
         checkpoint_interval: args.checkpoint_interval,

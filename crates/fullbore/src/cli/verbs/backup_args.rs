@@ -173,6 +173,28 @@ pub(in crate::cli) struct BackupArgs {
         hide_short_help = true
     )]
     pub(in crate::cli) dumpdates: Option<PathBuf>,
+    /// Go on with this backup in volumes, which ended before its last volume
+    ///
+    /// What is in its volumes is not stored again: they are needed for a restore, beside the new ones. Its newest
+    /// volume must be there. All other options are those of that backup.
+    #[arg(
+        long,
+        value_name = "ID",
+        conflicts_with_all = ["base", "full"],
+        help_heading = "Incremental",
+        hide_short_help = true
+    )]
+    pub(in crate::cli) resume: Option<String>,
+    /// End the backup after more than this many entries that cannot be read
+    ///
+    /// By default it goes on, names them all, and ends with exit code 3. The volumes that have names are kept.
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = SOURCE,
+        hide_short_help = true
+    )]
+    pub(in crate::cli) errors: Option<u64>,
     /// How an unchanged file is recognized
     #[arg(long, value_parser = one_of(&COMPARES), default_value = "inode", help_heading = "Incremental", hide_short_help = true)]
     pub(in crate::cli) compare: Compare,

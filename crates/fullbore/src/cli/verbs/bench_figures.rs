@@ -108,6 +108,7 @@ impl Bench {
             digest,
             host: None,
             max_rate: None,
+            most_errors: None,
             tags,
             base: WantedBase::default(),
             checkpoint_interval: Duration::MAX,

@@ -35,7 +35,7 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
     if source.is_some() || args.run_on == RunOn::Dest {
         args.must_have_one_destination("the source or the run is on another host")?;
     }
-    if args.run_on == RunOn::Dest {
+    if runs_at_destination(args)? {
         return run_at_destination(args, storages, source);
     }
     let Some((host, paths)) = source else {
@@ -68,6 +68,12 @@ pub(super) fn backup(args: &BackupArgs, storages: &Storages) -> Result<Option<u8
         return Err(stored_nothing(&host));
     }
     Ok(Some(code))
+}
+
+/// Returns whether the host of the destination does the work: if that is asked for, and for volumes, whose media are changed there.
+fn runs_at_destination(args: &BackupArgs) -> Result<bool> {
+    let is_in_volumes = matches!(Location::parse(args.first_to())?, Location::Volumes(_));
+    Ok(args.run_on == RunOn::Dest || is_in_volumes)
 }
 
 /// The name of a host in its backups: without the user and the port by which ssh reaches it.
@@ -131,10 +137,27 @@ fn check_trees(args: &BackupArgs) -> Result<()> {
     if !is_cluster && args.stdin_name.is_none() {
         return Ok(());
     }
-    let message = "cannot use --run-on dest with a cluster or standard input";
-    Err(Error::new(ErrorKind::Usage, message)
-        .because("only files and directories are read from another host")
-        .hint("leave it out: the host of the source does the work"))
+    // A cluster of this host goes to volumes of this host.
+    if args.run_on != RunOn::Dest && source_host(args)?.is_none() {
+        return Ok(());
+    }
+    let because = "only files and directories are read from another host";
+    Err(match args.run_on {
+        RunOn::Dest => {
+            let message = "cannot use --run-on dest with a cluster or standard input";
+            let hint = "leave it out: the host of the source does the work";
+            Error::new(ErrorKind::Usage, message)
+                .because(because)
+                .hint(hint)
+        }
+        RunOn::Source => {
+            let message = "cannot write a cluster of another host to volumes";
+            let hint = "back it up to a repository, and export that to volumes";
+            Error::new(ErrorKind::Usage, message)
+                .because(because)
+                .hint(hint)
+        }
+    })
 }
 
 /// The files that the command line names, by what they are called on the host that has them.
@@ -158,9 +181,12 @@ pub(super) fn subject(args: &BackupArgs, storages: &Storages) -> Result<Option<F
         return FarSubject::new(connect_to_peer()?, far_scope(args, &[])).map(Some);
     }
     let source = source_host(args)?;
-    let Some((host, paths)) = source.filter(|_| args.run_on == RunOn::Dest) else {
+    let Some((host, paths)) = source else {
         return Ok(None);
     };
+    if !runs_at_destination(args)? {
+        return Ok(None);
+    }
     let scope = far_scope(args, &paths);
     let wire = storages.connect_to_host(&host, Offer::none())?;
     Ok(Some(FarSubject::new(wire, scope)?.of_host(name_of(&host))))

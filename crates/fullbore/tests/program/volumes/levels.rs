@@ -1,7 +1,7 @@
 //! Levels: a backup stores what changed since the latest one of a lower level, whose volumes are on a shelf.
 
 use super::{World, paths};
-use crate::runs::{self, assert_same, fullbore, names, noise, shape, shell};
+use crate::runs::{self, assert_same, fullbore, has, is_root, names, noise, or_skip, shape, shell};
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -304,4 +304,100 @@ fn hanoi_and_due_know_the_backups_of_a_repository() {
     }
     let due = fullbore(args!["list", "--due", "--long", repository]).ends_with(0);
     assert!(due.out.contains("the next is level 2"), "{}", due.out);
+}
+
+/// The id that an error says a backup can go on with.
+fn id_to_resume(ran: &runs::Ran) -> String {
+    let (_, rest) = ran.err.split_once("--resume ").expect(&ran.err);
+    rest.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn a_backup_that_ended_in_order_goes_on_behind_its_last_volume() {
+    let world = World::new();
+    settle();
+    for level in [None, Some("1")] {
+        if level.is_some() {
+            backup(&world, 0, &[]);
+            (0..12).for_each(|number| {
+                runs::write(
+                    world.tree.join(format!("d0/more{number}")),
+                    noise(number, 200_000),
+                );
+            });
+            settle();
+        }
+        let stop = world.dir.path().join("stop");
+        runs::write(&stop, "#!/bin/sh\n[ $FULLBORE_VOLUME -lt 3 ]\n");
+        runs::set_mode(&stop, 0o755);
+        let line = || {
+            let line = world.backup_args("1M").into_iter();
+            line.chain(level.into_iter().flat_map(|level| args!["--level", level]))
+        };
+        let ran = fullbore(line().chain(args!["--change-command", stop]));
+        assert_ne!(ran.code, 0);
+        let begun = id_to_resume(&ran);
+        let volumes = names(&world.media);
+        let of_begun = volumes.iter().filter(|name| name.contains(&begun)).count();
+        assert!(of_begun >= 1, "{volumes:?}");
+        let all = bytes_of(&world, &begun);
+        fullbore(line().chain(args!["--resume", begun])).ends_with(0);
+        let id = newest(&world);
+        assert_ne!(id, begun);
+        // What is on the volumes of the first run is not stored again.
+        let (ran, back, _dir) = restored(&world, &id, &[]);
+        ran.ends_with(0);
+        assert_same(&shape(&world.tree), &shape(&back), "resumed");
+        let from = format!("{}@{id}", world.location().display());
+        let plan = args![
+            "restore",
+            from,
+            "--to",
+            "/nowhere/x",
+            "--plan",
+            "--catalog",
+            world.catalog()
+        ];
+        let plan = fullbore(plan).ends_with(0).out;
+        assert!(plan.contains(&format!("of {begun}")), "{plan}");
+        assert!(bytes_of(&world, &id) + all < 8_000_000);
+        // A complete one is refused, and one of another level.
+        fullbore(line().chain(args!["--resume", id]))
+            .ends_with(2)
+            .has_one_error("it is complete");
+        let other = world.backup_args("1M").into_iter();
+        let other = other.chain(args!["--level", "7", "--resume", begun]);
+        fullbore(other).ends_with(2).has_one_error("another level");
+    }
+    let repository = world.dir.path().join("repository");
+    fullbore(args![
+        "backup", world.tree, "--to", repository, "--resume", "2026"
+    ])
+    .ends_with(2);
+}
+
+#[test]
+fn a_backup_ends_after_more_errors_than_it_may_have() {
+    if !or_skip(is_root() && has("setpriv"), "not root, or no setpriv") {
+        return;
+    }
+    let world = World::new();
+    fs::create_dir(world.catalog()).unwrap();
+    runs::set_mode(world.dir.path(), 0o755);
+    runs::set_mode(&world.media, 0o777);
+    runs::set_mode(&world.catalog(), 0o777);
+    // Directories that this user cannot list.
+    for number in 0..4 {
+        let secret = world.tree.join(format!("secret{number}"));
+        fs::create_dir(&secret).unwrap();
+        runs::set_mode(&secret, 0);
+    }
+    let allowed = |most: &str| {
+        let words = args![runs::FULLBORE].into_iter();
+        let words = words.chain(world.backup_args("1M"));
+        let line = "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all \"$@\"";
+        shell(line, words.chain(args!["--errors", most]))
+    };
+    allowed("4").ends_with(3);
+    allowed("3").ends_with(1).has_one_error("--errors allows 3");
 }

@@ -99,7 +99,7 @@ impl World {
 }
 
 /// The paths of all files and links below a directory.
-fn paths(dir: &Path) -> BTreeSet<String> {
+pub(super) fn paths(dir: &Path) -> BTreeSet<String> {
     let found = shell("cd \"$1\" && find . -not -type d | sort", args![dir]).ends_with(0);
     found.out.lines().map(ToOwned::to_owned).collect()
 }

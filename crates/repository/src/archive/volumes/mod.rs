@@ -26,6 +26,7 @@ use fullbore_storage::{ChangeAction, ChangeRequest, Changed, Storages};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
+    io::{self, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -362,18 +363,53 @@ impl VolumeSet {
         let Some(volume) = open.files.get(&self.newest_id()) else {
             return Ok(file);
         };
+        self.each_piece(
+            |offset, len, out| volume.read_at(offset, len, out),
+            |bytes, from| write::pwrite_all(&file, bytes, from).map_err(failed),
+        )?;
+        Ok(file)
+    }
+
+    /// Writes the manifest into a file.
+    ///
+    /// # Errors
+    /// Those of reading; the system's.
+    pub(super) fn copy_manifest(&self, file: &mut dyn Write) -> Result<()> {
+        let copied = self.open.locked().manifest.clone();
+        if let Some(copied) = copied {
+            let mut reader = &*copied;
+            return io::Seek::rewind(&mut reader)
+                .and_then(|()| io::copy(&mut reader, file))
+                .map(drop)
+                .map_err(|error| Error::io("could not copy a manifest", error));
+        }
+        let volume = self.volume(&self.newest_id())?;
+        self.each_piece(
+            |offset, len, out| volume.read_at(offset, len, out),
+            |bytes, _| {
+                let written = file.write_all(bytes);
+                written.map_err(|error| Error::io("could not write a catalog", error))
+            },
+        )
+    }
+
+    /// Reads the pages of the manifest in order, by at most [`COPIED_BYTES`], and passes them with their places in the manifest.
+    fn each_piece(
+        &self,
+        read: impl Fn(u64, usize, &mut Vec<u8>) -> Result<()>,
+        mut write: impl FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<()> {
         let mut buffer = Vec::new();
         for page in &self.pages {
             let mut done = 0;
             while done < page.bytes {
                 let len = COPIED_BYTES.min(page.bytes - done) as usize;
-                volume.read_at(page.offset.saturating_add(done), len, &mut buffer)?;
-                write::pwrite_all(&file, &buffer, page.from.saturating_add(done))
-                    .map_err(failed)?;
+                read(page.offset.saturating_add(done), len, &mut buffer)?;
+                write(&buffer, page.from.saturating_add(done))?;
                 done += len as u64;
             }
         }
-        Ok(file)
+        Ok(())
     }
 
     fn missing(&self, id: &VolumeId, reason: &str) -> Error {
