@@ -392,3 +392,59 @@ fn every_key_of_json_is_in_the_document() -> Result {
     }
     Ok(())
 }
+
+/// The options in the left cells of a table, as words in backticks; those behind `to` are a range.
+fn answered_options(table: &str) -> Vec<String> {
+    let cells = table
+        .lines()
+        .filter_map(|row| row.strip_prefix("| ")?.split(" | ").next());
+    let words = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let options = words
+        .flat_map(str::split_whitespace)
+        .filter(|word| word.starts_with('-'));
+    options.map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn every_option_of_dump_and_restore_is_answered() -> Result {
+    let text = fs::read_to_string(source("doc/coming-from.md"))?;
+    let (_, section) = text
+        .split_once("\n## dump and restore\n")
+        .ok_or("no section")?;
+    let (section, _) = section.split_once("\n## ").unwrap_or((section, ""));
+    let (dump, restore) = section
+        .split_once("| restore | fullbore |")
+        .ok_or("no table")?;
+    // The letters of dump 0.4b56, from its manual and its usage.
+    for (table, letters) in [
+        (dump, "019aABbcdDeEfFhIjkLmMnqQsSTuvwWyz"),
+        (restore, "0aAbcCdDeEfFhHikLlmMNoPQrRstTuvVxXy"),
+    ] {
+        let answered = answered_options(table);
+        for letter in letters.chars() {
+            let option = format!("-{letter}");
+            assert!(answered.contains(&option), "{option}: {answered:?}");
+        }
+    }
+    // The options that the answers name exist: `every_option_is_in_a_document` holds the other direction.
+    let help = Command::new(env!("CARGO_BIN_EXE_fullbore"))
+        .args(["backup", "--help"])
+        .output()?;
+    let help = String::from_utf8(help.stdout)?;
+    for option in [
+        "--level",
+        "--dumpdates",
+        "--base",
+        "--volume-size",
+        "--compress",
+        "--exclude-from",
+        "--errors",
+        "--tag",
+        "--dump-script",
+        "--change-command",
+        "--resume",
+    ] {
+        assert!(dump.contains(option) && help.contains(option), "{option}");
+    }
+    Ok(())
+}

@@ -31,7 +31,7 @@ pub enum OpenedFrom {
 
 /// Opens `FROM[@BACKUP]` as a backup.
 ///
-/// FROM is a repository or an archive file. BACKUP is what [`BackupSelector`](crate::selector::BackupSelector) knows;
+/// FROM is a repository or an archive file. BACKUP is what [`BackupSelector`] knows;
 /// without BACKUP it is the latest backup that `filter` selects. A path that contains an `@` itself
 /// works as long as it exists.
 ///
