@@ -2,7 +2,7 @@
 //! second time for its other end.
 
 use super::plan_file::UNIT_BYTES;
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, iter, ops::Range};
 
 /// The written ranges by units of the file. A unit that is complete is not here.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl PartialUnits {
                 let part = written.start.max(whole.start)..written.end.min(whole.end);
                 let ranges = self.0.entry(*unit).or_default();
                 join(ranges, part);
-                let is_complete = *ranges == [whole];
+                let is_complete = matches!(&ranges[..], [range] if *range == whole);
                 if is_complete {
                     self.forget(*unit);
                 }
@@ -39,7 +39,8 @@ impl PartialUnits {
             let whole = unit_range(unit, size);
             let mut start = whole.start;
             let written = self.0.get(&unit).into_iter().flatten().cloned();
-            for range in written.chain([whole.end..whole.end]) {
+            let end = iter::once(whole.end..whole.end);
+            for range in written.chain(end) {
                 if start < range.start {
                     match needed.last_mut().filter(|last| last.end == start) {
                         Some(last) => last.end = range.start,
@@ -83,7 +84,8 @@ mod tests {
         let mut partial = PartialUnits::default();
         let end = 2 * UNIT_BYTES - 1024;
         assert_eq!(partial.add(0..end, SIZE), [0]);
-        assert_eq!(partial.needed(1..3, SIZE), [end..3 * UNIT_BYTES]);
+        let rest = partial.needed(1..3, SIZE);
+        assert!(matches!(&rest[..], [Range { start, end: 786_432 }] if *start == end));
         assert_eq!(partial.add(end..SIZE, SIZE), [1, 2, 3]);
         assert!(partial.0.is_empty());
     }

@@ -181,10 +181,10 @@ impl Worker {
     fn take_request(&self, request: WorkerRequest) {
         let is_planned = |file: u32| (file as usize) < self.plan.files.len();
         match request {
-            WorkerRequest::Fetch(WantedUnits { file, first, last }) if is_planned(file) => {
-                if first <= last {
-                    self.queue.want(file, first, last, self.last_unit(file));
-                }
+            WorkerRequest::Fetch(WantedUnits { file, first, last })
+                if is_planned(file) && first <= last =>
+            {
+                self.queue.want(file, first, last, self.last_unit(file));
             }
             WorkerRequest::Finish(file) if is_planned(file) => {
                 let last = self.last_unit(file);
