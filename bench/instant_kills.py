@@ -68,13 +68,15 @@ class Kills:
             numbers = [status[name] for name in names]
         except (subprocess.CalledProcessError, KeyError):
             return False            # it has just ended
+        killed = False
         for number in numbers:
             try:
                 if b"--instant" in pathlib.Path(f"/proc/{number}/cmdline").read_bytes():
                     os.kill(number, signal.SIGKILL)
+                    killed = True
             except (FileNotFoundError, ProcessLookupError):
-                return False
-        return True
+                pass                # the worker ends before the guardian
+        return killed
 
     def content(self):
         return self.user.query(CONTENT), self.user.query(SUMS)
