@@ -24,6 +24,8 @@ pub(super) struct StateDir {
     /// Where the tree is made before it gets its name: `.NAME.fullbore-incomplete`.
     pub(super) hidden: PathBuf,
     pub(super) target: PathBuf,
+    /// What the state directory is called while it is removed.
+    ended: PathBuf,
 }
 
 impl StateDir {
@@ -43,6 +45,7 @@ impl StateDir {
         Ok(Self {
             path: beside("instant"),
             hidden: beside("incomplete"),
+            ended: beside("ended"),
             target: target.clone(),
         })
     }
@@ -52,6 +55,8 @@ impl StateDir {
     /// # Errors
     /// [`ErrorKind::Exists`] if there is one already; the system's.
     pub(super) fn create(&self) -> Result<File> {
+        // Of an earlier restore that was killed at its end.
+        let _ = fs::remove_dir_all(&self.ended);
         let made = DirBuilder::new().mode(0o700).create(&self.path);
         match made {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -148,7 +153,10 @@ impl StateDir {
     /// # Errors
     /// The system's.
     pub(super) fn remove(&self) -> Result<()> {
-        fs::remove_dir_all(&self.path).map_err(|e| self.error("remove", e))
+        // It goes at once: who looks meanwhile would find half of it, and make a lock file in it.
+        let removed =
+            fs::rename(&self.path, &self.ended).and_then(|()| fs::remove_dir_all(&self.ended));
+        removed.map_err(|e| self.error("remove", e))
     }
 
     pub(super) fn error(&self, doing: &str, error: io::Error) -> Error {

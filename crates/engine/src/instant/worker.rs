@@ -296,7 +296,10 @@ impl Worker {
             if end == planned.size || end.is_multiple_of(BEHIND_BYTES) {
                 write_behind_of(opened, end, self.queue.was_touched(span.file));
             }
-            file.set_time(self, span.file)?;
+            // Of a file that another lane has completed meanwhile, even the time of the last change stays.
+            if !written.is_empty() {
+                file.set_time(self, span.file)?;
+            }
             let complete = written
                 .into_iter()
                 .flat_map(|(range, _)| file.partial.add(range, planned.size));

@@ -256,8 +256,8 @@ mod tests {
         let told = String::from_utf8(told).unwrap();
         let refusals = told.lines().filter(|line| line.starts_with('E')).count();
         assert!(refusals >= 3 && bytes < 1 << 16, "{told} {bytes}");
-        assert_eq!(text(b"Q1\n"), "E22\nInvalid argument\n");
-        assert_eq!(text(b"W1\nx"), "E9\nBad file descriptor\n");
+        assert_eq!(text(b"Q1\n"), "E22\ninvalid argument\n");
+        assert_eq!(text(b"W1\nx"), "E9\nbad file descriptor\n");
         // Each would be a call within a call.
         assert_eq!(text(&vec![b'\n'; 10 << 20]), "");
         assert_eq!(text(&vec![b'O'; 10 << 20]).lines().next(), Some("A0"));
