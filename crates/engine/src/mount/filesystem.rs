@@ -10,7 +10,7 @@ use super::{
     catalog::{BackupCatalog, Catalog},
     inode::{EntryPlace, FIRST, InodePlace},
     open_file::OpenFile,
-    read_ahead::ReadAhead,
+    read_ahead::{KernelReadAhead, ReadAhead},
     top_tree::{TopEntry, TopTree},
     trouble::Trouble,
 };
@@ -53,6 +53,7 @@ pub(super) struct MountedBackups {
     pub(super) frames: Arc<FrameCache>,
     pub(super) files: ByteCache<u64, OpenFile>,
     pub(super) ahead: ReadAhead,
+    pub(super) kernel_ahead: KernelReadAhead,
     /// Bytes that are read ahead of one reader at most.
     pub(super) most_ahead: u64,
     pub(super) owner: ShownOwner,
@@ -439,6 +440,7 @@ impl Filesystem for MountedBackups {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.kernel_ahead.raise();
         match self.trouble.attempt(|| self.child(parent, name.as_bytes())) {
             Ok((Some(attributes), lifetime)) => {
                 reply.entry(&lifetime, &attributes, Generation(0));
@@ -460,6 +462,7 @@ impl Filesystem for MountedBackups {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        self.kernel_ahead.raise();
         match self.trouble.attempt(|| self.attributes(inode)) {
             Ok((attributes, lifetime)) => {
                 let attributes = FileAttr {

@@ -4,18 +4,26 @@
 
 use super::{backup_tree::BackupTree, open_file::OpenFile};
 use fullbore_format::{error::Result, page::PageItem};
-use fullbore_platform::queue::{Locked, start};
+use fullbore_platform::{
+    path_in_file_system,
+    queue::{Locked, start},
+};
 use fullbore_repository::archive::frame_cache::FrameCache;
+use rustix::fs::{major, minor};
 use std::{
+    fs,
     ops::Range,
+    path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Once,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
 };
 
 /// Tasks that wait at most.
 const WAITING: usize = 64;
+/// KiB that the kernel reads ahead, where root can set it.
+const KERNEL_AHEAD_KIB: &str = "1024";
 /// Bytes of one task: about a frame.
 const STEP_BYTES: u64 = 1 << 20;
 /// Frames behind that of a small file which are decoded.
@@ -101,5 +109,33 @@ fn work(waiting: &Mutex<Receiver<AheadTask>>) {
             }
             Err(_) => return,
         }
+    }
+}
+
+/// Lets the kernel read ahead as much as a request can carry. Only root may, and it is only faster.
+///
+/// The kernel lowers the setting when it begins to ask, so it is raised with the first question. It is found without
+/// a look at the mount: a process that is killed while it waits for its own answer would stay for ever.
+pub(super) struct KernelReadAhead {
+    raised: Once,
+    /// The directory of the mount, without symbolic links.
+    dir: PathBuf,
+}
+
+impl KernelReadAhead {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        let raised = Once::new();
+        Self { raised, dir }
+    }
+
+    pub(super) fn raise(&self) {
+        self.raised.call_once(|| {
+            let Ok((device, _)) = path_in_file_system(&self.dir) else {
+                return;
+            };
+            let (major, minor) = (major(device), minor(device));
+            let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+            let _ = fs::write(setting, KERNEL_AHEAD_KIB);
+        });
     }
 }

@@ -5,25 +5,24 @@ use super::{
     backup_tree::BackupTree,
     catalog::{BackupCatalog, Catalog},
     filesystem::MountedBackups,
-    read_ahead::ReadAhead,
+    read_ahead::{KernelReadAhead, ReadAhead},
     trouble::{OnTrouble, Trouble},
 };
 use fullbore_format::error::{Error, Result};
 use fullbore_platform as platform;
-use fullbore_platform::queue::{Locked, start};
+use fullbore_platform::{dir::real_path, queue::Locked};
 use fullbore_repository::archive::{
     Archive, PageCache, byte_cache::ByteCache, frame_cache::FrameCache,
 };
 use fullbore_storage::Objects;
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use rustix::{
-    fs::{Mode, OFlags, major, minor, open},
+    fs::{Mode, OFlags, open},
     io::Errno,
     mount::{UnmountFlags, unmount},
 };
 use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
+    io,
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex, atomic::AtomicU64},
@@ -36,8 +35,6 @@ const THREADS: usize = 8;
 const MOST_AHEAD_THREADS: usize = 8;
 /// Bytes that are read ahead of one reader, at most.
 const MOST_AHEAD: u64 = 32 << 20;
-/// KiB that the kernel reads ahead, where root can set it.
-const KERNEL_AHEAD_KIB: &str = "1024";
 
 /// How backups are shown.
 pub struct MountOptions {
@@ -108,7 +105,9 @@ impl MountOptions {
         let frame_bytes = self.share(1, 2);
         let file_bytes = self.share(1, 16);
         let trouble = Arc::new(Trouble::new(self.on_trouble, self.patience));
+        let real_dir = real_path(dir).map_err(|error| mount_error(dir, error))?;
         let backups = MountedBackups {
+            kernel_ahead: KernelReadAhead::new(real_dir),
             catalog,
             frames: Arc::new(FrameCache::new(frame_bytes)),
             files: ByteCache::new(file_bytes),
@@ -174,18 +173,6 @@ fn mount_error(dir: &Path, error: io::Error) -> Error {
     Error::io(message, error).hint(hint)
 }
 
-/// Lets the kernel read ahead as much as a request can carry. Only root may, and it is only faster.
-fn raise_kernel_read_ahead(dir: &Path) {
-    let Ok(found) = fs::metadata(dir) else { return };
-    let device = found.dev();
-    let setting = format!(
-        "/sys/class/bdi/{}:{}/read_ahead_kb",
-        major(device),
-        minor(device)
-    );
-    let _ = fs::write(setting, KERNEL_AHEAD_KIB);
-}
-
 impl MountSession {
     /// Returns what ends the mount.
     pub fn end(&self) -> MountEnd {
@@ -197,9 +184,6 @@ impl MountSession {
     /// # Errors
     /// The system's.
     pub fn run(self) -> Result<()> {
-        let dir = self.end.dir.clone();
-        // On a thread of its own, since the session answers its question.
-        let _ = start(move || raise_kernel_read_ahead(&dir));
         let ran = self.session.run();
         ran.map_err(|error| Error::io("could not answer the kernel", error))
     }

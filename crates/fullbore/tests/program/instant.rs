@@ -329,7 +329,12 @@ fn a_repository_that_is_away_gives_an_error_after_the_patience_and_content_when_
 fn a_worker_that_hangs_is_replaced() {
     let Some(world) = World::new() else { return };
     world.restore(&format!("{SLOW} --patience 1s")).ends_with(0);
+    let worker = world.number("worker");
     world.kill("worker", "STOP");
+    let stat = format!("/proc/{worker}/stat");
+    wait("the worker is stopped", || {
+        fs::read_to_string(&stat).unwrap().contains(") T ")
+    });
     let error = fs::read(world.target(3))
         .map(drop)
         .expect_err("no content can come");
