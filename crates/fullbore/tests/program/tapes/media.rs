@@ -55,6 +55,7 @@ fn a_backup_fills_tapes_and_restore_asks_for_each_once_in_order() {
         ran.ends_with(0);
         assert_same(&shape(&world.tree), &shape(&back), &case);
         assert_once(&volumes(&world.asked()));
+        world.insert_from_shelf(count);
         let (ran, back, _dir) = world.restore(&more);
         ran.ends_with(0);
         assert_same(&shape(&world.tree), &shape(&back), &case);

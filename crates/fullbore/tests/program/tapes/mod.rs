@@ -95,6 +95,17 @@ impl World {
         path.display().to_string()
     }
 
+    /// Puts a tape of the shelf into the drive, as the changer does.
+    fn insert_from_shelf(&self, volume: u32) {
+        let line =
+            "[ $(cat $1.in) = $2 ] || { mv $3 $1/$(cat $1.in) && mv $1/$2 $3 && echo $2 > $1.in; }";
+        shell(
+            line,
+            args![self.shelf(), volume.to_string(), self.cartridge()],
+        )
+        .ends_with(0);
+    }
+
     /// Lines that the changer has written since the last call.
     fn asked(&self) -> Vec<String> {
         let log = self.dir.path().join("log");
