@@ -8,8 +8,8 @@
 use crate::{
     error::Result,
     segment::{
-        EMPTY_ZSTD, FrameSpan, LOCATOR_BYTES, Locator, SEEK_FOOTER_BYTES, SERVICE_HEADER_BYTES,
-        Service, parse_seek_table, seek_table_len, skippable_len,
+        EMPTY_ZSTD, FrameSpan, LOCATOR_BYTES, Label, Locator, SEEK_FOOTER_BYTES,
+        SERVICE_HEADER_BYTES, Service, parse_seek_table, seek_table_len, skippable_len,
     },
 };
 
@@ -19,6 +19,9 @@ const MAX_LZ4_BLOCKS: usize = 17;
 const LZ4_MAGIC: [u8; 4] = 0x184D_2204u32.to_le_bytes();
 /// Bytes of the header of an lz4 frame with the size of its content.
 const LZ4_HEADER_BYTES: u64 = 15;
+
+/// Offset of the label of a volume or of a part on tape, which begins with an empty frame of zstd.
+const LABEL_OFFSET: u64 = EMPTY_ZSTD.len() as u64;
 
 /// A segment, or a one-file archive, whose bytes can be read at any offset.
 #[derive(Debug)]
@@ -110,6 +113,24 @@ where
         let mut payload = Vec::new();
         (self.read_at)(payload_at, len as usize, &mut payload)?;
         Ok(Some((service, payload)))
+    }
+
+    /// Returns the label behind an empty frame of zstd; `None` if there is no whole one.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn label(&self) -> Result<Option<Label>> {
+        let service = self.service(LABEL_OFFSET, |service| service == Service::Label)?;
+        Ok(service.and_then(|(_, payload)| Label::parse(&payload).ok()))
+    }
+
+    /// Returns the offset behind that label.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn label_end(&self) -> Result<u64> {
+        let header = self.header(LABEL_OFFSET)?;
+        Ok(LABEL_OFFSET + skippable_len(&header).unwrap_or(0))
     }
 
     /// Returns whether the segment begins with a frame and a label, as all segments of fullbore do.

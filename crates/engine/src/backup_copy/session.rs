@@ -47,7 +47,7 @@ use std::{
 /// Backup and name of an object.
 type ObjectKey = (String, String);
 
-/// What the destination does with the objects of a backup whose copy failed.
+/// The fate of the objects that a failed copy of a backup has left in the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// They are removed.

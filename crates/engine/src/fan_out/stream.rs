@@ -40,7 +40,7 @@ struct Piece {
     bytes: Arc<Vec<u8>>,
 }
 
-/// What a repository does next.
+/// The next task of a repository.
 pub(super) enum Step {
     /// Stores these bytes of the segment with this number.
     Bytes(u32, Position, Arc<Vec<u8>>),

@@ -153,7 +153,7 @@ impl StateDir {
     /// # Errors
     /// The system's.
     pub(super) fn remove(&self) -> Result<()> {
-        // It goes at once: who looks meanwhile would find half of it, and make a lock file in it.
+        // Renamed first, so that it goes at once: another process that opens its lock would make that file again.
         let removed =
             fs::rename(&self.path, &self.ended).and_then(|()| fs::remove_dir_all(&self.ended));
         removed.map_err(|e| self.error("remove", e))

@@ -282,8 +282,8 @@ impl Worker {
         let needed = file.locked().partial.needed(in_file, planned.size);
         let pieces = content.pieces(&needed)?;
         let file = &mut file.locked();
-        // Looked at again under the lock: nothing is written to a unit that is here, which somebody may have changed, nor
-        // behind a limit that was lowered.
+        // Looked at again under the lock. Somebody may have changed a unit that is here, so it is not written again; and
+        // nothing is written behind a limit that was lowered.
         let mut done = self.missing(span);
         if let Some(opened) = file.open(self, span.file)? {
             let failed = |e| Error::io(format!("could not write {}", quoted(&planned.path.0)), e);

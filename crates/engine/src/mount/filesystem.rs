@@ -187,7 +187,6 @@ impl MountedBackups {
         }
     }
 
-    /// Gives the names of a directory to `add` from `offset` on, until it returns true.
     /// Lists a directory from `offset` on, until `add` says that the answer is full.
     ///
     /// # Errors

@@ -126,6 +126,6 @@ impl Destination for TapeDestination {
         ))
     }
 
-    /// Nothing is removed: what stands on a tape stays until the tape is written again.
+    /// Removes nothing: a tape keeps its data until it is written again.
     fn abort(self: Box<Self>, _keep: bool) {}
 }

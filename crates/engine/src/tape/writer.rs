@@ -58,7 +58,7 @@ enum DriveState {
     Empty,
 }
 
-/// What is known of an open drive.
+/// Facts about an open drive.
 #[derive(Clone, Copy)]
 struct LoadedFacts {
     lowest_rate: f64,
@@ -240,7 +240,7 @@ impl TapeWriter {
         if is_written {
             self.progress.locked().tapes.push(name);
         }
-        // What is not on the medium goes to the next tape: errors from here on cost nothing.
+        // Records that are not on this tape are written to the next one, so errors from here on cost nothing.
         let _ = drive.unload();
         let _ = drive.close();
         let tape = self.ask(&reason)?;

@@ -220,7 +220,7 @@ pub struct Segment {
     pub plain_bytes: u64,
     /// CRC-64/NVME of each 8 MiB of the stored bytes: 16 hexadecimal digits each, concatenated.
     pub parts: String,
-    /// Where it stands on tapes; absent elsewhere.
+    /// The place of the segment on tapes; absent if it is not on tapes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tape: Option<TapePlace>,
 }

@@ -4,9 +4,9 @@ mod counts;
 mod harm;
 mod media;
 
-use crate::runs::{self, Ran, assert_same, fullbore, noise, shape, shell, temp, text};
+use crate::runs::{self, Ran, assert_same, fullbore, shape, shell, temp};
+use crate::volumes::{paths, tree};
 use std::{
-    collections::BTreeSet,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
@@ -14,19 +14,6 @@ use std::{
 
 /// The length of records in these tests: so that a small tree has many.
 const RECORD_BYTES: usize = 64 << 10;
-
-/// Small files, a file of several frames in one member, and one that is stored in pieces.
-fn tree(dir: &Path) {
-    for number in 0..60 {
-        let path = dir.join(format!("d{}/f{number}", number % 5));
-        runs::write(path, noise(number, 1000 * (number as usize % 40)));
-    }
-    runs::write(dir.join("large"), noise(99, 1_500_000));
-    runs::write(dir.join("text"), text(7, 900_000));
-    runs::write(dir.join("z/empty"), "");
-    std::os::unix::fs::symlink("large", dir.join("z/link")).unwrap();
-    fs::hard_link(dir.join("d4/f4"), dir.join("z/hard")).unwrap();
-}
 
 /// A tree, a drive, a shelf for tapes.
 struct World {
@@ -195,12 +182,6 @@ impl World {
 
 fn args_of(words: &[&str]) -> Vec<OsString> {
     words.iter().map(Into::into).collect()
-}
-
-/// The paths of all files and links below a directory.
-fn paths(dir: &Path) -> BTreeSet<String> {
-    let found = shell("cd \"$1\" && find . -not -type d | sort", args![dir]).ends_with(0);
-    found.out.lines().map(ToOwned::to_owned).collect()
 }
 
 /// The files between the marks of a cartridge, as `dd` reads them.

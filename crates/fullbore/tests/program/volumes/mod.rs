@@ -18,7 +18,7 @@ use std::{
 const VOLUME_BYTES: u64 = 1 << 20;
 
 /// Small files, a file of several frames in one member, and one that is stored in pieces.
-fn tree(dir: &Path) {
+pub(super) fn tree(dir: &Path) {
     for number in 0..60 {
         let len = 1000 * (number as usize % 40);
         runs::write(

@@ -16,14 +16,14 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     page::SegmentId,
     root::{PageAt, Root, TapePlace},
-    segment::{SERVICE_HEADER_BYTES, skippable_len},
+    segment::SERVICE_HEADER_BYTES,
     sizes,
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_platform::{queue::Locked, write};
 use fullbore_storage::Storages;
 use fullbore_tape::{TapeLabel, is_tape_name, simulated};
-use part::{LABEL_OFFSET, Part};
+use part::Part;
 use reader::TapeReader;
 use std::{
     collections::BTreeMap,
@@ -261,8 +261,7 @@ impl TapeSet {
     }
 
     fn behind_label(&self, number: u32) -> Result<u64> {
-        let header = self.part(number)?.reader().header(LABEL_OFFSET)?;
-        Ok(LABEL_OFFSET + skippable_len(&header).unwrap_or(0))
+        self.part(number)?.reader().label_end()
     }
 
     fn copy_page(&self, page: &PageAt, part: u32, begin: u64, file: &File) -> Result<()> {

@@ -5,15 +5,12 @@ use fullbore_crypt::{KIND_BYTES, PositionalBytes, SealedFile, is_sealed};
 use fullbore_format::{
     error::{Error, Result},
     root::TapePlace,
-    segment::{EMPTY_ZSTD, Label, Service},
+    segment::Label,
     segment_reader::SegmentReader,
     sizes,
 };
 use fullbore_storage::Storages;
 use std::{io, sync::Arc};
-
-/// The label follows the empty frame.
-pub(super) const LABEL_OFFSET: u64 = EMPTY_ZSTD.len() as u64;
 
 /// The records of a part.
 pub(super) struct PartBytes {
@@ -124,11 +121,7 @@ impl Part {
     /// # Errors
     /// `Corrupt` if there is none; those of reading.
     pub(super) fn label(&self) -> Result<Label> {
-        let service = self
-            .reader()
-            .service(LABEL_OFFSET, |service| service == Service::Label)?;
-        let label = service.and_then(|(_, payload)| Label::parse(&payload).ok());
-        label.ok_or_else(|| {
+        self.reader().label()?.ok_or_else(|| {
             Error::corrupt(format!("{} is no part of a backup", self.name))
                 .because("it does not begin with a label")
         })

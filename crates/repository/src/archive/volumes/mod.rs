@@ -18,7 +18,7 @@ use crate::{
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{EntryName, NotCaptured, PageAt, Root, VolumeFacts},
-    segment::{Locator, SERVICE_HEADER_BYTES, skippable_len},
+    segment::{Locator, SERVICE_HEADER_BYTES},
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_platform::{queue::Locked, write};
@@ -31,7 +31,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
-use volume_file::{LABEL_OFFSET, VolumeFile};
+use volume_file::VolumeFile;
 
 /// Volumes that are open at the same time, at most.
 const OPEN_VOLUMES: usize = 16;
@@ -241,8 +241,7 @@ impl VolumeSet {
             return Err(Error::corrupt(format!("{name} is of another volume")));
         }
         let volume = self.volume(&self.newest_id())?;
-        let header = volume.reader().header(LABEL_OFFSET)?;
-        let mut offset = LABEL_OFFSET + skippable_len(&header).unwrap_or(0);
+        let mut offset = volume.reader().label_end()?;
         for page in root.pages.iter().filter(|page| page.backup.is_empty()) {
             let Some(from) = page.manifest_offset else {
                 continue;

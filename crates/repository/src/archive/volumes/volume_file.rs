@@ -3,14 +3,11 @@
 use crate::archive::object::{ArchiveFile, file_len, read_exactly};
 use fullbore_format::{
     error::{Error, Result},
-    segment::{EMPTY_ZSTD, Label, Service},
+    segment::Label,
     segment_reader::SegmentReader,
 };
 use fullbore_storage::Storages;
 use std::path::{Path, PathBuf};
-
-/// The label follows the empty frame.
-pub(super) const LABEL_OFFSET: u64 = EMPTY_ZSTD.len() as u64;
 
 /// An open volume.
 pub(super) struct VolumeFile {
@@ -44,11 +41,7 @@ impl VolumeFile {
 
     /// Returns the label behind the empty first frame.
     pub(super) fn label(&self) -> Result<Label> {
-        let service = self
-            .reader()
-            .service(LABEL_OFFSET, |service| service == Service::Label)?;
-        let label = service.and_then(|(_, payload)| Label::parse(&payload).ok());
-        label.ok_or_else(|| {
+        self.reader().label()?.ok_or_else(|| {
             Error::corrupt(format!("{:?} is no volume of fullbore", self.path))
                 .because("it does not begin with a label")
         })
