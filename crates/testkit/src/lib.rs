@@ -3,6 +3,7 @@
 pub mod fake_gcs;
 pub mod fault_proxy;
 pub mod fixture;
+pub mod growth;
 pub mod pool;
 #[macro_use]
 pub mod runs;
