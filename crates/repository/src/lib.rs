@@ -38,6 +38,8 @@ mod pruned;
 mod renames;
 mod repository_file;
 pub mod retention;
+pub mod root_index;
+pub mod root_reader;
 pub mod roots;
 pub mod scan;
 pub mod select;

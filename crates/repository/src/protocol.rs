@@ -19,7 +19,8 @@
 
 use super::{
     intent::taken_for_dead,
-    roots::{self, BackupState, Documents, backup_files, dir, files_of, key},
+    root_reader::{DocumentReader, KnownDocuments},
+    roots::{self, BackupState, backup_files, dir, files_of, key},
 };
 pub use fullbore_format::intent::{Intent, intent_key};
 
@@ -556,19 +557,17 @@ fn may_end(objects: &dyn Objects, id: &str) -> Result<bool> {
 }
 
 fn is_referred_to(objects: &dyn Objects, id: &str) -> Result<bool> {
-    for (referrer, document) in roots::documents(objects, Documents::new())? {
+    let mut is_found = false;
+    let mut reader = DocumentReader::without_index(objects);
+    reader.visit(&mut KnownDocuments::new(), &mut |referrer, document| {
         let counts = !matches!(document.state, BackupState::Forgotten | BackupState::Void);
-        if counts
-            && document
-                .facts(&referrer)?
-                .others
-                .iter()
-                .any(|other| other == id)
-        {
-            return Ok(true);
+        if counts {
+            let facts = document.facts(referrer)?;
+            is_found |= facts.others(referrer).any(|other| &**other == id);
         }
-    }
-    Ok(false)
+        Ok(())
+    })?;
+    Ok(is_found)
 }
 
 /// Removes the files of a backup that ended without a commit. A void root stays.

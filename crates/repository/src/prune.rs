@@ -39,9 +39,9 @@ use super::{
         settle, tombstones,
     },
     repository_file::read_repository,
+    root_reader::{DocumentReader, KnownDocuments},
     roots::{
-        self, BackupFiles, BackupState, Document, Documents, backup_files, dir, documents,
-        files_of, key,
+        self, BackupFiles, BackupState, Document, RootFacts, backup_files, dir, files_of, key,
     },
 };
 use fullbore_format::{
@@ -50,7 +50,10 @@ use fullbore_format::{
 };
 use fullbore_storage::{Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 /// An object that no root mentioned in step 0.
 struct PruneCandidate {
@@ -67,8 +70,8 @@ impl PruneCandidate {
         format!("{TOMBSTONES}/{}/{}", self.id, self.name)
     }
 
-    fn is_in(&self, kept: &HashSet<String>) -> bool {
-        kept.contains(&self.key())
+    fn is_in(&self, kept: &Mentions) -> bool {
+        kept.has(&self.id, &self.name)
     }
 }
 
@@ -80,11 +83,23 @@ impl PruneCandidate {
 /// Or the storage's; then the next prune continues. A deletion that the storage does not permit is no
 /// error here, see [`Pruned::refusal`].
 pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
+    prune_with(objects, dry, &mut DocumentReader::without_index(objects))
+}
+
+/// As [`prune`], with documents from a reader of these objects.
+///
+/// # Errors
+/// As [`prune`].
+pub fn prune_with(
+    objects: &dyn Objects,
+    dry: bool,
+    reader: &mut DocumentReader<'_>,
+) -> Result<Pruned> {
     let lacks_conditions = lacks_conditions(objects);
     if lacks_conditions {
         refuse_doubt(objects, intents(objects)?.first())?;
     }
-    let mut first = PruneSurvey::look(objects, Documents::new())?;
+    let mut first = PruneSurvey::look(objects, reader, &BTreeSet::new())?;
     let claims = if dry {
         HeldLeases::new()
     } else {
@@ -94,7 +109,7 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
         first.bury(objects)?;
     }
     first.lacks_conditions = lacks_conditions;
-    let (named, kept) = first.look_again(objects, &claims, dry)?;
+    let (named, kept) = first.look_again(objects, reader, &claims, dry)?;
     let mut pruned = first.account(&kept, &HashSet::new());
     if !dry {
         first.delete(objects, &named, &kept, &claims, &mut pruned)?;
@@ -115,33 +130,47 @@ pub fn prune(objects: &dyn Objects, dry: bool) -> Result<Pruned> {
     Ok(pruned)
 }
 
-/// Returns what a prune would free and hold if these backups were forgotten. Deletes nothing, and
-/// does not read the documents that are `known`.
+/// Returns what a prune would free and hold if these backups were forgotten. Deletes nothing.
 ///
 /// # Errors
 /// As [`prune`].
 pub fn prune_forecast(
     objects: &dyn Objects,
-    known: Documents,
+    reader: &mut DocumentReader<'_>,
     forgotten: &BTreeSet<String>,
 ) -> Result<Pruned> {
-    let mut survey = PruneSurvey::look(objects, known)?;
-    for id in forgotten {
-        if let Some(document) = survey.documents.get_mut(id) {
-            document.state = BackupState::Forgotten;
+    let survey = PruneSurvey::look(objects, reader, forgotten)?;
+    Ok(survey.account(&Mentions::default(), &HashSet::new()))
+}
+
+/// The objects that documents mention.
+#[derive(Default)]
+struct Mentions(HashMap<Arc<str>, Vec<Arc<str>>>);
+
+impl Mentions {
+    /// Adds what a document mentions.
+    fn add(&mut self, facts: &RootFacts) {
+        for need in &facts.needs {
+            let names = self.0.entry(need.backup.clone()).or_default();
+            if !names.contains(&need.name) {
+                names.push(need.name.clone());
+            }
         }
-        survey.forgotten.insert(id.clone());
     }
-    survey.candidates = survey.unmentioned()?;
-    let kept = survey.kept(&survey.documents, &Documents::new())?;
-    Ok(survey.account(&kept, &HashSet::new()))
+
+    fn has(&self, id: &str, name: &str) -> bool {
+        let names = self.0.get(id);
+        names.is_some_and(|names| names.iter().any(|known| &**known == name))
+    }
 }
 
 /// The state of the repository in step 0.
 struct PruneSurvey {
     /// Objects by backup, without the live backups.
     files: BTreeMap<String, BackupFiles>,
-    documents: Documents,
+    documents: KnownDocuments,
+    /// The listed backups that refer to each backup that is not listed.
+    holders: HashMap<Arc<str>, Vec<Arc<str>>>,
     /// Backups that were forgotten, or will be because they are dead and superseded.
     forgotten: BTreeSet<String>,
     superseded: BTreeSet<String>,
@@ -150,6 +179,8 @@ struct PruneSurvey {
     doubtful: Vec<String>,
     /// Tombstones that another process wrote.
     tombstones: Vec<Tombstone>,
+    /// Forgotten backups that may be listed again, as another process holds their intents: their documents count.
+    left: Vec<String>,
     /// Backups whose intent this prune made.
     own_intents: BTreeSet<String>,
     /// See [`Repository::lacks_conditions`](fullbore_format::layout::Repository::lacks_conditions).
@@ -158,7 +189,13 @@ struct PruneSurvey {
 
 impl PruneSurvey {
     /// Step 0. In this order: an intent exists before the first file, and until there is a root.
-    fn look(objects: &dyn Objects, known: Documents) -> Result<Self> {
+    ///
+    /// Backups that `will_be_forgotten` count as forgotten ones.
+    fn look(
+        objects: &dyn Objects,
+        reader: &mut DocumentReader<'_>,
+        will_be_forgotten: &BTreeSet<String>,
+    ) -> Result<Self> {
         // Files before intents, intents before documents: a file that is listed here has an intent,
         // or its document is found below.
         let mut files = backup_files(objects)?;
@@ -171,7 +208,15 @@ impl PruneSurvey {
             .map(|(id, _)| id)
             .collect();
         refuse_doubt(objects, doubtful.first())?;
-        let documents = documents(objects, known)?;
+        let mut look = FirstPass::new(&files, will_be_forgotten);
+        let mut documents = KnownDocuments::new();
+        reader.visit(&mut documents, &mut |id, document| look.visit(id, document))?;
+        let FirstPass {
+            mut mentions,
+            holders,
+            partial,
+            ..
+        } = look;
         refuse_loss(
             objects,
             files.iter().filter(|(id, _)| !announced.contains(id)),
@@ -185,60 +230,68 @@ impl PruneSurvey {
         let mut forgotten: BTreeSet<String> = documents
             .iter()
             .filter(|(_, document)| is_forgotten(document.state))
-            .map(|(id, _)| id.clone())
+            .map(|(id, _)| id.to_string())
             .collect();
         forgotten.extend(superseded.iter().cloned());
+        for id in will_be_forgotten {
+            if let Some(document) = documents.get_mut(&**id) {
+                document.state = BackupState::Forgotten;
+            }
+            forgotten.insert(id.clone());
+        }
+        for (id, document) in &partial {
+            if !forgotten.contains(&**id) {
+                mentions.add(document.facts(id)?);
+            }
+        }
         let mut first = Self {
             files,
             documents,
+            holders,
             forgotten,
             superseded,
             candidates: Vec::new(),
             doubtful,
             tombstones: Vec::new(),
+            left: Vec::new(),
             own_intents: BTreeSet::new(),
             lacks_conditions: false,
         };
         // After all documents: a candidate is an object that none of them mentions.
-        first.candidates = first.unmentioned()?;
+        first.candidates = first.unmentioned(&mentions);
         first.tombstones = tombstones(objects)?;
         Ok(first)
     }
 
-    fn unmentioned(&self) -> Result<Vec<PruneCandidate>> {
-        let kept = self.kept(&self.documents, &Documents::new())?;
+    fn unmentioned(&self, mentions: &Mentions) -> Vec<PruneCandidate> {
         let mut candidates = Vec::new();
         for (id, files) in &self.files {
-            let state = self.documents.get(id).map(|document| document.state);
+            let state = self.state_of(id);
             for name in files.names().filter(|name| is_deletable(name, state)) {
-                candidates.push(PruneCandidate {
-                    id: id.clone(),
-                    name: name.clone(),
-                });
+                if !mentions.has(id, name) {
+                    candidates.push(PruneCandidate {
+                        id: id.clone(),
+                        name: name.to_owned(),
+                    });
+                }
             }
         }
-        candidates.retain(|candidate| !candidate.is_in(&kept));
-        Ok(candidates)
+        candidates
     }
 
-    /// Returns the keys that documents mention: those of `bases`, and of all others that were not
-    /// forgotten in step 0.
+    fn state_of(&self, id: &str) -> Option<BackupState> {
+        self.documents.get(id).map(|document| document.state)
+    }
+
+    /// Returns whether the references of a document that is read after step 0 count: not those of backups that were forgotten
+    /// in step 0.
     ///
     /// A backup without locks that looked dead may have committed since: then its root counts,
     /// although its partial root was forgotten.
-    fn kept(&self, documents: &Documents, bases: &Documents) -> Result<HashSet<String>> {
-        let counts = documents.iter().filter(|(id, document)| {
-            !self.forgotten.contains(*id) || document.state == BackupState::Listed
-        });
-        let mut kept = HashSet::new();
+    fn counts(&self, id: &str, document: &Document) -> bool {
+        let is_counted = !self.forgotten.contains(id) || document.state == BackupState::Listed;
         // A base that became void before any object of it could be used mentions no objects.
-        for (id, document) in counts
-            .chain(bases)
-            .filter(|(_, document)| !is_mute(document))
-        {
-            kept.extend(document.facts(id)?.needs.keys().cloned());
-        }
-        Ok(kept)
+        is_counted && !is_mute(document)
     }
 
     /// Takes the intents of all backups that have candidates. From here on no other process begins
@@ -257,7 +310,7 @@ impl PruneSurvey {
             .filter(|id| {
                 has_candidate.contains(id)
                     || self.forgotten.contains(*id)
-                    || !self.documents.contains_key(*id)
+                    || !self.documents.contains_key(&***id)
             })
             .filter(|id| {
                 self.files[*id].names().any(|name| name != ROOT)
@@ -280,7 +333,7 @@ impl PruneSurvey {
                 Leased::Unknown => continue,
                 Leased::Ours(lease) => Some(lease),
             };
-            let previous = self.documents.get(&id).map(|document| document.state);
+            let previous = self.state_of(&id);
             match lease {
                 Some(lease) if roots::state(objects, &id)? == previous => {
                     claims.insert(id, lease);
@@ -310,7 +363,9 @@ impl PruneSurvey {
     fn leave(&mut self, id: &str) {
         self.files.remove(id);
         self.candidates.retain(|candidate| candidate.id != id);
-        self.forgotten.remove(id);
+        if self.forgotten.remove(id) {
+            self.left.push(id.to_owned());
+        }
         self.superseded.remove(id);
         self.tombstones.retain(|(owner, _)| owner != id);
     }
@@ -327,7 +382,7 @@ impl PruneSurvey {
         let stays = self
             .documents
             .keys()
-            .filter(|id| !self.forgotten.contains(*id) && !self.candidates.is_empty());
+            .filter(|id| !self.forgotten.contains(&***id) && !self.candidates.is_empty());
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
         // No backup refers to an unknown name.
         let known = self.candidates.iter().filter(|object| is_own(&object.name));
@@ -341,16 +396,19 @@ impl PruneSurvey {
         })
     }
 
-    /// Steps 2 and 3: returns the bases that are named, and the keys that are mentioned now.
+    /// Steps 2 and 3: returns the bases that are named, and the candidates that are mentioned now.
+    ///
+    /// No document that counted in step 0 mentions a candidate, so those that are the same are not read again.
     ///
     /// The bases are read first: if the document of a base has disappeared, the backups that named
     /// it have ended, and their roots are found. A backup whose intent this process holds is dead.
     fn look_again(
         &self,
         objects: &dyn Objects,
+        reader: &mut DocumentReader<'_>,
         claims: &HeldLeases,
         dry: bool,
-    ) -> Result<(BTreeSet<String>, HashSet<String>)> {
+    ) -> Result<(BTreeSet<String>, Mentions)> {
         let mut announced = intents(objects)?;
         announced.retain(|id| !self.own_intents.contains(id));
         // Without conditional requests no lease proves that a backup is dead.
@@ -363,14 +421,32 @@ impl PruneSurvey {
             fence(objects, &announced, &alive)?;
         }
         let named: BTreeSet<String> = alive.into_values().flat_map(|alive| alive.bases).collect();
-        let mut bases = Documents::new();
+        let mut kept = Mentions::default();
         for id in &named {
-            if let Some(document) = roots::document(objects, id)? {
-                bases.insert(id.clone(), document);
+            if let Some(document) = roots::document(objects, id)?
+                && !is_mute(&document)
+            {
+                kept.add(document.facts(id)?);
             }
         }
-        let documents = documents(objects, self.documents.clone())?;
-        let kept = self.kept(&documents, &bases)?;
+        for id in &self.left {
+            // While it is listed again, a first look may miss both names.
+            let document = match roots::document(objects, id)? {
+                None => roots::document(objects, id)?,
+                document => document,
+            };
+            if let Some(document) = document
+                && !is_mute(&document)
+            {
+                kept.add(document.facts(id)?);
+            }
+        }
+        reader.visit(&mut self.documents.clone(), &mut |id, document| {
+            if self.counts(id, document) {
+                kept.add(document.facts(id)?);
+            }
+            Ok(())
+        })?;
         Ok((named, kept))
     }
 
@@ -379,7 +455,7 @@ impl PruneSurvey {
         &self,
         objects: &dyn Objects,
         named: &BTreeSet<String>,
-        kept: &HashSet<String>,
+        kept: &Mentions,
         claims: &HeldLeases,
         pruned: &mut Pruned,
     ) -> Result<()> {
@@ -453,19 +529,18 @@ impl PruneSurvey {
     }
 
     /// Counts the objects that are deleted, but for those in `left`, and those that are kept only for others.
-    fn account(&self, kept: &HashSet<String>, left: &HashSet<String>) -> Pruned {
+    fn account(&self, kept: &Mentions, left: &HashSet<String>) -> Pruned {
         let going = self
             .candidates
             .iter()
             .filter(|candidate| !candidate.is_in(kept));
         let going: HashSet<String> = going.map(PruneCandidate::key).collect();
-        let holders = self.holders();
         let mut pruned = Pruned {
             doubtful: self.doubtful.clone(),
             ..Pruned::default()
         };
         for (id, files) in &self.files {
-            let state = self.documents.get(id).map(|document| document.state);
+            let state = self.state_of(id);
             let is_unlisted = state.is_none() || self.forgotten.contains(id);
             let mut remains = BackupRemains::default();
             for name in files.names().filter(|name| is_deletable(name, state)) {
@@ -481,26 +556,67 @@ impl PruneSurvey {
                 amount.add(name, files.bytes(name).unwrap_or(0));
             }
             if remains != BackupRemains::default() {
-                remains.by = holders.get(&id[..]).cloned().unwrap_or_default();
+                remains.by = self.holders.get(&id[..]).cloned().unwrap_or_default();
                 pruned.backups.insert(id.clone(), remains);
             }
         }
         pruned
     }
+}
 
-    /// Returns the listed backups that refer to each backup.
-    fn holders(&self) -> HashMap<&str, Vec<String>> {
-        let mut holders: HashMap<&str, Vec<String>> = HashMap::new();
-        for (id, document) in self
-            .documents
-            .iter()
-            .filter(|(_, document)| document.state == BackupState::Listed)
-        {
-            for other in document.facts.iter().flat_map(|facts| &facts.others) {
-                holders.entry(other).or_default().push(id.clone());
-            }
+/// What step 0 collects while it reads the documents.
+struct FirstPass<'a> {
+    files: &'a BTreeMap<String, BackupFiles>,
+    will_be_forgotten: &'a BTreeSet<String>,
+    mentions: Mentions,
+    holders: HashMap<Arc<str>, Vec<Arc<str>>>,
+    /// Dead backups, which count unless newer ones supersede them.
+    partial: BTreeMap<Arc<str>, Document>,
+}
+
+impl<'a> FirstPass<'a> {
+    fn new(
+        files: &'a BTreeMap<String, BackupFiles>,
+        will_be_forgotten: &'a BTreeSet<String>,
+    ) -> Self {
+        Self {
+            files,
+            will_be_forgotten,
+            mentions: Mentions::default(),
+            holders: HashMap::new(),
+            partial: BTreeMap::new(),
         }
-        holders
+    }
+
+    fn visit(&mut self, id: &Arc<str>, document: &Document) -> Result<()> {
+        // A later document of the same backup takes its place.
+        self.partial.remove(id);
+        if self.will_be_forgotten.contains(&**id) {
+            return Ok(());
+        }
+        match document.state {
+            BackupState::Listed => {
+                let facts = document.facts(id)?;
+                self.mentions.add(facts);
+                for other in facts.others(id) {
+                    if !self.is_listed(other) {
+                        let holders = self.holders.entry(other.clone()).or_default();
+                        holders.push(id.clone());
+                    }
+                }
+            }
+            BackupState::Partial => {
+                self.partial.insert(id.clone(), document.clone());
+            }
+            BackupState::Forgotten | BackupState::Void => {}
+        }
+        Ok(())
+    }
+
+    fn is_listed(&self, id: &str) -> bool {
+        let files = self.files.get(id);
+        !self.will_be_forgotten.contains(id)
+            && files.is_some_and(|files| files.state() == Some(BackupState::Listed))
     }
 }
 
@@ -554,9 +670,9 @@ fn lacks_conditions(objects: &dyn Objects) -> bool {
 fn refuse_loss<'a>(
     objects: &dyn Objects,
     files: impl Iterator<Item = (&'a String, &'a BackupFiles)>,
-    documents: &Documents,
+    documents: &KnownDocuments,
 ) -> Result<()> {
-    let undocumented = files.filter(|(id, _)| !documents.contains_key(*id));
+    let undocumented = files.filter(|(id, _)| !documents.contains_key(&***id));
     for (id, files) in undocumented.filter(|(_, files)| files.has_objects()) {
         // An object that disappeared together with its document is no loss; a new object belongs to
         // a live backup.
@@ -584,22 +700,18 @@ fn is_forgotten(state: BackupState) -> bool {
 
 /// Returns whether this is a dead backup with a useless partial root: because a newer backup of the
 /// same source was completed, because the partial root is damaged, or because the root is void.
-fn is_superseded(id: &String, files: &BackupFiles, documents: &Documents) -> bool {
-    let Some(Document { state, facts }) = documents.get(id) else {
+fn is_superseded(id: &str, files: &BackupFiles, documents: &KnownDocuments) -> bool {
+    let Some(document) = documents.get(id) else {
         return false;
     };
-    if *state != BackupState::Partial {
-        return *state == BackupState::Void && files.has(PARTIAL);
+    if document.state != BackupState::Partial {
+        return document.state == BackupState::Void && files.has(PARTIAL);
     }
-    let Some(facts) = facts else { return true };
+    let Some(mark) = document.mark else {
+        return true;
+    };
     documents.iter().any(|(newer, document)| {
-        let is_same = || {
-            document
-                .facts
-                .as_ref()
-                .is_some_and(|newer| newer.is_like(facts))
-        };
-        let is_newer = newer > id && !is_of_future(newer, Timestamp::now());
-        is_newer && document.state == BackupState::Listed && is_same()
+        let is_newer = &**newer > id && !is_of_future(newer, Timestamp::now());
+        is_newer && document.state == BackupState::Listed && document.mark == Some(mark)
     })
 }

@@ -5,7 +5,7 @@ use fullbore_format::{
     layout::segment_numbers,
     sizes,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What a prune deleted, or would delete: backups that lost objects, or have objects that only
 /// others need.
@@ -30,7 +30,7 @@ pub struct BackupRemains {
     /// resume it.
     pub cut_off: ObjectCount,
     /// The listed backups that refer to these objects.
-    pub by: Vec<String>,
+    pub by: Vec<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -5,15 +5,20 @@
 //! backup, which was either of these before; or a void root, see [`crate::protocol`]. A
 //! document never changes, except that of a live backup.
 
+pub use super::root_reader::KnownDocuments;
+
+use super::{root_index::Stamp, root_reader::DocumentReader};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
-    root::{Root, SourceInfo, VOID_ROOT_BYTES, is_void},
+    root::{Root, RunStats, VOID_ROOT_BYTES, is_void},
 };
 use fullbore_pipeline::stage::codec::Codec;
-use fullbore_platform::queue::run_each;
-use fullbore_storage::{ListedObject, Objects};
-use std::{collections::BTreeMap, sync::Arc};
+use fullbore_storage::{ListedObject, Objects, Version};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 /// The kind of document that a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +35,22 @@ pub enum BackupState {
 }
 
 impl BackupState {
-    fn file(self) -> &'static str {
+    /// A number for it in the index.
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Listed => 0,
+            Self::Partial => 1,
+            Self::Forgotten => 2,
+            Self::Void => 3,
+        }
+    }
+
+    pub(super) fn of_number(number: u8) -> Option<Self> {
+        let all = [Self::Listed, Self::Partial, Self::Forgotten, Self::Void];
+        all.get(usize::from(number)).copied()
+    }
+
+    pub(super) fn file(self) -> &'static str {
         match self {
             Self::Listed | Self::Void => ROOT,
             Self::Partial => PARTIAL,
@@ -47,17 +67,47 @@ pub struct Document {
     pub facts: Option<Arc<RootFacts>>,
 }
 
-/// The facts of a root that maintenance needs; the facts of many backups are in memory at the same
-/// time.
+/// The facts of a document that maintenance needs. They are in memory for one document at a time.
 #[derive(Debug, Clone, Default)]
 pub struct RootFacts {
-    pub source: SourceInfo,
-    /// The system identifier of the cluster, if the source is one.
-    pub cluster: Option<String>,
-    /// See [`needs`].
-    pub needs: BTreeMap<String, u64>,
-    /// The other backups that the root refers to.
-    pub others: Vec<String>,
+    /// The same for backups of one source: of one host the same cluster, at any path, or the same paths.
+    pub(super) mark: [u8; 16],
+    /// The put key that made it, by name, as a person sees it.
+    pub put_key: Option<String>,
+    /// The root as JSON without its lists of segments, pages and losses.
+    pub(super) root: Vec<u8>,
+    /// See [`needs`]; in the order of their keys.
+    pub needs: Vec<NeededObject>,
+}
+
+/// An object that a backup needs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NeededObject {
+    /// The backup that it belongs to.
+    pub backup: Arc<str>,
+    pub name: Arc<str>,
+    pub bytes: u64,
+}
+
+impl NeededObject {
+    pub fn key(&self) -> String {
+        key(&self.backup, &self.name)
+    }
+}
+
+/// Names that are each in memory once.
+#[derive(Debug, Default)]
+pub struct NamePool(HashSet<Arc<str>>);
+
+impl NamePool {
+    pub(super) fn shared(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(name) {
+            return known.clone();
+        }
+        let name: Arc<str> = Arc::from(name);
+        self.0.insert(name.clone());
+        name
+    }
 }
 
 /// Documents by the id of their backup.
@@ -77,24 +127,33 @@ pub fn key(id: &str, file: &str) -> String {
 /// another request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackupFiles {
-    /// Names below the directory of the backup, and sizes.
-    sizes: BTreeMap<String, u64>,
+    /// Names below the directory of the backup, each with a zero byte behind it: a repository has very many.
+    names: Box<str>,
+    sizes: Box<[u64]>,
     is_void: bool,
+    /// Names the content of the document, if the listing has versions.
+    stamp: Option<Stamp>,
 }
 
 impl BackupFiles {
     /// Returns whether an object of this name exists.
     pub fn has(&self, name: &str) -> bool {
-        self.sizes.contains_key(name)
+        self.names().any(|known| known == name)
     }
 
     /// Returns the size of the object of this name.
     pub fn bytes(&self, name: &str) -> Option<u64> {
-        self.sizes.get(name).copied()
+        self.sized()
+            .find_map(|(known, bytes)| (known == name).then_some(bytes))
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &String> {
-        self.sizes.keys()
+    /// Returns names and sizes, in the order of names.
+    pub fn sized(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.names().zip(self.sizes.iter().copied())
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.split_terminator('\0')
     }
 
     pub fn is_empty(&self) -> bool {
@@ -103,7 +162,7 @@ impl BackupFiles {
 
     /// Returns whether a segment or a manifest exists.
     pub fn has_objects(&self) -> bool {
-        self.names().any(|name| is_object(name))
+        self.names().any(is_object)
     }
 
     /// Returns the kind of document of the backup.
@@ -119,6 +178,71 @@ impl BackupFiles {
         .into_iter()
         .find(|state| self.has(state.file()))
     }
+
+    /// Names the content of the document that says the state; `None` if that is not known, or may still change.
+    pub(super) fn stamp(&self) -> Option<Stamp> {
+        self.stamp
+    }
+}
+
+/// Collects the objects of a backup from a listing.
+#[derive(Default)]
+struct FilesBuilder {
+    names: String,
+    sizes: Vec<u64>,
+    stamps: Vec<(BackupState, Stamp)>,
+}
+
+impl FilesBuilder {
+    fn add(&mut self, name: &str, object: &ListedObject) {
+        self.names.push_str(name);
+        self.names.push('\0');
+        self.sizes.push(object.bytes);
+        // A live backup writes its partial root again and again.
+        for state in [BackupState::Listed, BackupState::Forgotten] {
+            if name == state.file()
+                && let Some(version) = &object.version
+            {
+                self.stamps.push((state, stamp_of(object.bytes, version)));
+            }
+        }
+    }
+
+    fn build(self, objects: &dyn Objects, id: &str) -> Result<BackupFiles> {
+        let mut files = BackupFiles {
+            names: self.names.into(),
+            sizes: self.sizes.into(),
+            is_void: false,
+            stamp: None,
+        };
+        files.is_void = is_void_root(objects, id, &files)?;
+        let state = files.state();
+        let mut stamps = self.stamps.into_iter();
+        files.stamp = stamps
+            .find(|(of, _)| Some(*of) == state)
+            .map(|(_, stamp)| stamp);
+        Ok(files)
+    }
+}
+
+fn stamp_of(bytes: u64, version: &Version) -> Stamp {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&bytes.to_le_bytes());
+    hasher.update(version.as_str().as_bytes());
+    let hash = hasher.finalize();
+    *hash.as_bytes().first_chunk().unwrap_or(&[0; 16])
+}
+
+/// Returns whether a listing has a document with this content.
+pub(super) fn is_answered(
+    files: &BTreeMap<String, BackupFiles>,
+    id: &str,
+    state: BackupState,
+    stamp: Stamp,
+) -> bool {
+    files
+        .get(id)
+        .is_some_and(|files| files.stamp == Some(stamp) && files.state() == Some(state))
 }
 
 /// Returns all backups that have an object, by their ids.
@@ -138,8 +262,10 @@ pub(super) fn listed_backups(
     listed: &[ListedObject],
 ) -> Result<BTreeMap<String, BackupFiles>> {
     let mut all: BTreeMap<String, BackupFiles> = BTreeMap::new();
-    for ListedObject { key, bytes, .. } in listed {
-        let below = key.strip_prefix(BACKUPS);
+    // Keys are in order, so the objects of a backup follow each other.
+    let mut open: Option<(String, FilesBuilder)> = None;
+    for object in listed {
+        let below = object.key.strip_prefix(BACKUPS);
         let Some(below) = below.and_then(|below| below.strip_prefix('/')) else {
             continue;
         };
@@ -148,13 +274,28 @@ pub(super) fn listed_backups(
         let Some((id, name)) = names.filter(|(id, _)| is_backup_id(id)) else {
             continue;
         };
-        let files = all.entry(id.to_owned()).or_default();
-        files.sizes.insert(name.to_owned(), *bytes);
+        if open.as_ref().is_none_or(|(open, _)| open != id) {
+            let ended = open.replace((id.to_owned(), FilesBuilder::default()));
+            add_ended(objects, ended, &mut all)?;
+        }
+        if let Some((_, builder)) = &mut open {
+            builder.add(name, object);
+        }
     }
-    for (id, files) in &mut all {
-        files.is_void = is_void_root(objects, id, files)?;
-    }
+    add_ended(objects, open, &mut all)?;
     Ok(all)
+}
+
+fn add_ended(
+    objects: &dyn Objects,
+    ended: Option<(String, FilesBuilder)>,
+    all: &mut BTreeMap<String, BackupFiles>,
+) -> Result<()> {
+    if let Some((id, builder)) = ended {
+        let files = builder.build(objects, &id)?;
+        all.insert(id, files);
+    }
+    Ok(())
 }
 
 /// Returns the objects of one backup.
@@ -163,14 +304,11 @@ pub(super) fn listed_backups(
 /// Errors of the storage.
 pub fn files_of(objects: &dyn Objects, id: &str) -> Result<BackupFiles> {
     let dir = dir(id);
-    let listed = objects.list(&dir)?.into_iter();
-    let names = listed.map(|object| (object.key[dir.len() + 1..].to_owned(), object.bytes));
-    let mut files = BackupFiles {
-        sizes: names.collect(),
-        is_void: false,
-    };
-    files.is_void = is_void_root(objects, id, &files)?;
-    Ok(files)
+    let mut builder = FilesBuilder::default();
+    for object in objects.list(&dir)? {
+        builder.add(&object.key[dir.len() + 1..], &object);
+    }
+    builder.build(objects, id)
 }
 
 /// Reads only a root of the size of a void root: a root that was truncated to that size must not
@@ -204,38 +342,20 @@ pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
     }
 }
 
-/// Reads the documents of all backups that are not among `known`, until two listings in a row
-/// agree. Then no document was missed that existed all the time, or that existed before another
-/// object was deleted.
+/// Reads the documents of all backups. See [`DocumentReader::visit`](super::root_reader::DocumentReader::visit).
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] for a root that is damaged, [`ErrorKind::Unsupported`] for any document of a newer program, or the
-/// storage's.
-pub fn documents(objects: &dyn Objects, known: Documents) -> Result<Documents> {
-    let (mut found, mut previous) = (known, None);
-    loop {
-        let files = backup_files(objects)?;
-        let seen: Vec<_> = files
-            .into_iter()
-            .map(|(id, files)| (files.state(), id))
-            .collect();
-        let new: Vec<(String, BackupState)> = seen
-            .iter()
-            .filter_map(|(state, id)| Some((id.clone(), (*state)?)))
-            .filter(|(id, state)| !found.get(id).is_some_and(|known| known.is_still(*state)))
-            .collect();
-        for some in new.chunks(at_once(objects)) {
-            let documents = run_each(some, |(id, state)| read(objects, id, *state));
-            for ((id, _), document) in some.iter().zip(documents) {
-                found.extend(document?.map(|document| (id.clone(), document)));
-            }
-        }
-        // A single listing can miss an object that appears while it runs.
-        if previous.as_ref() == Some(&seen) {
-            return Ok(found);
-        }
-        previous = Some(seen);
-    }
+/// As there.
+pub fn documents(objects: &dyn Objects) -> Result<Documents> {
+    let mut found = Documents::new();
+    DocumentReader::without_index(objects).visit(
+        &mut KnownDocuments::new(),
+        &mut |id, document| {
+            found.insert(id.to_string(), document.clone());
+            Ok(())
+        },
+    )?;
+    Ok(found)
 }
 
 /// Documents that are read at the same time if the storage is slow to answer.
@@ -268,7 +388,11 @@ pub fn document(objects: &dyn Objects, id: &str) -> Result<Option<Document>> {
     Ok(None)
 }
 
-fn read(objects: &dyn Objects, id: &str, state: BackupState) -> Result<Option<Document>> {
+pub(super) fn read(
+    objects: &dyn Objects,
+    id: &str,
+    state: BackupState,
+) -> Result<Option<Document>> {
     let key = key(id, state.file());
     let Some((bytes, _)) = objects.get(&key)? else {
         return Ok(None);
@@ -276,7 +400,7 @@ fn read(objects: &dyn Objects, id: &str, state: BackupState) -> Result<Option<Do
     if is_void(&bytes) {
         return void_document(objects, id).map(Some);
     }
-    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| RootFacts::new(&root)) {
+    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| RootFacts::new(objects, root)) {
         Ok(facts) => Ok(Some(Document {
             state,
             facts: Some(Arc::new(facts)),
@@ -308,22 +432,6 @@ fn void_document(objects: &dyn Objects, id: &str) -> Result<Document> {
 }
 
 impl Document {
-    /// Returns the document of a listed backup that was read already.
-    ///
-    /// # Errors
-    /// As [`needs`].
-    pub fn of_listed(root: &Root) -> Result<Self> {
-        Ok(Self {
-            state: BackupState::Listed,
-            facts: Some(Arc::new(RootFacts::new(root)?)),
-        })
-    }
-
-    /// A live backup writes its partial root again and again; other documents stay the same.
-    fn is_still(&self, state: BackupState) -> bool {
-        self.state == state && state != BackupState::Partial
-    }
-
     /// Returns the contents.
     ///
     /// # Errors
@@ -336,31 +444,69 @@ impl Document {
 }
 
 impl RootFacts {
-    /// Returns whether both have the same source: of one host the same cluster, at any path, or the same
-    /// paths.
-    pub fn is_like(&self, other: &Self) -> bool {
-        let is_same_host = self.source.host == other.source.host;
-        let is_same_cluster = self.cluster.is_some() && is_same_host;
-        self.cluster == other.cluster && (is_same_cluster || self.source == other.source)
+    /// Returns the root without its lists of segments, pages and losses.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Bug`].
+    pub fn root(&self) -> Result<Root> {
+        serde_json::from_slice(&self.root)
+            .map_err(|e| Error::new(ErrorKind::Bug, "cannot read JSON of this host").because(e))
     }
 
-    fn new(root: &Root) -> Result<Self> {
-        let others = root
-            .referenced_backups()
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
-        let cluster = root
-            .postgres
-            .as_ref()
-            .map(|cluster| cluster.system_identifier.clone());
+    /// Returns the other backups that the root refers to, each once.
+    pub fn others(&self, id: &str) -> impl Iterator<Item = &Arc<str>> {
+        let backups = self.needs.chunk_by(|a, b| a.backup == b.backup);
+        let backups = backups.map(|needs| &needs[0].backup);
+        backups.filter(move |backup| &***backup != id)
+    }
+
+    pub(super) fn new(objects: &dyn Objects, mut root: Root) -> Result<Self> {
+        let needs = needed_objects(&root)?;
+        (root.segments, root.pages, root.liveness) = Default::default();
+        root.not_captured = Vec::new();
+        root.run = RunStats::default();
+        let json = serde_json::to_vec(&root)
+            .map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?;
+        let sealed = objects.as_sealed();
         Ok(Self {
-            source: root.source.clone(),
-            cluster,
-            needs: needs(root)?,
-            others,
+            mark: mark_of(&root),
+            put_key: sealed.and_then(|sealed| sealed.put_key_of(&root.id)),
+            root: json,
+            needs,
         })
     }
+
+    /// Takes names from the pool, so that each is in memory once.
+    pub(super) fn share_names(&mut self, names: &mut NamePool) {
+        for need in &mut self.needs {
+            need.backup = names.shared(&need.backup);
+            need.name = names.shared(&need.name);
+        }
+    }
+}
+
+/// A digest that backups of one source have in common. A cluster may have other paths on its host.
+fn mark_of(root: &Root) -> [u8; 16] {
+    let text = match &root.postgres {
+        Some(cluster) => serde_json::json!([cluster.system_identifier, root.source.host]),
+        None => serde_json::json!([root.source]),
+    };
+    let hash = blake3::hash(text.to_string().as_bytes());
+    *hash.as_bytes().first_chunk().unwrap_or(&[0; 16])
+}
+
+fn needed_objects(root: &Root) -> Result<Vec<NeededObject>> {
+    let needs = needs(root)?.into_iter();
+    let split = needs.filter_map(|(key, bytes)| {
+        let below = key.strip_prefix(BACKUPS)?.strip_prefix('/')?;
+        let (backup, name) = below.split_once('/')?;
+        Some(NeededObject {
+            backup: backup.into(),
+            name: name.into(),
+            bytes,
+        })
+    });
+    Ok(split.collect())
 }
 
 /// Returns the objects that a backup needs, with the size of each: segments and manifests, its own

@@ -342,6 +342,7 @@ impl StorageArgs {
             },
         };
         let cache = self.cache(&environment, needs.cache);
+        let cache_dir = self.caches_in(&environment);
         let trust = RepositoryTrust {
             expected_keys: self.expect_keys.clone(),
             accepts_others: needs.accepts_other_keys,
@@ -358,6 +359,7 @@ impl StorageArgs {
             change: self.media_change(),
             catalog: self.catalog.clone(),
             state_dir: state_dir(),
+            cache_dir,
         }))
     }
 
@@ -429,13 +431,18 @@ impl StorageArgs {
         words
     }
 
-    fn cache(&self, environment: &CloudEnvironment, of: CacheUse) -> Option<CacheSpec> {
+    /// The directory of caches.
+    fn caches_in(&self, environment: &CloudEnvironment) -> Option<PathBuf> {
         if self.no_cache {
             return None;
         }
         let dir = self.cache_dir.clone();
+        dir.or_else(|| default_cache_dir(environment))
+    }
+
+    fn cache(&self, environment: &CloudEnvironment, of: CacheUse) -> Option<CacheSpec> {
         Some(CacheSpec {
-            dir: dir.or_else(|| default_cache_dir(environment))?,
+            dir: self.caches_in(environment)?,
             max_bytes: CACHE_BYTES,
             is_kept: of.is_kept()?,
         })

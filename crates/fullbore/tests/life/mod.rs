@@ -2,6 +2,7 @@
 
 mod beside;
 mod chosen;
+mod index;
 mod rest;
 
 use fullbore_format::{

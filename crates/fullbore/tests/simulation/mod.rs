@@ -18,7 +18,7 @@ use fullbore_repository::{
         store_root, write_off,
     },
     prune::prune,
-    roots::{BackupState, documents, key, needs},
+    roots::{BackupState, NeededObject, documents, key, needs},
 };
 use fullbore_storage::{
     Clock, Lease, Leased, MemoryObjects, Objects, PutIf, RENEWAL, Take, TestClock,
@@ -356,7 +356,7 @@ fn settle(world: &Arc<World>, has_locks: bool) {
     let kept: Arc<std::sync::Mutex<BTreeSet<String>>> = Arc::default();
     let into = kept.clone();
     let look = move |actor: Actor| {
-        for (id, document) in documents(&actor, BTreeMap::new()).unwrap() {
+        for (id, document) in documents(&actor).unwrap() {
             let mut kept = into.lock().unwrap();
             let file = match document.state {
                 BackupState::Listed | BackupState::Void => "root.json",
@@ -365,7 +365,7 @@ fn settle(world: &Arc<World>, has_locks: bool) {
             };
             kept.insert(key(&id, file));
             if !matches!(document.state, BackupState::Forgotten | BackupState::Void) {
-                kept.extend(document.facts.unwrap().needs.keys().cloned());
+                kept.extend(document.facts.unwrap().needs.iter().map(NeededObject::key));
             }
         }
     };
@@ -513,7 +513,7 @@ fn a_backup_that_slept_through_its_lease_cannot_commit_after_a_prune() {
     // It stays, however often a prune comes by: this host may sleep on.
     for _ in 0..3 {
         prune(&awake, false).unwrap();
-        assert!(documents(&store, BTreeMap::new()).unwrap()[&id(2)].state == BackupState::Void);
+        assert!(documents(&store).unwrap()[&id(2)].state == BackupState::Void);
     }
     assert_eq!(store.list("intents").unwrap(), []);
     assert_eq!(store.list("backups").unwrap().len(), 1);

@@ -6,7 +6,7 @@
 use super::directory::LocalObjects;
 use fullbore_format::layout::BACKUPS;
 use fullbore_platform::{
-    dir::{self, DirName, FileKind, LOST_AND_FOUND},
+    dir::{self, DirName, FileKind, LOST_AND_FOUND, Stat},
     durable, write,
 };
 use fullbore_wire::key::{MAX_KEY_BYTES, split_key};
@@ -15,11 +15,11 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-/// Is called with the directory, key and size of a file.
-type VisitFile<'a> = &'a mut dyn FnMut(&OwnedFd, String, u64) -> io::Result<()>;
+/// Is called with the directory, key and state of a file.
+pub(super) type VisitFile<'a> = &'a mut dyn FnMut(&OwnedFd, String, &Stat) -> io::Result<()>;
 
 impl LocalObjects {
-    /// Calls `visit` with the directory, key and size of each regular file, and each link, below `prefix`, in no order.
+    /// Calls `visit` with the directory, key and state of each regular file, and each link, below `prefix`, in no order.
     ///
     /// A partial file is visited by the key that it would have.
     pub(super) fn visit_files(&self, prefix: &str, visit: VisitFile<'_>) -> io::Result<()> {
@@ -100,7 +100,7 @@ fn visit_name(
         dirs.push(key);
     } else if matches!(stat.kind, FileKind::File | FileKind::Symlink) {
         // A link in place of an object is listed, so that it is found to be damage when it is read.
-        visit(dir, key, stat.size)?;
+        visit(dir, key, &stat)?;
     }
     Ok(())
 }

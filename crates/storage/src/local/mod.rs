@@ -26,29 +26,47 @@ use super::{
 use directory::{read_all, version_of};
 use fullbore_format::{
     error::{Error, Result, quoted},
-    key_kind::max_document_bytes,
+    key_kind::{KeyKind, max_document_bytes},
 };
 use fullbore_platform::{
-    dir::{self, FileKind},
+    dir::{self, FileKind, Stat},
     exact_read::read_exactly,
     safe_file,
 };
 use fullbore_wire::key::{PARTIAL_SUFFIX, check_key, check_prefix, split_key};
-use std::{io, os::unix::ffi::OsStrExt};
+use std::{
+    io,
+    os::unix::ffi::OsStrExt,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// More bytes than this are not allocated before it is known that a file has them.
 const TRUSTED_BYTES: usize = 1 << 20;
+
+/// Seconds after its last change in which a file may be changed again without a sign: the clocks of some file systems tick slowly.
+const QUIET_SECONDS: i64 = 3;
+
+/// Names the content of a file in a listing: an object is replaced by another file, and a change of a file changes its ctime. `None` if the
+/// file was changed just now.
+fn listed_version(stat: &Stat, now: SystemTime) -> Option<Version> {
+    let now = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
+    let changed = stat.ctime.seconds;
+    let is_quiet = changed.checked_add(QUIET_SECONDS)? < i64::try_from(now).ok()?;
+    is_quiet.then(|| Version::new(format!("{}-{changed}.{}", stat.inode, stat.ctime.nanos)))
+}
 
 impl Objects for LocalObjects {
     fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
         check_prefix(prefix)?;
         let mut listed = Vec::new();
-        let visited = self.visit_files(prefix, &mut |_, key, bytes| {
+        let begun = SystemTime::now();
+        let visited = self.visit_files(prefix, &mut |_, key, stat| {
             if check_key(&key).is_ok() {
+                let is_document = KeyKind::of(&key).is_cached();
                 listed.push(ListedObject {
                     key,
-                    bytes,
-                    version: None,
+                    bytes: stat.size,
+                    version: is_document.then(|| listed_version(stat, begun)).flatten(),
                 });
             }
             Ok(())

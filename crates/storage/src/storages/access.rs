@@ -27,4 +27,6 @@ pub struct StorageAccess {
     pub catalog: Option<PathBuf>,
     /// The state directory, in which this user remembers repositories and backups; `None` remembers nothing.
     pub state_dir: Option<PathBuf>,
+    /// The directory of caches, if there may be some.
+    pub cache_dir: Option<PathBuf>,
 }

@@ -84,6 +84,11 @@ impl Storages {
         access.catalog.clone().or(state)
     }
 
+    /// Returns the directory of caches; `None` keeps none.
+    pub fn index_dir(&self) -> Option<PathBuf> {
+        self.access().cache_dir.clone()
+    }
+
     /// Returns how media of volumes are changed.
     pub fn media_change(&self) -> &MediaChange {
         &self.access().change

@@ -8,7 +8,7 @@ use fullbore_format::text::{local_time::recent_minute, source_text};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::is_of_future,
-    root::Root,
+    root::{BackupOptions, Root},
     text,
 };
 use fullbore_repository::{
@@ -18,7 +18,9 @@ use fullbore_repository::{
     protocol,
     prune::{ObjectCount, prune_forecast},
     retention::{RetentionCandidate, RetentionRules},
-    roots::Documents,
+    root_index::IndexPlace,
+    root_reader::DocumentReader,
+    roots::{RootFacts, backup_files},
     select::BackupFilter,
     wal::WalRetention,
 };
@@ -341,16 +343,22 @@ impl Forget {
     fn candidates(&self, objects: &Arc<dyn Objects>) -> Result<Candidates> {
         let mut groups: BTreeMap<Identity, Vec<ListedBackup>> = BTreeMap::new();
         let mut damaged = Vec::new();
-        for (id, root) in list_backups(objects)? {
-            match root.and_then(|root| self.candidate(&**objects, &id, root)) {
+        read_repository(&**objects)?;
+        let files = backup_files(&**objects)?;
+        let place = IndexPlace::new(self.storages.index_dir());
+        let mut reader = DocumentReader::new(&**objects, &place);
+        reader.visit_listed(&files, &mut |id, facts| {
+            let root = facts.and_then(RootFacts::root);
+            match root.and_then(|root| self.candidate(&**objects, id, root)) {
                 Ok(Some(listed)) => groups
                     .entry(self.identity(&listed.root)?)
                     .or_default()
                     .push(listed),
                 Ok(None) => {}
-                Err(error) => damaged.push((id, error)),
+                Err(error) => damaged.push((id.to_owned(), error)),
             }
-        }
+            Ok(())
+        })?;
         Ok((groups, damaged))
     }
 
@@ -450,7 +458,9 @@ impl Forget {
             .map(|decision| decision.id.clone())
             .collect();
         // Where a root is damaged or lost, a prune frees nothing, and says why.
-        let Ok(pruned) = prune_forecast(objects, Documents::new(), &forgotten) else {
+        let place = IndexPlace::new(self.storages.index_dir());
+        let mut reader = DocumentReader::new(objects, &place);
+        let Ok(pruned) = prune_forecast(objects, &mut reader, &forgotten) else {
             let line = "`fullbore prune` frees what only forgotten backups need";
             return text::line(out, line);
         };
@@ -542,6 +552,8 @@ fn candidate_with(mut root: Root, pinned: bool) -> Result<ListedBackup> {
     // The roots of many backups are in memory at the same time, so these large fields are
     // dropped.
     (root.segments, root.liveness, root.pages) = Default::default();
+    (root.tool, root.boot, root.bases, root.left_out) = Default::default();
+    root.options = BackupOptions::default();
     let candidate = RetentionCandidate {
         id: root.id.clone(),
         time,

@@ -4,12 +4,14 @@ use fullbore_format::{error::Result, text};
 use fullbore_repository::{
     open::read_repository,
     protocol,
-    prune::{BackupRemains, ObjectCount, Pruned, prune},
+    prune::{BackupRemains, ObjectCount, Pruned, prune_with},
+    root_index::IndexPlace,
+    root_reader::DocumentReader,
     wal::{PrunedWal, WalRetention, prune_wal},
 };
 use fullbore_storage::Storages;
 use serde::Serialize;
-use std::{ffi::OsString, io::Write};
+use std::{ffi::OsString, io::Write, sync::Arc};
 
 /// The repository to prune, and the form of the output.
 #[derive(Debug, Clone, Default)]
@@ -44,8 +46,8 @@ struct PruneLine<'a> {
     undeleted_bytes: u64,
     #[serde(skip_serializing_if = "is_zero")]
     undeleted_segments: u64,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    held_by: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    held_by: Vec<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     doubtful: &'a [String],
 }
@@ -58,7 +60,9 @@ impl Prune {
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let objects = self.storages.repository_at(&self.repository)?;
         read_repository(&*objects)?;
-        let pruned = prune(&*objects, self.dry_run)?;
+        let place = IndexPlace::new(self.storages.index_dir());
+        let mut reader = DocumentReader::new(&*objects, &place);
+        let pruned = prune_with(&*objects, self.dry_run, &mut reader)?;
         if self.json {
             self.print_json(&pruned, out)?;
         } else {
@@ -172,7 +176,7 @@ impl Prune {
     fn print_json(&self, pruned: &Pruned, out: &mut dyn Write) -> Result<()> {
         for (id, remains) in &pruned.backups {
             let line = PruneLine {
-                held_by: &remains.by,
+                held_by: remains.by.iter().map(|id| &**id).collect(),
                 ..self.json_line("backup", Some(&**id), remains)
             };
             text::json(out, &line)?;
@@ -209,7 +213,7 @@ impl Prune {
             cut_off_segments: remains.cut_off.segments,
             undeleted_bytes: remains.undeleted.bytes,
             undeleted_segments: remains.undeleted.segments,
-            held_by: &[],
+            held_by: Vec::new(),
             doubtful: &[],
         }
     }
@@ -249,7 +253,7 @@ pub(super) fn amount(amount: &ObjectCount) -> String {
     )
 }
 
-fn holders(by: &[String]) -> String {
+fn holders(by: &[Arc<str>]) -> String {
     match by {
         [] => String::new(),
         [one] => format!(" by {one}"),

@@ -6,8 +6,9 @@ use clap::{Args, ValueHint};
 use fullbore_engine::{drill::record::DrillRecord, wal::system_reports};
 use fullbore_format::{
     error::Result,
+    layout::segment_numbers,
     page::SegmentId,
-    root::{PART_BYTES, Root},
+    root::PART_BYTES,
     text::{
         self,
         local_time::{local_second, local_second_of},
@@ -15,9 +16,11 @@ use fullbore_format::{
     },
 };
 use fullbore_repository::{
-    open::{ids_of, listed_roots, read_repository},
+    open::read_repository,
     prune::prune_forecast,
-    roots::{BackupState, Document, Documents, backup_files},
+    root_index::IndexPlace,
+    root_reader::DocumentReader,
+    roots::{RootFacts, backup_files},
     verify_memory::CheckedShare,
     wal::WalNeeds,
 };
@@ -109,35 +112,36 @@ impl StatsArgs {
         let mut systems = BTreeSet::new();
         let mut segments = BTreeMap::new();
         let mut needs = Vec::new();
-        let mut known = Documents::new();
-        for (id, root) in listed_roots(&objects, ids_of(&files, BackupState::Listed)) {
-            let root = match root {
-                Ok(root) => root,
+        let place = IndexPlace::new(storages.index_dir());
+        let mut reader = DocumentReader::new(&*objects, &place);
+        reader.visit_listed(&files, &mut |id, facts| {
+            let (facts, root) = match facts.and_then(|facts| Ok((facts, facts.root()?))) {
+                Ok(read) => read,
                 Err(error) => {
                     stats.damaged += 1;
                     code = error.exit_code().max(code);
-                    continue;
+                    return Ok(());
                 }
             };
             stats.backups += 1;
             needs.extend(WalNeeds::of(&root));
             stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
             sources.insert(source_text(&root.source));
-            add_segments(&root, &mut segments);
+            add_segments(facts, &mut segments);
             let system = root.postgres.as_ref();
             systems.extend(system.map(|cluster| cluster.system_identifier.clone()));
-            let document = Document::of_listed(&root);
-            known.extend(document.ok().map(|document| (id.clone(), document)));
             // IDs are in order of time, so the first backup is the oldest.
             if stats.oldest.is_none() {
-                (stats.oldest, stats.oldest_time) = (Some(id.clone()), Some(root.time.clone()));
+                stats.oldest = Some(id.to_owned());
+                stats.oldest_time = Some(root.time.clone());
             }
-            (stats.newest, stats.newest_time) = (Some(id), Some(root.time));
-        }
+            (stats.newest, stats.newest_time) = (Some(id.to_owned()), Some(root.time));
+            Ok(())
+        })?;
         stats.sources = sources.len() as u64;
         stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
         // A forecast fails where a prune would. All other numbers are right without it.
-        if let Ok(pruned) = prune_forecast(&*objects, known, &BTreeSet::new()) {
+        if let Ok(pruned) = prune_forecast(&*objects, &mut reader, &BTreeSet::new()) {
             stats.freeable_bytes = Some(pruned.freed().bytes);
             stats.held_bytes = Some(pruned.held().bytes);
         }
@@ -164,13 +168,16 @@ impl StatsArgs {
 }
 
 /// Adds the segments that a backup refers to, with their stored bytes.
-fn add_segments(root: &Root, segments: &mut BTreeMap<SegmentId, u64>) {
-    for live in &root.liveness {
-        let mut segment = live.id();
-        if segment.backup.is_empty() {
-            segment.backup.clone_from(&root.id);
+fn add_segments(facts: &RootFacts, segments: &mut BTreeMap<SegmentId, u64>) {
+    for need in &facts.needs {
+        if let Some((stream, number)) = segment_numbers(&need.name) {
+            let segment = SegmentId {
+                backup: need.backup.to_string(),
+                stream,
+                number,
+            };
+            segments.insert(segment, need.bytes);
         }
-        segments.insert(segment, live.of_bytes);
     }
 }
 

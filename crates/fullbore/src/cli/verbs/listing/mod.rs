@@ -35,8 +35,10 @@ use fullbore_repository::archive::not_there;
 use fullbore_repository::{
     annotations::Annotations,
     archive::{Archive, Selection, source_paths::selection_in},
-    open::{cut_off, ids_of, is_repository, listed_roots, named, open, read_repository},
-    roots::{BackupFiles, BackupState, backup_files},
+    open::{cut_off, is_repository, named, open, read_repository},
+    root_index::IndexPlace,
+    root_reader::DocumentReader,
+    roots::{BackupFiles, RootFacts, backup_files},
     scan::lost_roots_of,
     select::BackupFilter,
     verify_memory::VerifyMemory,
@@ -139,35 +141,37 @@ impl List {
         let read_memory = || VerifyMemory::read(&**repository);
         let (files, memory) = run_both(is_far, list_files, read_memory);
         let files = files?;
-        for (id, mut root) in listed_roots(repository, ids_of(&files, BackupState::Listed)) {
+        let place = IndexPlace::new(self.storages.index_dir());
+        let mut reader = DocumentReader::new(&**repository, &place);
+        reader.visit_listed(&files, &mut |id, facts| {
+            let put_key = facts.as_ref().ok().and_then(|facts| facts.put_key.clone());
+            let mut root = facts.and_then(RootFacts::root);
             // The source of a damaged backup is unknown, so it is always listed.
             if root
                 .as_mut()
                 .is_ok_and(|root| !self.filter.selects_in(repository, root))
             {
-                continue;
+                return Ok(());
             }
             is_any = true;
-            let has_notes = files.get(&id).is_some_and(|files| files.has(NOTES));
+            let has_notes = files.get(id).is_some_and(|files| files.has(NOTES));
             let noted = match has_notes {
-                true => root.and_then(|root| annotated(&**repository, &id, root)),
+                true => root.and_then(|root| annotated(&**repository, id, root)),
                 false => root.map(|root| (root, false)),
             };
             code = noted.as_ref().err().map_or(0, Error::exit_code).max(code);
             let noted = noted.map(|(root, pinned)| TableBackup {
                 root,
                 pinned,
-                loss: memory.loss(&id),
-                put_key: repository
-                    .as_sealed()
-                    .and_then(|sealed| sealed.put_key_of(&id)),
+                loss: memory.loss(id),
+                put_key,
             });
             match (self.json, noted) {
-                (true, noted) => text::json(out, &BackupLine::new(&id, &noted))?,
-                (false, Ok(backup)) => table.print(&backup, out)?,
-                (false, Err(error)) => table.print_damaged(&id, &error.line(), out)?,
+                (true, noted) => text::json(out, &BackupLine::new(id, &noted)),
+                (false, Ok(backup)) => table.print(&backup, out),
+                (false, Err(error)) => table.print_damaged(id, &error.line(), out),
             }
-        }
+        })?;
         if self.long && !self.json {
             let needs = needs_of_backups(repository)?;
             for report in system_reports(repository, &needs)? {
@@ -295,7 +299,7 @@ fn below<'a>(path: &'a [u8], top: &[u8]) -> &'a [u8] {
 pub(super) fn stored_bytes(files: &BTreeMap<String, BackupFiles>) -> u64 {
     let bytes = files
         .values()
-        .flat_map(|files| files.names().filter_map(|name| files.bytes(name)));
+        .flat_map(|files| files.sized().map(|(_, bytes)| bytes));
     bytes.fold(0, u64::saturating_add)
 }
 
