@@ -42,7 +42,10 @@ use fullbore_repository::{
     stored_memory::forged_memory,
     verify_memory::{CheckedShare, VerifyRecord},
 };
-use fullbore_storage::{Objects, Storages, sealed::changed_key_files};
+use fullbore_storage::{
+    Objects, Storages,
+    sealed::{KeyFiles, check_key_files},
+};
 use losses::{DamageSet, EntryLoss, blame};
 use media::are_media_changed;
 use seek_tables::SegmentFrames;
@@ -51,7 +54,10 @@ use std::{
     ffi::OsString,
     num::NonZeroUsize,
     path::PathBuf,
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Instant, SystemTime},
 };
 use stream::{InspectedInput, look};
@@ -105,6 +111,8 @@ pub struct VerifyVerdict {
     pub lost: Vec<EntryLoss>,
     /// Harmless damage: another copy is intact.
     pub warnings: Vec<String>,
+    /// Are the key files those of two generations, so that they were not compared with the list of members?
+    pub is_rotating: bool,
     /// The differences of the tree on disk, in path order.
     pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// The part of the data that was ever checked before, for all backups of a repository.
@@ -151,6 +159,11 @@ impl VerifyVerdict {
         self.warnings
             .iter()
             .try_for_each(|warning| line(&format!("harmless: {warning}")))?;
+        if self.is_rotating {
+            line(
+                "key files were not compared: a rotation of the key is under way or was interrupted; `fullbore key rotate` completes it",
+            )?;
+        }
         self.differences
             .iter()
             .try_for_each(|difference| line(&difference.to_string()))
@@ -258,6 +271,7 @@ pub(crate) struct RunningCheck<'a> {
     pub(crate) stock: Inventory,
     pub(crate) bad: DamageSet,
     pub(crate) report: Report,
+    is_rotating: AtomicBool,
     pub(crate) meter: &'a Meter,
     data: bool,
     /// The segments that the pages of each backup refer to.
@@ -287,6 +301,7 @@ impl<'a> RunningCheck<'a> {
             stock,
             bad: DamageSet::default(),
             report: Report::new(true),
+            is_rotating: AtomicBool::new(false),
             meter,
             data,
             used,
@@ -334,7 +349,14 @@ impl<'a> RunningCheck<'a> {
 
     /// Checks the key files of an encrypted repository against the list of members.
     fn key_files(&self, repository: &dyn Objects) -> Result<()> {
-        for (file, why) in changed_key_files(repository)? {
+        let changed = match check_key_files(repository)? {
+            KeyFiles::Changed(changed) => changed,
+            KeyFiles::Rotating => {
+                self.is_rotating.store(true, Relaxed);
+                return Ok(());
+            }
+        };
+        for (file, why) in changed {
             let error = Error::corrupt(format!("{file:?} is damaged"))
                 .because(why)
                 .hint(
@@ -432,6 +454,7 @@ impl<'a> RunningCheck<'a> {
             damage: self.report.damage(),
             lost,
             warnings: self.report.warnings(),
+            is_rotating: self.is_rotating.load(Relaxed),
             differences: Vec::new(),
             seconds: start.elapsed().as_secs_f64(),
         }
