@@ -13,6 +13,7 @@ pub mod extents;
 pub mod frame_cache;
 pub mod frame_reader;
 pub mod held_bytes;
+mod media_turns;
 pub mod missing;
 pub mod object;
 mod page_cache;
