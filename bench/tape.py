@@ -29,7 +29,7 @@ MEGABYTE = 1_000_000 // scale
 DRIVE = {
     "clock": "real",
     "steps": ",".join(str(step * MEGABYTE) for step in [110, 130, 150, 170, 190, 210, 230, 250, 270, 300]),
-    "start-seconds": str(3 / scale),
+    "start-seconds": f"{3 / scale:g}",
     "buffer-bytes": str(1000 * MEGABYTE),
     "mark-seconds": "0.1",
     "wind-seconds": "1",
