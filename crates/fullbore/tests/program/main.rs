@@ -7,6 +7,7 @@ mod access;
 mod adaptive;
 mod alerts;
 mod archive_names;
+mod bare_metal;
 mod care;
 mod choice;
 mod copy_backup;

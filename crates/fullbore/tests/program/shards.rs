@@ -112,8 +112,9 @@ fn damage_is_found_by_one_share_and_remembered_until_that_share_is_sound() {
     let bad = &all_segments(&repository)[2];
     let sound = fs::read(bad).unwrap();
     let mut bytes = sound.clone();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
+    // In the content of a file.
+    let place = bytes.len() / 3;
+    bytes[place] ^= 1;
     fs::write(bad, bytes).unwrap();
     let codes = || {
         in_shares(&["verify", name, "--data"])
