@@ -182,7 +182,7 @@ impl VerifyMemory {
     /// Writes the memory: with a person's key it is proved, without a key it stands beside what was proved.
     ///
     /// # Errors
-    /// [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission) with a key that only adds backups, or errors of the system.
+    /// [`ErrorKind::Permission`] with a key that only adds backups, or errors of the system.
     pub fn write(&self, objects: &dyn Objects) -> Result<()> {
         StoredMemory::of(self, objects)?.write(objects)
     }

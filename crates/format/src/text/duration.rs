@@ -32,7 +32,7 @@ pub fn short(seconds: u64) -> String {
 pub fn exact(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let units = UNITS.iter().rev();
-    let mut whole = units.filter(|(_, unit)| seconds % unit == 0);
+    let mut whole = units.filter(|(_, unit)| seconds.is_multiple_of(*unit));
     let (unit, in_unit) = whole.next().unwrap_or(&UNITS[0]);
     format!("{}{unit}", seconds / in_unit)
 }

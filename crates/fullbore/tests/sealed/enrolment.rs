@@ -1,7 +1,7 @@
 //! `fullbore host add` and `host remove`: one command lets a host add backups, and one ends it.
 
 use super::{
-    runs::{self, args, fullbore, has, or_skip, temp},
+    runs::{self, fullbore, has, or_skip, temp},
     world::World,
 };
 use std::{fs, path::Path, process::Command};
