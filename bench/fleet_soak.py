@@ -156,6 +156,8 @@ class Soak:
                 self.count("sync", *self.run("sync", self.place("near"), self.place("far"), "--quiet"))
             if turn % 5 == 0:
                 self.count("rotate", *self.run("key", "rotate", self.place(name), "--yes"))
+            # Else each prune refuses.
+            self.accept(self.place(name))
 
     def old_backups(self, name):
         """Chooses some backups that are not the last of their host, and expects them no more."""

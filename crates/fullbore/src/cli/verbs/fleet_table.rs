@@ -5,19 +5,22 @@
 use fullbore_engine::fleet::{ExpectedBy, FleetReport, FleetSource, SourceState};
 use fullbore_format::{
     error::Result,
+    root::is_pseudonym,
     text::{
         self,
         columns::{cut, padded, shortened, width},
-        duration::short,
+        duration::{exact, short},
         source_text,
     },
 };
-use std::io::Write;
+use std::{io::Write, time::Duration};
 
 /// Columns behind the source.
 const REST_COLUMNS: usize = 55;
 /// Columns of the source in a narrow terminal.
 const LEAST_SOURCE_COLUMNS: usize = 14;
+/// Columns of an interval.
+const EVERY_COLUMNS: usize = 6;
 /// Columns before a line about the source above it.
 const NOTE_COLUMN: usize = 2;
 
@@ -81,7 +84,12 @@ impl<'a> FleetTable<'a> {
                 )?;
             }
         }
-        text::line(out, &self.last_line())
+        text::line(out, &self.last_line())?;
+        let is_sealed = |source: &FleetSource| is_pseudonym(&source.source);
+        if self.report.sources.iter().any(is_sealed) {
+            text::line(out, "hosts and paths are encrypted: --key FILE shows them")?;
+        }
+        Ok(())
     }
 
     fn row(
@@ -145,14 +153,20 @@ impl<'a> FleetTable<'a> {
     }
 }
 
+/// Returns an interval as it was told, or about as it was learned.
+fn every(seconds: u64, by: Option<ExpectedBy>) -> String {
+    let told = exact(Duration::from_secs(seconds));
+    match by {
+        Some(ExpectedBy::Distances) => format!("~{}", short(seconds)),
+        _ if told.len() <= EVERY_COLUMNS => told,
+        _ => short(seconds),
+    }
+}
+
 fn cells(source: &FleetSource) -> [String; 7] {
-    let mark = match source.expected_by {
-        Some(ExpectedBy::Distances) => "~",
-        _ => "",
-    };
     let every = source
         .expected_seconds
-        .map(|seconds| format!("{mark}{}", short(seconds)));
+        .map(|seconds| every(seconds, source.expected_by));
     let growth = source.growth_bytes.map(|growth| {
         let sign = if growth < 0 { '-' } else { '+' };
         format!("{sign}{}", text::bytes(growth.unsigned_abs()))
