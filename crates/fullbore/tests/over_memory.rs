@@ -114,6 +114,7 @@ fn check_listed(objects: &dyn Objects, tree: &Path, older: Option<&str>) -> usiz
             filter: Default::default(),
             data: true,
             against: (!is_older).then(|| tree.into()),
+            shard: None,
             workers: 2.try_into().unwrap(),
         };
         let verdict = verify.run(&Meter::default()).unwrap();

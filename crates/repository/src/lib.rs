@@ -43,6 +43,7 @@ pub mod scan;
 pub mod select;
 pub mod selector;
 mod series_base;
+pub mod shard;
 pub mod stored_memory;
 pub mod tape_catalog;
 pub mod verify_memory;

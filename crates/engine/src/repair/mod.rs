@@ -181,6 +181,7 @@ impl Repair {
             filter: BackupFilter::default(),
             data: self.data,
             against: None,
+            shard: None,
             workers: self.workers,
         };
         let VerifyVerdict { lost, .. } = verify.run(meter)?;

@@ -39,6 +39,7 @@ use fullbore_repository::{
     inventory::{Inventory, NoRoots, bad_words, open_some},
     open::{backup_ids, is_repository, place},
     select::BackupFilter,
+    shard::Shard,
     stored_memory::forged_memory,
     verify_memory::{CheckedShare, VerifyRecord},
 };
@@ -76,6 +77,8 @@ pub struct Verify {
     pub data: bool,
     /// A tree on disk to compare with; for a repository, with its latest backup.
     pub against: Option<PathBuf>,
+    /// The share of the data to check; `None` for all.
+    pub shard: Option<Shard>,
     /// Threads that read, decode and digest at first; more while they only wait.
     pub workers: NonZeroUsize,
 }
@@ -203,7 +206,8 @@ impl Verify {
         let repository = place(&self.from)
             .ok()
             .and_then(|(location, _)| self.storages.objects(&location).ok());
-        let check = RunningCheck::new(vec![archive], repository.as_deref(), self.data, meter);
+        let check = RunningCheck::new(vec![archive], repository.as_deref(), self.data, meter)
+            .with_shard(self.shard);
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
@@ -238,7 +242,8 @@ impl Verify {
             // A repeated look counts its entries anew.
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
-            let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);
+            let check = RunningCheck::new(archives, Some(&**repository), self.data, meter)
+                .with_shard(self.shard);
             let lost = lost_roots
                 .into_iter()
                 .map(|(id, error)| check.no_root(id, error))
@@ -274,6 +279,7 @@ pub(crate) struct RunningCheck<'a> {
     is_rotating: AtomicBool,
     pub(crate) meter: &'a Meter,
     data: bool,
+    shard: Option<Shard>,
     /// The segments that the pages of each backup refer to.
     used: Mutex<Vec<HashSet<SegmentId>>>,
     /// Parts of segments around damage, once all data was checked.
@@ -304,9 +310,15 @@ impl<'a> RunningCheck<'a> {
             is_rotating: AtomicBool::new(false),
             meter,
             data,
+            shard: None,
             used,
             damaged_parts: Mutex::default(),
         }
+    }
+
+    /// Checks only a share of the data.
+    pub(crate) fn with_shard(self, shard: Option<Shard>) -> Self {
+        Self { shard, ..self }
     }
 
     /// Returns the part of the data that was ever checked.
@@ -404,6 +416,7 @@ impl<'a> RunningCheck<'a> {
             bad,
             report,
             meter,
+            shard: self.shard,
         };
         match (self.data, self.is_locked()) {
             (true, false) => content.check(workers)?,

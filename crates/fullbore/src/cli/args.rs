@@ -8,11 +8,11 @@ use super::{
     verbs::{
         backup_args::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs,
         copy::CopyTreeArgs, diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs,
-        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, mount::MountArgs,
-        pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs,
-        run::RunProfileArgs, serve::ServeArgs, show::ShowArgs, simtape::SimtapeArgs,
-        stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs, tape::TapeArgs,
-        verify::VerifyArgs, wal::WalArgs,
+        fleet::FleetArgs, forget::ForgetArgs, host::HostArgs, init::InitArgs, key::KeyArgs,
+        list::ListArgs, mount::MountArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
+        restore_args::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
+        simtape::SimtapeArgs, stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs,
+        tape::TapeArgs, verify::VerifyArgs, wal::WalArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -58,6 +58,10 @@ pub(super) enum Command {
     Show(ShowArgs),
     /// Print how many backups a repository holds, and their sizes
     Stats(StatsArgs),
+    /// Print the state of all sources, those with trouble first
+    ///
+    /// Is the newest backup of a source late? Does the source grow, was it verified, is a backup damaged?
+    Fleet(FleetArgs),
     /// Write a file of a backup to standard output, or a directory as tar
     Cat(CatArgs),
     /// Show backups as directories, until they are unmounted
@@ -99,6 +103,8 @@ pub(super) enum Command {
     Unpin(PinArgs),
     /// List or change the keys of an encrypted repository
     Key(KeyArgs),
+    /// Let a host add backups to a repository, or end that
+    Host(HostArgs),
     /// Rebuild lost roots and manifests, and drop data beyond repair
     ///
     /// Without --yes, the steps are only listed. On a terminal, repair then asks whether to do
@@ -182,6 +188,7 @@ impl Command {
             Self::List(_)
             | Self::Show(_)
             | Self::Stats(_)
+            | Self::Fleet(_)
             | Self::Cat(_)
             | Self::Mount(_)
             | Self::Find(_)

@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 32] = [
+const EXAMPLES: [(&str, CommandExamples); 34] = [
     (
         "backup",
         [
@@ -214,6 +214,40 @@ const EXAMPLES: [(&str, CommandExamples); 32] = [
             (
                 "Say it to a program",
                 "fullbore stats /mnt/disk/data --json",
+            ),
+        ],
+    ),
+    (
+        "fleet",
+        [
+            (
+                "Say which sources are late or have other trouble",
+                "fullbore fleet /mnt/disk/web /mnt/disk/db",
+            ),
+            (
+                "Count a source as late after 26 hours, whatever it says",
+                "fullbore fleet /mnt/disk/web --every 24h",
+            ),
+            (
+                "Say it to Prometheus",
+                "fullbore fleet /mnt/disk/web --quiet --metrics /var/lib/node_exporter/fleet.prom",
+            ),
+        ],
+    ),
+    (
+        "host",
+        [
+            (
+                "Let a host add backups, and set it up",
+                "fullbore host add /backup/web web1 --source /srv/www --key me.key | ssh root@web1 sh",
+            ),
+            (
+                "The same with a certificate for a server without ssh",
+                "fullbore host add /backup/web web1 --source /srv/www --at fullbore://vault:7070 --ca /root/ca",
+            ),
+            (
+                "End it",
+                "fullbore host remove /backup/web web1 --key me.key",
             ),
         ],
     ),

@@ -30,6 +30,7 @@ fn verify(from: &Path, against: &Path) -> VerifyVerdict {
         filter: Default::default(),
         data: true,
         against: Some(against.into()),
+        shard: None,
         workers: 2.try_into().unwrap(),
     };
     verify.run(&Meter::default()).unwrap()

@@ -24,12 +24,13 @@ use crate::cli::{
 };
 use fullbore_engine::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
+    fleet::EVERY_TAG,
     plan::{SinkSpec, Tuning},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::Root,
-    text,
+    text::{self, duration},
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
@@ -46,6 +47,7 @@ use std::{
     num::NonZeroU64,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
 /// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
@@ -292,7 +294,10 @@ fn plan(
         let message = "--resume goes on with volumes; a repository goes on by itself";
         return Err(Error::new(ErrorKind::Usage, message));
     }
-    let tags = distinct_tags(args.tag.clone())?;
+    let mut tags = distinct_tags(args.tag.clone())?;
+    if let Some(every) = args.every {
+        add_every(every, &mut tags)?;
+    }
     if args.level.is_some() {
         check_level(args.level, &to, &tags)?;
     }
@@ -375,6 +380,17 @@ fn has_bases(to: &SinkSpec) -> bool {
 fn every_backup_is_full(option: &str) -> Error {
     let message = format!("{option} wants a repository or volumes: elsewhere every backup is full");
     Error::new(ErrorKind::Usage, message)
+}
+
+/// Adds the tag with the time within which the next backup is expected.
+fn add_every(every: Duration, tags: &mut BTreeMap<String, String>) -> Result<()> {
+    match tags.insert(EVERY_TAG.to_owned(), duration::exact(every)) {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::Usage,
+            "cannot use --every and the tag \"every\"",
+        )),
+    }
 }
 
 /// Refuses a level where every backup is full, or beside a tag of that name.

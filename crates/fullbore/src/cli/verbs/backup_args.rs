@@ -17,7 +17,7 @@ use fullbore_engine::{backup::MAX_DESTINATIONS, plan::SinkSpec, volumes::VolumeS
 use fullbore_format::{
     digest::Algorithm,
     error::{Error, ErrorKind, Result},
-    text::size,
+    text::{duration, size},
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_postgres::request::{Via, Wal};
@@ -242,6 +242,11 @@ pub(in crate::cli) struct BackupArgs {
     /// Tag the backup with KEY or KEY=VALUE (repeatable)
     #[arg(long, short = 't', value_name = "TAG", value_parser = tag)]
     pub(in crate::cli) tag: Vec<(String, String)>,
+    /// Expect the next backup of this source within this time, such as 1d
+    ///
+    /// It is the tag "every" of the backup, and `fullbore fleet` tells which sources are late.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    pub(in crate::cli) every: Option<Duration>,
     /// Run on this host, which reads its own PATHs or cluster
     ///
     /// A PATH such as ssh://HOST/PATH says the same.
