@@ -46,7 +46,10 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{FORGOTTEN, KEYS, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
+    layout::{
+        CONTENTS, FORGOTTEN, KEYS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future,
+        is_own,
+    },
 };
 use fullbore_storage::{Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
@@ -238,6 +241,9 @@ impl PruneSurvey {
         {
             kept.extend(document.facts(id)?.needs.keys().cloned());
         }
+        // The list of contents is of use as long as the pages that it speaks of.
+        let lists: Vec<String> = kept.iter().filter_map(|key| contents_beside(key)).collect();
+        kept.extend(lists);
         Ok(kept)
     }
 
@@ -502,6 +508,12 @@ impl PruneSurvey {
         }
         holders
     }
+}
+
+/// Returns the key of the list of contents beside a manifest.
+fn contents_beside(key: &str) -> Option<String> {
+    let dir = key.strip_suffix(MANIFEST)?;
+    dir.ends_with('/').then(|| format!("{dir}{CONTENTS}"))
 }
 
 fn is_mute(document: &Document) -> bool {

@@ -267,7 +267,7 @@ impl AppendSession {
 
     pub(super) fn create(self: &Arc<Self>, key: &str) -> Result<Box<dyn Upload>> {
         match KeyKind::of(key).may_be_added() {
-            MayAdd::OfBackup(id, part) if part.is_object() => {
+            MayAdd::OfBackup(id, part) if part.is_uploaded() => {
                 self.check_open("write", key, id)?;
                 Ok(Box::new(AddedUpload::new(self, key, id)?))
             }
@@ -301,7 +301,7 @@ impl AppendSession {
         super::check_key(key)?;
         let kind = KeyKind::of(key);
         let may = match kind {
-            KeyKind::Backup(id, part) if part.is_object() || part == BackupPart::Forgotten => {
+            KeyKind::Backup(id, part) if part.is_uploaded() || part == BackupPart::Forgotten => {
                 return self.check_open("delete", key, id);
             }
             // The root has all that its partial root has.
