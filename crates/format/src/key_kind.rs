@@ -6,7 +6,7 @@
 use super::{
     layout::{
         BACKUPS, CONTENTS, COVERED, FORGOTTEN, HOSTS, INTENTS, KEYS, MANIFEST, NOTES, PARTIAL,
-        PROBES, REPOSITORY, ROOT, TOMBSTONES, WAL, is_backup_id, segment_numbers,
+        PROBES, REPOSITORY, ROOT, TOMBSTONES, UNPROVEN, WAL, is_backup_id, segment_numbers,
     },
     seal::MAX_BYTES,
     wal::WalKey,
@@ -55,6 +55,8 @@ pub enum BackupPart {
     Manifest,
     /// [`CONTENTS`].
     Contents,
+    /// [`UNPROVEN`].
+    Unproven,
     /// A segment.
     Segment,
     /// A name that fullbore does not give.
@@ -84,6 +86,7 @@ impl BackupPart {
             NOTES => Self::Notes,
             MANIFEST => Self::Manifest,
             CONTENTS => Self::Contents,
+            UNPROVEN => Self::Unproven,
             name if segment_numbers(name).is_some() => Self::Segment,
             _ => Self::Foreign,
         }
@@ -151,7 +154,7 @@ impl<'a> KeyKind<'a> {
             Self::Repository | Self::Covered => false,
             Self::KeyFile(_) | Self::Intent(_) | Self::Tombstone(_) => false,
             Self::Host(_) | Self::Probe(_) => false,
-            Self::Backup(_, part) => part != BackupPart::Notes,
+            Self::Backup(_, part) => !matches!(part, BackupPart::Notes | BackupPart::Unproven),
             Self::Wal(_) | Self::Other => true,
         }
     }
@@ -173,7 +176,8 @@ impl<'a> KeyKind<'a> {
                 BackupPart::Manifest | BackupPart::Contents | BackupPart::Segment => {
                     MayAdd::OfBackup(id, part)
                 }
-                BackupPart::Forgotten | BackupPart::Notes | BackupPart::Foreign => MayAdd::Never,
+                BackupPart::Forgotten | BackupPart::Notes => MayAdd::Never,
+                BackupPart::Unproven | BackupPart::Foreign => MayAdd::Never,
             },
             Self::Wal(system) => MayAdd::OfSystem(system),
             Self::Repository => MayAdd::Once,
@@ -250,6 +254,7 @@ mod tests {
         }
         for other in [
             of_backup("notes.json"),
+            of_backup("unproven"),
             of_backup("s01-000001.tar.zst.orig"),
             of_backup("a/manifest"),
             "backups/x/manifest".to_owned(),
@@ -274,6 +279,7 @@ mod tests {
             format!("intents/{ID}.json"),
             format!("tombstones/{ID}/manifest"),
             of_backup("notes.json"),
+            of_backup("unproven"),
         ] {
             assert!(!KeyKind::of(&clear).is_sealed(), "{clear}");
         }

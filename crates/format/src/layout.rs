@@ -6,6 +6,7 @@
 //! backups/<id>/s01-000001.tar.zst    segments
 //! backups/<id>/manifest          pages
 //! backups/<id>/contents          digests of the files in the pages, for backups of other sources
+//! backups/<id>/unproven          the mark of a backup that a host with a limit added, or that was copied
 //! backups/<id>/root.json         the commit
 //! backups/<id>/forgotten.json    the root of a backup that was forgotten, until nothing of it is left
 //! backups/<id>/notes.json        what was noted of a backup after it was made: tags, whether it is pinned
@@ -33,6 +34,9 @@ pub const TOMBSTONES: &str = "tombstones";
 pub const MANIFEST: &str = "manifest";
 /// The digests of the files in the pages of a backup, see [`super::content_list`].
 pub const CONTENTS: &str = "contents";
+/// The mark of a backup whose maker may not be who can change the repository: what its digests say is compared with the content before
+/// another source refers to it. It is empty.
+pub const UNPROVEN: &str = "unproven";
 /// The root of a backup.
 pub const ROOT: &str = "root.json";
 /// The root of a backup that was forgotten.
@@ -112,9 +116,11 @@ pub fn is_own(name: &str) -> bool {
         let upload = stem.rsplit_once('.').map(|(object, _)| object);
         is_object(stem)
             || upload.is_some_and(is_object)
+            || stem.starts_with(UNPROVEN)
             || documents.iter().any(|document| stem.starts_with(document))
     };
     documents.contains(&name)
+        || name == UNPROVEN
         || is_object(name)
         || name.strip_suffix(".partial").is_some_and(is_part)
 }

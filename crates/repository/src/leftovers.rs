@@ -15,7 +15,10 @@ pub(super) fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
         BackupPart::Partial => !matches!(state, Some(BackupState::Partial | BackupState::Void)),
         // Another process may be writing annotations.
         BackupPart::Notes => !is_listed,
-        BackupPart::Manifest | BackupPart::Contents | BackupPart::Segment => true,
+        BackupPart::Manifest | BackupPart::Segment => true,
+        BackupPart::Contents => true,
+        // As long as the root counts.
+        BackupPart::Unproven => !is_listed,
         BackupPart::Foreign => !is_used,
     }
 }

@@ -47,8 +47,8 @@ use super::{
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{
-        CONTENTS, FORGOTTEN, KEYS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future,
-        is_own,
+        CONTENTS, FORGOTTEN, KEYS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, UNPROVEN, is_object,
+        is_of_future, is_own,
     },
 };
 use fullbore_storage::{Leased, Objects, PutIf, Take};
@@ -241,9 +241,9 @@ impl PruneSurvey {
         {
             kept.extend(document.facts(id)?.needs.keys().cloned());
         }
-        // The list of contents is of use as long as the pages that it speaks of.
-        let lists: Vec<String> = kept.iter().filter_map(|key| contents_beside(key)).collect();
-        kept.extend(lists);
+        // The list of contents is of use as long as the pages that it speaks of, and the mark warns of these.
+        let beside: Vec<String> = kept.iter().flat_map(|key| beside_manifest(key)).collect();
+        kept.extend(beside);
         Ok(kept)
     }
 
@@ -510,10 +510,15 @@ impl PruneSurvey {
     }
 }
 
-/// Returns the key of the list of contents beside a manifest.
-fn contents_beside(key: &str) -> Option<String> {
-    let dir = key.strip_suffix(MANIFEST)?;
-    dir.ends_with('/').then(|| format!("{dir}{CONTENTS}"))
+/// Returns the keys of what stands beside a manifest; nothing for another object.
+fn beside_manifest(key: &str) -> Vec<String> {
+    let dir = key.strip_suffix(MANIFEST);
+    let dir = dir.filter(|dir| dir.ends_with('/'));
+    dir.map_or_else(Vec::new, |dir| {
+        [CONTENTS, UNPROVEN]
+            .map(|name| format!("{dir}{name}"))
+            .into()
+    })
 }
 
 fn is_mute(document: &Document) -> bool {

@@ -3,8 +3,8 @@
 //! The backups are the latest ones of other sources. The new backup names them in its intent and checks then that they exist, as it does
 //! with its bases, so that no prune takes what they mention. Each backup lists the contents in its pages
 //! ([`fullbore_format::content_list`]). The lists are only hints: a content counts as stored if a page that one of these backups has says
-//! so, in a record of the same digest and length. Other hosts may have written pages with wrong digests, so content of theirs is also read
-//! and compared.
+//! so, in a record of the same digest and length. Hosts that may only add backups, and other repositories, may have written pages with
+//! wrong digests: their backups have a mark ([`UNPROVEN`]), and their content is also read and compared.
 
 use super::{
     base::{Base, NewBackup},
@@ -21,7 +21,7 @@ use fullbore_format::{
     digest::Algorithm,
     entry::Entry,
     error::Result,
-    layout::CONTENTS,
+    layout::{CONTENTS, UNPROVEN},
     page::{EntryState, PageItem, describe_whole_file},
     root::{Live, Root, is_pseudonym},
 };
@@ -159,6 +159,15 @@ impl OtherSources {
         self
     }
 
+    /// Returns whether nobody made the backup who may not change others. The mark was there before the root.
+    fn is_proven(&self, id: &str, referred: &Referred) -> bool {
+        let mark = key(id, UNPROVEN);
+        match &referred.sizes {
+            Some(sizes) => !sizes.contains_key(&mark),
+            None => matches!(self.objects.stat(&mark), Ok(None)),
+        }
+    }
+
     /// The content of the backups that are still there, as announced; `None` if none is.
     pub fn announced(
         mut self,
@@ -171,9 +180,10 @@ impl OtherSources {
         if self.archives.is_empty() {
             return None;
         }
-        let is_sealed = self.objects.as_sealed().is_some();
         let trusted = { self.archives.iter() }
-            .map(|archive| is_sealed || archive.root.source.host == self.host)
+            .map(|archive| {
+                archive.root.source.host == self.host || self.is_proven(&archive.root.id, &referred)
+            })
             .collect();
         let base = Base::of_others(&self.objects, self.archives, new_backup, referred);
         let archives: Vec<Arc<Archive>> = base.archives().cloned().collect();
@@ -200,7 +210,7 @@ impl OtherSources {
 pub struct SharedContent {
     objects: Arc<dyn Objects>,
     archives: Vec<Arc<Archive>>,
-    /// For each of them, whether its digests are true: a person made it with the key of the repository, or this host did.
+    /// For each of them, whether its digests are taken to be true: who made it can change the repository, or is this host.
     trusted: Vec<bool>,
     /// The same backups, with the state of their segments.
     base: Base,
