@@ -16,6 +16,7 @@ pub mod base;
 mod base_files;
 mod base_search;
 pub mod compare;
+pub mod content_lists;
 mod content_table;
 pub mod counted;
 pub mod exact;

@@ -12,6 +12,7 @@ mod choice;
 mod copy_backup;
 mod counts;
 mod damage;
+mod dedup;
 mod delta;
 mod durable;
 mod everyday;

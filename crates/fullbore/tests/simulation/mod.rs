@@ -126,7 +126,7 @@ fn offered(bases: &BTreeMap<String, Root>) -> Offer {
 fn choose(
     actor: &Actor,
     lease: &mut dyn Lease,
-    mut intent: Intent,
+    intent: &mut Intent,
     habits: Habits,
 ) -> Result<Offer> {
     let mut bases = BTreeMap::new();
@@ -145,9 +145,12 @@ fn choose(
             }
         }
     }
-    intent.bases = bases.keys().cloned().collect();
-    lease.update(&seal(&intent)?)?;
-    let referred = refer(actor, &intent.bases)?;
+    let named: Vec<String> = bases.keys().cloned().collect();
+    intent.bases.extend(named.iter().cloned());
+    intent.bases.sort_unstable();
+    intent.bases.dedup();
+    lease.update(&seal(intent)?)?;
+    let referred = refer(actor, &named)?;
     bases.retain(|base, _| !referred.gone.contains(base));
     let (mut segments, mut manifests) = offered(&bases);
     if habits.minds_tombstones {
@@ -242,9 +245,10 @@ fn backup(actor: &Actor, number: usize, habits: Habits) -> Result<()> {
 }
 
 fn store(actor: &Actor, lease: &mut dyn Lease, intent: &Intent, habits: Habits) -> Result<()> {
-    let id = &intent.id;
+    let id = &intent.id.clone();
     put(actor, &key(id, "manifest"), b"man")?;
-    let (segments, manifests) = choose(actor, lease, intent.clone(), habits)?;
+    let mut intent = intent.clone();
+    let (mut segments, mut manifests) = choose(actor, lease, &mut intent, habits)?;
     let source = source(actor.random(habits.sources));
     let mut mine = Vec::new();
     for number in 1..=actor.random(3) as u32 {
@@ -266,6 +270,13 @@ fn store(actor: &Actor, lease: &mut dyn Lease, intent: &Intent, habits: Habits) 
             put(actor, &key(id, "partial.json"), &seal(&partial)?)?;
         }
     }
+    // Backups of other sources come when content of the backup is stored already.
+    if actor.random(2) == 0 {
+        let (more, others) = choose(actor, lease, &mut intent, habits)?;
+        segments.extend(more);
+        manifests.extend(others);
+    }
+    put(actor, &key(id, "contents"), b"list")?;
     let mut root = root_of(id, source, &mine, &segments);
     let page = |backup: &String| PageAt {
         backup: backup.clone(),
@@ -378,13 +389,21 @@ fn settle(world: &Arc<World>, has_locks: bool) {
         id.is_some_and(|id| state.is_listed(id) || state.has(&key_of_void(id)))
     };
     let mut there: BTreeSet<String> = state.keys().into_iter().collect();
+    // A list of contents is there as long as its manifest.
+    let mut kept = kept.lock().unwrap().clone();
+    let lists: Vec<String> = { kept.iter() }
+        .filter_map(|key| key.strip_suffix("manifest"))
+        .map(|dir| format!("{dir}contents"))
+        .filter(|key| there.contains(key))
+        .collect();
+    kept.extend(lists);
     there.retain(|key| key != REPOSITORY && !is_word(key));
     if !has_locks {
         // By it a later prune knows that the backup may still commit.
         there.retain(|key| !key.starts_with("intents/"));
     }
     drop(state);
-    assert_eq!(there, *kept.lock().unwrap(), "{log}");
+    assert_eq!(there, kept, "{log}");
     // What says that a backup was forgotten is there just as long as anything of it is.
     for dir in there
         .iter()
