@@ -239,11 +239,11 @@ impl PruneSurvey {
             .chain(bases)
             .filter(|(_, document)| !is_mute(document))
         {
-            kept.extend(document.facts(id)?.needs.keys().cloned());
+            for (key, bytes) in &document.facts(id)?.needs {
+                kept.insert(key.clone());
+                kept.extend(beside_manifest(key, *bytes));
+            }
         }
-        // The list of contents is of use as long as the pages that it speaks of, and the mark warns of these.
-        let beside: Vec<String> = kept.iter().flat_map(|key| beside_manifest(key)).collect();
-        kept.extend(beside);
         Ok(kept)
     }
 
@@ -510,15 +510,16 @@ impl PruneSurvey {
     }
 }
 
-/// Returns the keys of what stands beside a manifest; nothing for another object.
-fn beside_manifest(key: &str) -> Vec<String> {
-    let dir = key.strip_suffix(MANIFEST);
-    let dir = dir.filter(|dir| dir.ends_with('/'));
-    dir.map_or_else(Vec::new, |dir| {
-        [CONTENTS, UNPROVEN]
-            .map(|name| format!("{dir}{name}"))
-            .into()
-    })
+/// Returns the keys of what is kept beside a manifest of which this many bytes are needed; nothing for another object. The list of
+/// contents is of use as long as any of the pages that it speaks of.
+fn beside_manifest(key: &str, bytes: u64) -> Vec<String> {
+    let Some(dir) = key.strip_suffix(MANIFEST).filter(|dir| dir.ends_with('/')) else {
+        return Vec::new();
+    };
+    let names = [UNPROVEN]
+        .into_iter()
+        .chain((bytes > 0).then_some(CONTENTS));
+    names.map(|name| format!("{dir}{name}")).collect()
 }
 
 fn is_mute(document: &Document) -> bool {

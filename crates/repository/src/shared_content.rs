@@ -41,6 +41,9 @@ use std::{
 /// Other sources at most. Their latest backups are named in the intent, which has 64 KiB at most.
 const MAX_SOURCES: usize = 256;
 
+/// As [`MAX_SOURCES`], of a backup with a base where each answer takes long: most of its content is in the base.
+const FEW_SOURCES: usize = 8;
+
 /// Backups of the own host at most where a server lets a host refer to its own only. It takes 16 names in an intent, some of them of bases.
 const MAX_OF_HOST: usize = 12;
 
@@ -64,14 +67,14 @@ pub struct OtherSources {
 }
 
 impl OtherSources {
-    /// Chooses among the backups of a listing, for the new backup `id`. What is found has at most `memory_bytes`.
+    /// Chooses among the backups of a listing, for the new backup with this id, which may have a base. What is found has at most `memory_bytes`.
     ///
     /// A key that cannot read, and a backup without digests that prove equality, share nothing.
     pub fn choose(
         objects: &Arc<dyn Objects>,
         files: &BTreeMap<String, BackupFiles>,
         new_backup: &NewBackup<'_>,
-        id: &str,
+        (id, has_base): (&str, bool),
         memory_bytes: u64,
     ) -> Self {
         let mut chosen = Self {
@@ -94,6 +97,10 @@ impl OtherSources {
         if chosen.lists.is_empty() {
             return chosen;
         }
+        let most = match has_base && objects.answers_late() {
+            true => FEW_SOURCES,
+            false => MAX_SOURCES,
+        };
         let pages = Arc::new(PageCache::shared((memory_bytes / 4) as usize));
         let mut met = HashSet::from([source_letters(id).to_owned()]);
         let newest = counted(ids_of(files, BackupState::Listed))
@@ -101,7 +108,7 @@ impl OtherSources {
             .rev();
         let each: Vec<String> = newest
             .filter(|id| met.insert(source_letters(id).to_owned()))
-            .take(MAX_SOURCES)
+            .take(most)
             .collect();
         let at_once = if objects.answers_late() { 16 } else { 1 };
         for some in each.chunks(at_once) {

@@ -199,7 +199,8 @@ impl Backup {
         let found = chosen.and_then(|chosen| {
             let found = self.find_base(&mut *destination, &subject, chosen)?;
             subject.keep_name(found.cluster_name);
-            let shared = self.find_shared(&mut *destination, &subject, &look)?;
+            let has_base = found.base.is_some();
+            let shared = self.find_shared(&mut *destination, &subject, (&look, has_base))?;
             let mut base = found.base;
             if let Some((base, shared)) = base.as_mut().zip(shared.as_deref()) {
                 base.keep_shared(shared.as_base());

@@ -72,7 +72,7 @@ impl Backup {
         &self,
         destination: &mut dyn Destination,
         subject: &OpenedSubject,
-        look: &FirstLook,
+        (look, has_base): (&FirstLook, bool),
     ) -> Result<Option<Arc<SharedContent>>> {
         let is_wanted = self.dedup != Dedup::Source && self.obstacle().is_none();
         let bytes = self.sharing_bytes(subject.sources.len());
@@ -81,7 +81,8 @@ impl Backup {
             return Ok(None);
         };
         self.with_facts(subject, |like| {
-            let mut others = OtherSources::choose(objects, &look.files, like, &subject.id, bytes);
+            let mut others =
+                OtherSources::choose(objects, &look.files, like, (&subject.id, has_base), bytes);
             loop {
                 if others.is_empty() {
                     return Ok(None);

@@ -134,17 +134,17 @@ fn content_of_other_sources_is_stored_once_and_outlives_them() {
     let again = world.backup("b", &[]);
     assert_eq!(again["bases"][0], b["id"]);
     assert!(stored(&again) < 40_000, "{again}");
-    fullbore(args!["forget", world.repository(), id(&a), id(&b)]).ends_with(0);
+    fullbore(args!["forget", "--yes", world.repository(), id(&a), id(&b)]).ends_with(0);
     fullbore(args!["prune", world.repository()]).ends_with(0);
     world.assert_all_is_sound(&["b"]);
     // The content is found by whoever has it now.
     let c = world.backup("c", &[]);
     assert_eq!(shared_with(&c), [id(&again)]);
     assert!(stored(&c) * 20 < stored(&a), "{c}");
-    fullbore(args!["forget", world.repository(), id(&again)]).ends_with(0);
+    fullbore(args!["forget", "--yes", world.repository(), id(&again)]).ends_with(0);
     fullbore(args!["prune", world.repository()]).ends_with(0);
     world.assert_all_is_sound(&["c"]);
-    fullbore(args!["forget", world.repository(), id(&c)]).ends_with(0);
+    fullbore(args!["forget", "--yes", world.repository(), id(&c)]).ends_with(0);
     fullbore(args!["prune", world.repository()]).ends_with(0);
     assert_eq!(names(&world.repository().join("backups")), [""; 0]);
 }
@@ -162,7 +162,7 @@ fn an_export_of_a_backup_that_refers_to_others_needs_none_of_them() {
     world.assert_restores(&archive, "b");
     let unpacked = world.path("unpacked");
     fs::create_dir(&unpacked).unwrap();
-    let line = "zstd -dc \"$0\" | tar -x -C \"$1\"";
+    let line = "zstd -dc \"$1\" | tar -x -C \"$2\"";
     runs::shell(line, args![archive, unpacked]).ends_with(0);
     assert_same(&shape(&world.tree("b")), &shape(&unpacked), "tar");
 }
@@ -277,7 +277,7 @@ fn a_list_that_lies_or_is_damaged_costs_space_and_nothing_else() {
         let b = world.backup("b", &[]);
         assert!(stored(&b) * 3 > stored(&a), "{b}");
         world.assert_all_is_sound(&["a", "b"]);
-        fullbore(args!["forget", world.repository(), id(&b)]).ends_with(0);
+        fullbore(args!["forget", "--yes", world.repository(), id(&b)]).ends_with(0);
         fullbore(args!["prune", world.repository()]).ends_with(0);
     }
     // A list that ends early is of use as far as it goes.
@@ -390,9 +390,16 @@ fn a_source_that_shares_little_of_a_large_segment_still_shares_it_the_next_time(
     let again = world.backup("b", &[]);
     assert!(stored(&again) < 100_000, "{again}");
     // When nobody else needs the rest, it is worth storing again what is left.
-    fullbore(args!["forget", world.repository(), id(&a)]).ends_with(0);
+    fullbore(args!["forget", "--yes", world.repository(), id(&a)]).ends_with(0);
     world.backup("b", &[]);
-    fullbore(args!["forget", world.repository(), id(&b), id(&again)]).ends_with(0);
+    fullbore(args![
+        "forget",
+        "--yes",
+        world.repository(),
+        id(&b),
+        id(&again)
+    ])
+    .ends_with(0);
     fullbore(args!["prune", world.repository()]).ends_with(0);
     world.assert_all_is_sound(&["b"]);
     let ids = names(&world.repository().join("backups"));

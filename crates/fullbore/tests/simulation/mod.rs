@@ -376,7 +376,13 @@ fn settle(world: &Arc<World>, has_locks: bool) {
             };
             kept.insert(key(&id, file));
             if !matches!(document.state, BackupState::Forgotten | BackupState::Void) {
-                kept.extend(document.facts.unwrap().needs.keys().cloned());
+                for (key, bytes) in &document.facts.unwrap().needs {
+                    // A list of contents is there as long as a page of its backup.
+                    let dir = key.strip_suffix("manifest").filter(|_| *bytes > 0);
+                    let list = dir.map(|dir| format!("{dir}contents"));
+                    kept.extend(list.filter(|list| actor.stat(list).unwrap().is_some()));
+                    kept.insert(key.clone());
+                }
             }
         }
     };
@@ -389,21 +395,13 @@ fn settle(world: &Arc<World>, has_locks: bool) {
         id.is_some_and(|id| state.is_listed(id) || state.has(&key_of_void(id)))
     };
     let mut there: BTreeSet<String> = state.keys().into_iter().collect();
-    // A list of contents is there as long as its manifest.
-    let mut kept = kept.lock().unwrap().clone();
-    let lists: Vec<String> = { kept.iter() }
-        .filter_map(|key| key.strip_suffix("manifest"))
-        .map(|dir| format!("{dir}contents"))
-        .filter(|key| there.contains(key))
-        .collect();
-    kept.extend(lists);
     there.retain(|key| key != REPOSITORY && !is_word(key));
     if !has_locks {
         // By it a later prune knows that the backup may still commit.
         there.retain(|key| !key.starts_with("intents/"));
     }
     drop(state);
-    assert_eq!(there, kept, "{log}");
+    assert_eq!(there, *kept.lock().unwrap(), "{log}");
     // What says that a backup was forgotten is there just as long as anything of it is.
     for dir in there
         .iter()
