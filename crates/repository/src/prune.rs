@@ -46,7 +46,10 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{FORGOTTEN, KEYS, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
+    layout::{
+        CONTENTS, FORGOTTEN, KEYS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, UNPROVEN, is_object,
+        is_of_future, is_own,
+    },
 };
 use fullbore_storage::{Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
@@ -236,7 +239,10 @@ impl PruneSurvey {
             .chain(bases)
             .filter(|(_, document)| !is_mute(document))
         {
-            kept.extend(document.facts(id)?.needs.keys().cloned());
+            for (key, bytes) in &document.facts(id)?.needs {
+                kept.insert(key.clone());
+                kept.extend(beside_manifest(key, *bytes));
+            }
         }
         Ok(kept)
     }
@@ -502,6 +508,18 @@ impl PruneSurvey {
         }
         holders
     }
+}
+
+/// Returns the keys of what is kept beside a manifest of which this many bytes are needed; nothing for another object. The list of
+/// contents is of use as long as any of the pages that it speaks of.
+fn beside_manifest(key: &str, bytes: u64) -> Vec<String> {
+    let Some(dir) = key.strip_suffix(MANIFEST).filter(|dir| dir.ends_with('/')) else {
+        return Vec::new();
+    };
+    let names = [UNPROVEN]
+        .into_iter()
+        .chain((bytes > 0).then_some(CONTENTS));
+    names.map(|name| format!("{dir}{name}")).collect()
 }
 
 fn is_mute(document: &Document) -> bool {

@@ -13,6 +13,7 @@ mod choice;
 mod copy_backup;
 mod counts;
 mod damage;
+mod dedup;
 mod delta;
 mod durable;
 mod everyday;

@@ -221,6 +221,7 @@ fn last_lines(
         before_last..before_last,
         held.into_iter()
             .chain(outcome.unlike.iter().map(report::anew))
+            .chain(report::shared(&outcome.shared_with))
             .chain(outcome.is_new_source.then(|| NEW_SOURCE.to_owned()))
             .chain(has_no_files(&outcome.root).then(|| NO_CONTENT.to_owned()))
             .chain(report::base_damage(&outcome.damage))
@@ -237,6 +238,7 @@ fn has_no_files(root: &Root) -> bool {
 fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json::Value {
     let mut result = report::backup_json(&outcome.root, limit);
     result["new_repository"] = outcome.is_new_repository.into();
+    result["shared_with"] = outcome.shared_with.clone().into();
     result["new_source"] = outcome.is_new_source.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
@@ -348,6 +350,7 @@ fn plan(
             resume: args.resume,
             compare: args.compare,
         },
+        dedup: args.dedup.unwrap_or_default(),
         checkpoint_interval: args.checkpoint_interval,
         chunks: args.chunking == Chunking::Content,
         block_bytes: args.block_size.map(u64::from),
