@@ -114,6 +114,7 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Stats(args) => verbs::stats::run(args, storages),
         Command::Cat(args) => verbs::cat::run(args, storages),
         Command::Mount(args) => verbs::mount::run(args, storages),
+        Command::Web(args) => verbs::web::run(args, storages),
         Command::Verify(args) => verbs::verify::run(args, storages),
         Command::Drill(args) => verbs::drill::run(*args, storages),
         Command::Export(args) => verbs::export::run(args, storages),

@@ -75,3 +75,4 @@ mod wal_report;
 mod wal_server;
 mod wal_show;
 pub(super) mod wal_words;
+pub(super) mod web;
