@@ -194,7 +194,8 @@ fn dos_time(entry: &Entry) -> [u16; 2] {
         return [0, 0x21];
     };
     let date = years.min(127) << 9 | (time.month() as u16) << 5 | time.day() as u16;
-    let clock = (time.hour() as u16) << 11 | (time.minute() as u16) << 5 | time.second() as u16 / 2;
+    let seconds = time.second() as u16 / 2;
+    let clock = (time.hour() as u16) << 11 | (time.minute() as u16) << 5 | seconds;
     [clock, date]
 }
 

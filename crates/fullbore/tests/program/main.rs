@@ -62,5 +62,6 @@ mod target;
 mod unheard;
 mod verdict;
 mod volumes;
+mod web;
 
 use testkit::runs;

@@ -92,7 +92,8 @@ impl Place {
             PlaceKind::Download => MAX_DOWNLOADS,
         };
         let mut table = self.places.0.locked();
-        let others = table.open.values().filter(|place| place.kind == kind);
+        let others = table.open.iter();
+        let others = others.filter(|(number, place)| **number != self.number && place.kind == kind);
         if others.count() >= most {
             return false;
         }

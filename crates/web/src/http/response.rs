@@ -102,7 +102,7 @@ impl Response {
         for (name, value) in &self.headers {
             head += &format!("{name}: {value}\r\n");
         }
-        head += "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
+        head += "X-Content-Type-Options: nosniff\r\nReferrer-Policy: same-origin\r\n\
             X-Frame-Options: DENY\r\nCross-Origin-Opener-Policy: same-origin\r\n\
             Cross-Origin-Resource-Policy: same-origin\r\nCache-Control: no-store\r\n\
             Connection: close\r\n";

@@ -11,7 +11,7 @@ use fullbore_format::{
     text::size,
 };
 use fullbore_platform::{self as platform, child_environment::without_secrets, queue::start};
-use fullbore_repository::open::{names_backup, read_repository};
+use fullbore_repository::open::read_repository;
 use fullbore_storage::{
     Storages,
     wire::{TlsClients, TlsServer},
@@ -147,10 +147,6 @@ fn hash_password(name: &str) -> Result<u8> {
 
 /// Opens a repository to show.
 fn shown(location: &OsStr, storages: &Storages) -> Result<ShownRepository> {
-    if names_backup(location) {
-        let message = format!("cannot show {location:?}: it names a backup");
-        return Err(Error::new(ErrorKind::Usage, message).hint("name the repository alone"));
-    }
     let objects = storages.repository_at(location)?;
     read_repository(&*objects)?;
     Ok(ShownRepository {
