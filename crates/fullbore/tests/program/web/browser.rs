@@ -150,7 +150,7 @@ impl Browser {
     fn tab_to(&mut self, words: &str) {
         for _ in 0..200 {
             self.key("Tab", "");
-            let focus = self.value("((it) => `${it.innerText || it.getAttribute('aria-label') || it.name || ''}`)(document.activeElement)");
+            let focus = self.value("((it) => /^(a|button)$/i.test(it.tagName) ? it.innerText || it.getAttribute('aria-label') : '')(document.activeElement)");
             if focus.as_str().unwrap_or_default().contains(words) {
                 // Where the focus is can be seen.
                 let outline = self.value("getComputedStyle(document.activeElement).outlineStyle");
