@@ -6,6 +6,7 @@
 //! Does not belong here: arguments, and how storages are opened.
 
 mod ask;
+mod asked;
 mod catalog;
 mod downloads;
 pub mod http;

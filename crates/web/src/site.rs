@@ -1,9 +1,10 @@
 //! Finds the page of a request, and the frame around pages.
 
 use crate::{
+    asked::{Asked, Shown},
     http::{
         guard::{Entry, Guard},
-        request::{Fields, Method, Refused, Request},
+        request::{Method, Refused, Request},
         response::Response,
         server::Answers,
     },
@@ -11,8 +12,8 @@ use crate::{
     place::Place,
     restores::Restores,
 };
-use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_repository::archive::{Archive, PageCache, frame_cache::FrameCache};
+use fullbore_format::error::{Error, ErrorKind};
+use fullbore_repository::archive::{PageCache, frame_cache::FrameCache};
 use std::sync::Arc;
 
 pub use crate::place::ShownRepository;
@@ -30,55 +31,8 @@ pub struct SiteOptions {
 
 /// All pages.
 pub struct Site {
-    pub(crate) places: Vec<Place>,
-    pub(crate) restores: Restores,
+    shown: Shown,
     on_entry: Box<dyn Fn(&str) + Send + Sync>,
-}
-
-/// A request for a page: the site and the fields of its query.
-pub(crate) struct Asked<'a> {
-    pub(crate) site: &'a Site,
-    pub(crate) fields: &'a Fields,
-}
-
-impl<'a> Asked<'a> {
-    /// The repository with the number `r`, from 0.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`].
-    pub(crate) fn place(&self) -> Result<&'a Place> {
-        let number = self.place_number();
-        let place = self.site.places.get(number);
-        place.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such repository"))
-    }
-
-    /// The number `r`.
-    pub(crate) fn place_number(&self) -> usize {
-        self.fields.number("r").unwrap_or(0) as usize
-    }
-
-    /// Opens the backup `b`.
-    ///
-    /// # Errors
-    /// As [`Place::archive`].
-    pub(crate) fn archive(&self) -> Result<Arc<Archive>> {
-        self.place()?.archive(self.backup())
-    }
-
-    /// The id `b`.
-    pub(crate) fn backup(&self) -> &'a str {
-        self.fields.text("b").unwrap_or_default()
-    }
-
-    /// The path `d`, as backups have it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] for a path with `..`.
-    pub(crate) fn path(&self) -> Result<Vec<u8>> {
-        let path = self.fields.bytes("d").unwrap_or_default();
-        let normal = fullbore_repository::archive::Selection::new(&[path])?;
-        Ok(normal.paths().first().cloned().unwrap_or_default())
-    }
 }
 
 impl Site {
@@ -89,10 +43,12 @@ impl Site {
         let frames = Arc::new(FrameCache::new(half));
         let places = options.repositories.into_iter();
         Self {
-            places: places
-                .map(|shown| Place::new(shown, pages.clone(), frames.clone()))
-                .collect(),
-            restores: Restores::new(options.may_restore),
+            shown: Shown {
+                places: places
+                    .map(|shown| Place::new(shown, pages.clone(), frames.clone()))
+                    .collect(),
+                restores: Restores::new(options.may_restore),
+            },
             on_entry: options.on_entry,
         }
     }
@@ -107,7 +63,7 @@ impl Answers for Site {
     fn answer(&self, page: &str, request: &Request) -> Response {
         let is_post = request.method == Method::Post;
         let asked = Asked {
-            site: self,
+            shown: &self.shown,
             fields: if is_post {
                 &request.form
             } else {

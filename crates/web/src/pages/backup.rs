@@ -5,7 +5,7 @@ use super::{
     link::{of_path, of_place},
     source::state,
 };
-use crate::{catalog::SharedBackup, site::Asked};
+use crate::{asked::Asked, catalog::SharedBackup};
 use fullbore_format::{
     entry::{Entry, EntryKind, EntryPath, join, split},
     error::{Error, ErrorKind, Result},

@@ -1,7 +1,7 @@
 //! What was verified, and drills: how long restores of clusters took over time.
 
 use super::layout::{self, facts, time};
-use crate::{ask::ask, site::Asked};
+use crate::{ask::ask, asked::Asked};
 use fullbore_engine::drill::record::DrillRecord;
 use fullbore_format::{error::Result, text, text::local_time::local_second_of};
 use maud::{Markup, html};

@@ -4,7 +4,7 @@ use super::{
     layout::{self, size},
     link::{of_path, of_place},
 };
-use crate::{ask::ask, site::Asked};
+use crate::{ask::ask, asked::Asked};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::is_backup_id,

@@ -8,7 +8,7 @@ use super::{
     layout::{self, facts},
     link::{of_path, of_place},
 };
-use crate::{downloads::open_file, http::response::Response, site::Asked};
+use crate::{asked::Asked, downloads::open_file, http::response::Response};
 use fullbore_format::{
     entry::split,
     error::{Error, ErrorKind, Result},

@@ -5,8 +5,8 @@ use super::{
     link::of_place,
 };
 use crate::{
+    asked::Asked,
     catalog::{BackupSummary, Listing, SourceBackups},
-    site::Asked,
 };
 use fullbore_format::error::Result;
 use jiff::Timestamp;
@@ -65,7 +65,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<FleetView> {
         repositories: Vec::new(),
         sources: Vec::new(),
     };
-    for (r, place) in asked.site.places.iter().enumerate() {
+    for (r, place) in asked.shown.places.iter().enumerate() {
         let listing = place.listing();
         let (listing, error) = match listing {
             Ok(listing) => (listing, None),

@@ -17,9 +17,9 @@ mod source;
 mod versions;
 
 use crate::{
+    asked::Asked,
     downloads::{cat_words, open_file, write_file, write_tar_zst},
     http::response::Response,
-    site::Asked,
     zip::write_zip,
 };
 use fullbore_format::{
@@ -61,10 +61,10 @@ pub(crate) fn answer(
         ("runs", _) => shown(as_json, &runs::view(asked)?, runs::html),
         ("checks", _) => shown(as_json, &checks::view(asked)?, checks::html),
         ("restore", _) => shown(as_json, &restore::view(asked)?, restore::html),
-        ("restore-run", true) if !is_post => Ok(Response::json(&asked.site.restores.state())),
+        ("restore-run", true) if !is_post => Ok(Response::json(&asked.shown.restores.state())),
         ("restore-run", _) if is_post => restore::run(asked, as_json),
         ("restore-run", _) => {
-            let state = asked.site.restores.state();
+            let state = asked.shown.restores.state();
             Ok(Response::html(restore::run_html(&state).into_string()))
         }
         ("get", false) => file_download(asked),

@@ -1,7 +1,7 @@
 //! Clusters: their timelines and WAL, as `fullbore wal list` tells them, and the command that restores to a point in time.
 
 use super::layout::{self, facts, size, time};
-use crate::{ask::ask, catalog::SharedBackup, place::Place, site::Asked};
+use crate::{ask::ask, asked::Asked, catalog::SharedBackup, place::Place};
 use fullbore_format::{error::Result, text};
 use fullbore_repository::select::shell_word;
 use jiff::Timestamp;

@@ -4,7 +4,7 @@ use super::{
     layout::{self, facts, size},
     link::of_path,
 };
-use crate::{ask::ask, http::response::Response, restores::RestoreState, site::Asked};
+use crate::{ask::ask, asked::Asked, http::response::Response, restores::RestoreState};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::EntryName,
@@ -64,7 +64,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<RestoreView> {
         ),
         path: EntryName(path),
         plan: lines.pop().unwrap_or_default(),
-        allowed: asked.site.restores.is_allowed(),
+        allowed: asked.shown.restores.is_allowed(),
     })
 }
 
@@ -73,7 +73,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<RestoreView> {
 /// # Errors
 /// [`ErrorKind::Permission`] if that is not allowed; [`ErrorKind::Usage`] for a directory that is not absolute.
 pub(super) fn run(asked: &Asked<'_>, as_json: bool) -> Result<Response> {
-    let restores = &asked.site.restores;
+    let restores = &asked.shown.restores;
     let place = asked.place()?;
     let to = asked.fields.text("to").unwrap_or_default();
     if restores.is_allowed() && !Path::new(to).is_absolute() {

@@ -5,7 +5,7 @@ use super::{
     link::of_place,
     source::state,
 };
-use crate::{catalog::SharedBackup, site::Asked};
+use crate::{asked::Asked, catalog::SharedBackup};
 use fullbore_format::{error::Result, text};
 use maud::{Markup, html};
 use serde::Serialize;

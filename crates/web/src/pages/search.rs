@@ -7,7 +7,7 @@ use super::{
     layout,
     link::{of_path, of_place},
 };
-use crate::site::Asked;
+use crate::asked::Asked;
 use fullbore_format::{
     entry::{is_within, split},
     error::{Error, ErrorKind, Result},

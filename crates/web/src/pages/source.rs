@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     ask::ask,
+    asked::Asked,
     catalog::{BackupSummary, Listing, SharedBackup, SourceBackups},
     place::Place,
-    site::Asked,
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
 use jiff::{Zoned, tz::TimeZone};

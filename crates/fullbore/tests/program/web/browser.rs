@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::{TempDir, tempdir};
-use testkit::runs::{fullbore, has, noise, or_skip, write};
+use testkit::{
+    fixture::Fixture,
+    runs::{fullbore, has, noise, or_skip, write},
+};
 
 /// Time for anything in a page.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -445,14 +448,43 @@ fn every_page_fits_a_narrow_screen_and_can_be_read_in_both_schemes() {
     assert_eq!(browser.complaints, [""; 0]);
 }
 
+/// Some backups of the last weeks, of a tree that grows.
+fn weeks() -> TempDir {
+    let dir = tempdir().unwrap();
+    let now = jiff::Timestamp::now();
+    for day in (0..60).rev().filter(|day| day % 9 != 4) {
+        let time = now - jiff::SignedDuration::from_hours(24 * day + 2);
+        let mut backup = Fixture {
+            id: format!("{}-ho{day:04}", time.strftime("%Y%m%dT%H%M%SZ")),
+            time: time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            ..Fixture::default()
+        };
+        backup.dir("", 0o755);
+        backup.dir("docs", 0o755);
+        backup.file("docs/<b>minutes</b>.txt", "Names are shown as they are.\n");
+        backup.file(
+            "docs/letter.txt",
+            format!("Dear reader,\n\nthis is version {}.\n", 60 - day),
+        );
+        for number in 0..(70 - day) {
+            backup.file(
+                &format!("docs/report-{number:02}.pdf"),
+                noise(number as u64, 3000),
+            );
+        }
+        backup.write_repository(dir.path());
+    }
+    dir
+}
+
 /// Draws the pictures of the documents: `scripts/web-pictures` says where.
 #[test]
 fn pictures_of_the_pages_are_drawn() {
     let Some(to) = std::env::var_os("FULLBORE_WEB_PICTURES").map(PathBuf::from) else {
         return;
     };
-    let dir = repository();
-    let server = WebServer::of(&dir.path().join("r"));
+    let dir = weeks();
+    let server = WebServer::of(dir.path());
     let mut browser = Browser::start();
     browser.open(&address(&server));
     browser.has_heading("Sources");
@@ -466,9 +498,9 @@ fn pictures_of_the_pages_are_drawn() {
         browser.scheme(scheme);
         browser.width(width);
         browser.open(&pages[name]);
+        let page = json!(pages[name]);
         browser.wait_for(&format!(
-            "document.readyState === 'complete' && location.href === {}",
-            json!(pages[name])
+            "document.readyState === 'complete' && location.href === {page}"
         ));
         write(to.join(format!("web-{name}.png")), browser.picture());
     }
