@@ -12,7 +12,7 @@ use super::{
         list::ListArgs, mount::MountArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
         restore_args::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
         simtape::SimtapeArgs, stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs,
-        tape::TapeArgs, verify::VerifyArgs, wal::WalArgs,
+        tape::TapeArgs, verify::VerifyArgs, wal::WalArgs, web::WebArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -68,6 +68,10 @@ pub(super) enum Command {
     ///
     /// Files are read when a program asks for them. The mount is read-only.
     Mount(MountArgs),
+    /// Show backups in a browser, and let files be taken out
+    ///
+    /// It listens on this host alone, prints the address, and opens a browser. The pages change nothing.
+    Web(WebArgs),
     /// Check the structure or all bytes of backups, or compare with a tree
     Verify(VerifyArgs),
     /// Restore a cluster for a trial, start it, run a query, and remove it
@@ -191,6 +195,7 @@ impl Command {
             | Self::Fleet(_)
             | Self::Cat(_)
             | Self::Mount(_)
+            | Self::Web(_)
             | Self::Find(_)
             | Self::Diff(_)
             | Self::Restore(_)

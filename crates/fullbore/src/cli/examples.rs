@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 34] = [
+const EXAMPLES: [(&str, CommandExamples); 35] = [
     (
         "backup",
         [
@@ -296,6 +296,23 @@ const EXAMPLES: [(&str, CommandExamples); 34] = [
             (
                 "Make a small tape that fails once",
                 "fullbore simtape cartridge --set capacity-bytes=1G --set faults=write@120",
+            ),
+        ],
+    ),
+    (
+        "web",
+        [
+            (
+                "Look into a repository with a browser",
+                "fullbore web /mnt/disk/data",
+            ),
+            (
+                "Let the pages restore, too",
+                "fullbore web /mnt/disk/data --allow-restore",
+            ),
+            (
+                "Offer a repository to a team, with passwords",
+                "fullbore web s3://vault/data --listen 0.0.0.0:8443 --name backup.example \\\n      --password-file passwords --tls-cert cert.pem --tls-key key.pem",
             ),
         ],
     ),

@@ -72,7 +72,11 @@ pub(super) fn overview(program: &Command) -> String {
     }
     let others = program.get_subcommands().map(Command::get_name);
     let others: Vec<&str> = others.filter(|name| !FIRST.contains(name)).collect();
-    let (early, late) = others.split_at(others.len().div_ceil(2));
+    // As many letters in each of the two lines.
+    let letters = |names: &[&str]| names.iter().map(|name| name.len() + 2).sum::<usize>();
+    let half = letters(&others) / 2;
+    let middle = (0..others.len()).find(|count| letters(&others[..*count]) >= half);
+    let (early, late) = others.split_at(middle.unwrap_or_default());
     let _ = write!(
         text,
         "\nAlso: {},\n      {}\n\n{GLOBAL_LINE}\n\

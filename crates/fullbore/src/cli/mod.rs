@@ -115,6 +115,7 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Fleet(args) => verbs::fleet::run(args, storages),
         Command::Cat(args) => verbs::cat::run(args, storages),
         Command::Mount(args) => verbs::mount::run(args, storages),
+        Command::Web(args) => verbs::web::run(args, storages),
         Command::Verify(args) => verbs::verify::run(args, storages),
         Command::Drill(args) => verbs::drill::run(*args, storages),
         Command::Export(args) => verbs::export::run(args, storages),

@@ -66,5 +66,6 @@ mod target;
 mod unheard;
 mod verdict;
 mod volumes;
+mod web;
 
 use testkit::runs;

@@ -81,3 +81,4 @@ mod wal_report;
 mod wal_server;
 mod wal_show;
 pub(super) mod wal_words;
+pub(super) mod web;
