@@ -45,6 +45,7 @@ pub mod selector;
 mod series_base;
 pub mod stored_memory;
 pub mod tape_catalog;
+pub mod tape_drive;
 pub mod verify_memory;
 pub mod volume_catalog;
 pub mod volume_files;
