@@ -49,6 +49,7 @@ pub mod shard;
 pub mod shared_content;
 pub mod stored_memory;
 pub mod tape_catalog;
+pub mod tape_drive;
 pub mod verify_memory;
 pub mod volume_catalog;
 pub mod volume_files;

@@ -85,9 +85,9 @@ fn changer(world: &World) -> String {
     let shelf = world.dir.path().join("shelf");
     fs::create_dir(&shelf).unwrap();
     let script = format!(
-        "#!/bin/sh\necho \"$FULLBORE_ACTION $FULLBORE_VOLUME $FULLBORE_LABEL\" >> {0}/log\n\
-         mv $FULLBORE_DRIVE/v-* {0}/ 2>/dev/null\n\
-         [ $FULLBORE_ACTION = next ] || mv {0}/$FULLBORE_LABEL $FULLBORE_DRIVE/\n",
+        "#!/bin/sh\necho \"$FULLBORE_MEDIA_ACTION $FULLBORE_MEDIA_VOLUME $FULLBORE_MEDIA_LABEL\" >> {0}/log\n\
+         mv $FULLBORE_MEDIA_DRIVE/v-* {0}/ 2>/dev/null\n\
+         [ $FULLBORE_MEDIA_ACTION = next ] || mv {0}/$FULLBORE_MEDIA_LABEL $FULLBORE_MEDIA_DRIVE/\n",
         shelf.display()
     );
     runs::write(&path, script);
