@@ -273,18 +273,23 @@ impl CheckedShare {
         segments: &BTreeMap<SegmentId, u64>,
         part_bytes: u64,
     ) -> Self {
-        let memory = VerifyMemory::read(objects);
+        Self::of(&VerifyMemory::read(objects), segments, part_bytes)
+    }
+
+    /// Compares a memory with the segments in use, by their stored bytes.
+    pub fn of(memory: &VerifyMemory, segments: &BTreeMap<SegmentId, u64>, part_bytes: u64) -> Self {
         let (mut all_bytes, mut checked_bytes, mut damaged_bytes) = (0u64, 0u64, 0u64);
         let mut last = None;
         for (id, bytes) in segments {
-            for index in 0..bytes.div_ceil(part_bytes) {
-                let part = part_bytes.min(bytes - index * part_bytes);
-                let time = memory.when(id, index);
-                all_bytes = all_bytes.saturating_add(part);
-                if time > DAMAGED {
+            all_bytes = all_bytes.saturating_add(*bytes);
+            // By the parts that are remembered: the size in a root may be any number.
+            for (index, time) in (0..).zip(memory.times(id)) {
+                let start = part_bytes.saturating_mul(index);
+                let part = part_bytes.min(bytes.saturating_sub(start));
+                if part > 0 && *time > DAMAGED {
                     checked_bytes = checked_bytes.saturating_add(part);
-                    last = last.max(Some(time));
-                } else if time == DAMAGED {
+                    last = last.max(Some(*time));
+                } else if *time == DAMAGED {
                     damaged_bytes = damaged_bytes.saturating_add(part);
                 }
             }
@@ -357,6 +362,21 @@ mod tests {
             damaged_bytes: 10,
         };
         assert_eq!(share(), wanted);
+    }
+
+    #[test]
+    fn a_size_that_is_not_true_takes_no_time() {
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 1,
+        };
+        let mut memory = VerifyMemory::default();
+        memory.note(&id, 0, 77);
+        memory.note(&id, 2, 77);
+        let share = |bytes| CheckedShare::of(&memory, &BTreeMap::from([(id.clone(), bytes)]), 10);
+        assert!(share(u64::MAX).share < 1e-6);
+        assert_eq!((share(10).share, share(0).last), (1.0, None));
     }
 
     #[test]

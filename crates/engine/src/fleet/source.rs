@@ -7,11 +7,10 @@ use super::{
 use crate::drill::record::DrillRecord;
 use fullbore_format::{
     layout::backup_time,
-    page::SegmentId,
     root::{PART_BYTES, Root, SourceInfo},
     text::counted,
 };
-use fullbore_repository::verify_memory::{DAMAGED, VerifyMemory};
+use fullbore_repository::verify_memory::{CheckedShare, VerifyMemory};
 use fullbore_storage::Objects;
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -267,22 +266,13 @@ impl SourceFacts {
 
 /// Returns which share of the data of a backup was ever checked, and when some of it was checked last.
 fn verified(root: &Root, memory: &VerifyMemory) -> (f64, Option<u64>) {
-    let (mut all, mut checked, mut last) = (0u64, 0u64, None);
-    for live in &root.liveness {
-        let mut segment: SegmentId = live.id();
+    let segments = root.liveness.iter().map(|live| {
+        let mut segment = live.id();
         if segment.backup.is_empty() {
             segment.backup.clone_from(&root.id);
         }
-        all = all.saturating_add(live.of_bytes);
-        // By the parts that are remembered: the size in a root may be any number.
-        for (index, time) in (0..).zip(memory.times(&segment)) {
-            let start = PART_BYTES.saturating_mul(index);
-            if *time > DAMAGED {
-                checked =
-                    checked.saturating_add(PART_BYTES.min(live.of_bytes.saturating_sub(start)));
-                last = last.max(Some(*time));
-            }
-        }
-    }
-    (checked as f64 / all.max(1) as f64, last)
+        (segment, live.of_bytes)
+    });
+    let checked = CheckedShare::of(memory, &segments.collect(), PART_BYTES);
+    (checked.share, checked.last)
 }

@@ -239,7 +239,7 @@ const EXAMPLES: [(&str, CommandExamples); 35] = [
         [
             (
                 "Let a host add backups, and set it up",
-                "fullbore host add /backup/web web1 --source /srv/www --key me.key | ssh root@web1 sh",
+                "fullbore host add /backup/web web1 --source /srv/www --key me.key",
             ),
             (
                 "The same with a certificate for a server without ssh",
