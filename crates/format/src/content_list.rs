@@ -171,8 +171,10 @@ mod tests {
 
     #[test]
     fn files_come_back_whatever_the_pieces() {
-        let mut page = ManifestPage::default();
-        page.records = vec![record(0, 1), record(5000, 2), record(1 << 41, 3)];
+        let mut page = ManifestPage {
+            records: vec![record(0, 1), record(5000, 2), record(1 << 41, 3)],
+            ..ManifestPage::default()
+        };
         page.records.push(Record {
             state: EntryState::Changed,
             ..record(9999, 4)

@@ -130,6 +130,7 @@ impl ContentTable {
 
 /// Returns a number of 16 bits that grows with a size: the position of its first bit, and the ten bits behind.
 fn size_class(size: u64) -> u16 {
+    let size = size.min(1 << 62);
     let bits = 64 - size.leading_zeros();
     let behind = (size << (64 - bits).min(63)) << 1 >> 54;
     (bits as u16) << 10 | behind as u16

@@ -589,9 +589,8 @@ impl Sink for FannedSink {
     }
 
     fn put_contents(&mut self, group: &[u8]) -> Result<()> {
-        let each = self.contents.iter();
-        each.map(|contents| contents.locked().add(group).map(drop))
-            .collect()
+        let mut each = self.contents.iter();
+        each.try_for_each(|contents| contents.locked().add(group).map(drop))
     }
 
     fn end_segment(&mut self) -> Result<()> {
