@@ -1,6 +1,5 @@
 //! `fullbore web` as an attacker would try it.
 
-use super::{Answer, Session, WebServer, encoded};
 use std::{
     ffi::OsStr,
     fs,
@@ -11,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::{TempDir, tempdir};
-use testkit::runs::{fullbore, noise, segments, write};
+use testkit::{
+    runs::{fullbore, noise, segments, write},
+    web::{Answer, Session, WebServer, encoded},
+};
 
 /// Names that mean something to a browser, a shell or a terminal.
 const NAMES: [&[u8]; 7] = [
