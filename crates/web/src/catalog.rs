@@ -1,7 +1,8 @@
 //! The backups of a repository, as they are listed: about 400 bytes of memory for each.
 //!
 //! Roots do not change, so each is read once. The repository is listed again when the list is older than ten seconds and
-//! somebody asks; notes (tags and pins) are read again after a minute.
+//! somebody asks; notes (tags and pins) are read again after a minute. While one request lists, the others get the list
+//! that is there: a storage that hangs holds one connection.
 
 use fullbore_format::{
     error::Result,
@@ -165,10 +166,12 @@ struct KnownNotes {
     pinned: bool,
 }
 
+/// The list, and when it was made.
+type MadeListing = Option<(Instant, Arc<Listing>)>;
+
+/// What is kept between two lists.
 #[derive(Default)]
 struct CatalogState {
-    listing: Arc<Listing>,
-    listed: Option<Instant>,
     noted: Option<Instant>,
     roots: HashMap<String, KnownRoot>,
     notes: HashMap<String, KnownNotes>,
@@ -177,6 +180,8 @@ struct CatalogState {
 /// Lists a repository when somebody asks.
 pub(crate) struct Catalog {
     objects: Arc<dyn Objects>,
+    made: Mutex<MadeListing>,
+    /// Held while the repository is listed.
     state: Mutex<CatalogState>,
 }
 
@@ -184,24 +189,35 @@ impl Catalog {
     pub(crate) fn new(objects: Arc<dyn Objects>) -> Self {
         Self {
             objects,
+            made: Mutex::default(),
             state: Mutex::default(),
         }
     }
 
-    /// Returns the backups, as they were at most [`LISTING_AGE`] ago.
+    /// Returns the backups, as they were at most [`LISTING_AGE`] ago, or longer while another thread lists them.
     ///
     /// # Errors
     /// Those of the storage.
     pub(crate) fn listing(&self) -> Result<Arc<Listing>> {
-        let mut state = self.state.locked();
-        if state.listed.is_none_or(|time| time.elapsed() > LISTING_AGE) {
-            self.list(&mut state)?;
-            state.listed = Some(Instant::now());
+        let made = self.made.locked().clone();
+        if let Some(listing) = fresh(&made) {
+            return Ok(listing);
         }
-        Ok(state.listing.clone())
+        let mut state = match (self.state.try_lock(), made) {
+            (Ok(state), _) => state,
+            (Err(_), Some((_, listing))) => return Ok(listing),
+            (Err(_), None) => self.state.locked(),
+        };
+        // Another thread may have listed meanwhile.
+        if let Some(listing) = fresh(&self.made.locked()) {
+            return Ok(listing);
+        }
+        let listing = Arc::new(self.list(&mut state)?);
+        *self.made.locked() = Some((Instant::now(), listing.clone()));
+        Ok(listing)
     }
 
-    fn list(&self, state: &mut CatalogState) -> Result<()> {
+    fn list(&self, state: &mut CatalogState) -> Result<Listing> {
         read_repository(&*self.objects)?;
         let files = backup_files(&*self.objects)?;
         let ids = ids_of(&files, BackupState::Listed);
@@ -232,8 +248,7 @@ impl Catalog {
                 error: "its root is lost; `fullbore repair` rebuilds it".to_owned(),
             });
         }
-        state.listing = Arc::new(listing);
-        Ok(())
+        Ok(listing)
     }
 
     /// Reads notes that are new or old. Damaged notes count as none, as in a restore.
@@ -264,6 +279,11 @@ impl Catalog {
             state.notes.insert(id.clone(), notes);
         }
     }
+}
+
+fn fresh(made: &MadeListing) -> Option<Arc<Listing>> {
+    let (time, listing) = made.as_ref()?;
+    (time.elapsed() < LISTING_AGE).then(|| listing.clone())
 }
 
 fn known(root: Root) -> KnownRoot {
