@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -113,6 +113,10 @@ impl WebServer {
         all.extend(words);
         let mut command = command(all);
         command.envs(variables.iter().copied());
+        Self::of_command(command)
+    }
+
+    pub fn of_command(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let out = child.stdout.as_mut().unwrap();
