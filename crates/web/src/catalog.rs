@@ -1,4 +1,4 @@
-//! The backups of a repository, as they are listed: about 700 bytes of memory for each.
+//! The backups of a repository, as they are listed: about 700 bytes of memory for each, and as much again while a repository is listed.
 //!
 //! Roots do not change, so each is read once. The repository is listed again when the list is older than ten seconds and
 //! somebody asks; notes (tags and pins) are read again after a minute. While one request lists, the others get the list
