@@ -1,7 +1,8 @@
-//! The backups of a repository, as they are listed: about 400 bytes of memory for each.
+//! The backups of a repository, as they are listed: about 700 bytes of memory for each, and as much again while a repository is listed.
 //!
 //! Roots do not change, so each is read once. The repository is listed again when the list is older than ten seconds and
-//! somebody asks; notes (tags and pins) are read again after a minute.
+//! somebody asks; notes (tags and pins) are read again after a minute. While one request lists, the others get the list
+//! that is there: a storage that hangs holds one connection.
 
 use fullbore_format::{
     error::Result,
@@ -109,7 +110,6 @@ pub(crate) struct Listing {
     pub(crate) damaged: Vec<DamagedBackup>,
     pub(crate) sources: Vec<SourceBackups>,
     by_id: HashMap<String, usize>,
-    by_name: HashMap<String, usize>,
 }
 
 impl Listing {
@@ -123,39 +123,25 @@ impl Listing {
         self.sources.iter().find(|source| source.key == key)
     }
 
-    fn add(&mut self, known: &KnownRoot, notes: &KnownNotes, lost_files: Option<u64>) {
-        let found = self.by_name.get(&known.name).copied();
-        let source = found.unwrap_or_else(|| {
-            let at = self.sources.len();
-            self.by_name.insert(known.name.clone(), at);
-            self.sources.push(SourceBackups {
-                key: blake3::hash(known.name.as_bytes()).to_hex()[..16].to_owned(),
-                name: known.name.clone(),
-                info: known.source.clone(),
-                backups: Vec::new(),
-            });
-            at
-        });
+    /// Adds a backup. Its summary is shared with the list before, unless somebody noted something.
+    fn add(&mut self, known: &SharedBackup, notes: Option<&KnownNotes>, lost_files: Option<u64>) {
         let at = self.backups.len();
-        let mut summary = known.summary.clone();
-        summary.source = source;
-        summary.lost_files = lost_files;
-        summary.pinned = notes.pinned;
-        if let Some(tags) = &notes.tags {
-            summary.tags.clone_from(tags);
-        }
-        self.by_id.insert(summary.id.clone(), at);
-        self.sources[source].backups.push(at);
-        self.backups.push(SharedBackup(Arc::new(summary)));
+        let shared = match (notes, lost_files) {
+            (None, None) => known.clone(),
+            (notes, lost_files) => {
+                let mut summary = BackupSummary::clone(known);
+                summary.lost_files = lost_files;
+                summary.pinned = notes.is_some_and(|notes| notes.pinned);
+                if let Some(tags) = notes.and_then(|notes| notes.tags.as_ref()) {
+                    summary.tags.clone_from(tags);
+                }
+                SharedBackup(Arc::new(summary))
+            }
+        };
+        self.by_id.insert(shared.id.clone(), at);
+        self.sources[shared.source].backups.push(at);
+        self.backups.push(shared);
     }
-}
-
-/// A root that was read.
-struct KnownRoot {
-    summary: BackupSummary,
-    source: SourceInfo,
-    /// The source as text.
-    name: String,
 }
 
 #[derive(Default, Clone)]
@@ -165,18 +151,25 @@ struct KnownNotes {
     pinned: bool,
 }
 
+/// The list, and when it was made.
+type MadeListing = Option<(Instant, Arc<Listing>)>;
+
+/// What is kept between two lists.
 #[derive(Default)]
 struct CatalogState {
-    listing: Arc<Listing>,
-    listed: Option<Instant>,
     noted: Option<Instant>,
-    roots: HashMap<String, KnownRoot>,
+    roots: HashMap<String, SharedBackup>,
+    /// All sources that were ever listed, without their backups.
+    sources: Vec<SourceBackups>,
+    source_of: HashMap<String, usize>,
     notes: HashMap<String, KnownNotes>,
 }
 
 /// Lists a repository when somebody asks.
 pub(crate) struct Catalog {
     objects: Arc<dyn Objects>,
+    made: Mutex<MadeListing>,
+    /// Held while the repository is listed.
     state: Mutex<CatalogState>,
 }
 
@@ -184,24 +177,35 @@ impl Catalog {
     pub(crate) fn new(objects: Arc<dyn Objects>) -> Self {
         Self {
             objects,
+            made: Mutex::default(),
             state: Mutex::default(),
         }
     }
 
-    /// Returns the backups, as they were at most [`LISTING_AGE`] ago.
+    /// Returns the backups, as they were at most [`LISTING_AGE`] ago, or longer while another thread lists them.
     ///
     /// # Errors
     /// Those of the storage.
     pub(crate) fn listing(&self) -> Result<Arc<Listing>> {
-        let mut state = self.state.locked();
-        if state.listed.is_none_or(|time| time.elapsed() > LISTING_AGE) {
-            self.list(&mut state)?;
-            state.listed = Some(Instant::now());
+        let made = self.made.locked().clone();
+        if let Some(listing) = fresh(&made) {
+            return Ok(listing);
         }
-        Ok(state.listing.clone())
+        let mut state = match (self.state.try_lock(), made) {
+            (Ok(state), _) => state,
+            (Err(_), Some((_, listing))) => return Ok(listing),
+            (Err(_), None) => self.state.locked(),
+        };
+        // Another thread may have listed meanwhile.
+        if let Some(listing) = fresh(&self.made.locked()) {
+            return Ok(listing);
+        }
+        let listing = Arc::new(self.list(&mut state)?);
+        *self.made.locked() = Some((Instant::now(), listing.clone()));
+        Ok(listing)
     }
 
-    fn list(&self, state: &mut CatalogState) -> Result<()> {
+    fn list(&self, state: &mut CatalogState) -> Result<Listing> {
         read_repository(&*self.objects)?;
         let files = backup_files(&*self.objects)?;
         let ids = ids_of(&files, BackupState::Listed);
@@ -211,7 +215,10 @@ impl Catalog {
         let unknown: Vec<_> = unknown.cloned().collect();
         for (id, root) in listed_roots(&self.objects, unknown) {
             match root {
-                Ok(root) => drop(state.roots.insert(id, known(root))),
+                Ok(root) => {
+                    let summary = state.summary(root);
+                    state.roots.insert(id, summary);
+                }
                 Err(error) => listing.damaged.push(DamagedBackup {
                     id,
                     error: error.line(),
@@ -220,10 +227,10 @@ impl Catalog {
         }
         self.read_notes(state, &files);
         let memory = VerifyMemory::read(&*self.objects);
+        listing.sources.clone_from(&state.sources);
         for id in &ids {
             if let Some(known) = state.roots.get(id) {
-                let notes = state.notes.get(id).cloned().unwrap_or_default();
-                listing.add(known, &notes, memory.loss(id));
+                listing.add(known, state.notes.get(id), memory.loss(id));
             }
         }
         for id in lost_roots_of(&self.objects, files)? {
@@ -232,8 +239,7 @@ impl Catalog {
                 error: "its root is lost; `fullbore repair` rebuilds it".to_owned(),
             });
         }
-        state.listing = Arc::new(listing);
-        Ok(())
+        Ok(listing)
     }
 
     /// Reads notes that are new or old. Damaged notes count as none, as in a restore.
@@ -266,12 +272,35 @@ impl Catalog {
     }
 }
 
-fn known(root: Root) -> KnownRoot {
-    let totals = &root.totals;
-    KnownRoot {
-        summary: BackupSummary {
+fn fresh(made: &MadeListing) -> Option<Arc<Listing>> {
+    let (time, listing) = made.as_ref()?;
+    (time.elapsed() < LISTING_AGE).then(|| listing.clone())
+}
+
+impl CatalogState {
+    /// Returns the place of a source, which stays the same.
+    fn source(&mut self, info: &SourceInfo) -> usize {
+        let name = source_text(info);
+        if let Some(at) = self.source_of.get(&name) {
+            return *at;
+        }
+        let at = self.sources.len();
+        self.sources.push(SourceBackups {
+            key: blake3::hash(name.as_bytes()).to_hex()[..16].to_owned(),
+            name: name.clone(),
+            info: info.clone(),
+            backups: Vec::new(),
+        });
+        self.source_of.insert(name, at);
+        at
+    }
+
+    /// Keeps what pages show of a root.
+    fn summary(&mut self, root: Root) -> SharedBackup {
+        let totals = &root.totals;
+        SharedBackup(Arc::new(BackupSummary {
             begun: root.time.parse().unwrap_or_default(),
-            source: 0,
+            source: self.source(&root.source),
             entries: totals.entries,
             files: totals.files,
             bytes: totals.bytes,
@@ -290,8 +319,6 @@ fn known(root: Root) -> KnownRoot {
             id: root.id,
             time: root.time,
             finished: root.finished,
-        },
-        name: source_text(&root.source),
-        source: root.source,
+        }))
     }
 }

@@ -391,7 +391,7 @@ impl StorageArgs {
     }
 
     /// Returns these options as words, with whole paths: for a command that runs later, in another directory.
-    fn words(&self) -> Vec<OsString> {
+    pub(super) fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         let passphrase_file = self
             .passphrase_file

@@ -1,11 +1,13 @@
 //! `fullbore web`: shows backups in a browser, until it is ended.
 
 use crate::cli::{
+    command_line,
     options::{FRAME_BYTES, PERFORMANCE, PLAIN_EXIT_CODES, memory},
     output::{aside, printed},
-    storage::words_of_process,
+    profile,
+    storage::{CacheUse, StorageArgs, StorageNeeds, words_of_process},
 };
-use clap::{Args, ValueHint};
+use clap::{Args, FromArgMatches, ValueHint};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::size,
@@ -13,7 +15,7 @@ use fullbore_format::{
 use fullbore_platform::{self as platform, child_environment::without_secrets, queue::start};
 use fullbore_repository::open::read_repository;
 use fullbore_storage::{
-    Storages,
+    ClearUse, Storages,
     wire::{TlsClients, TlsServer},
 };
 use fullbore_web::{
@@ -34,6 +36,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs::{self, OpenOptions},
     io::{self, BufRead, Write},
+    iter,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::fs::OpenOptionsExt,
     path::PathBuf,
@@ -49,8 +52,13 @@ const TEAM: &str = "Team";
 #[command(after_help = PLAIN_EXIT_CODES)]
 pub(in crate::cli) struct WebArgs {
     /// The repositories
-    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, required_unless_present = "hash_password")]
+    #[arg(value_name = "REPO", value_hint = ValueHint::DirPath, required_unless_present_any = ["hash_password", "profiles"])]
     repositories: Vec<OsString>,
+    /// Also show the repositories of these profiles
+    ///
+    /// Each is reached with the options of its profile.
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
+    profiles: Vec<OsString>,
     /// Also restore into directories of this host, when a page asks
     ///
     /// Whoever has a session can then write files with the rights of this process, into new or
@@ -78,7 +86,7 @@ pub(in crate::cli) struct WebArgs {
     /// Print the line of a password file for this name
     ///
     /// The password is the first line of standard input.
-    #[arg(long, value_name = "NAME", exclusive = true, help_heading = TEAM)]
+    #[arg(long, value_name = "NAME", help_heading = TEAM)]
     hash_password: Option<String>,
     /// Let in only certificates with this name (repeatable)
     #[arg(long, value_name = "NAME", conflicts_with = "password_file", help_heading = TEAM)]
@@ -100,10 +108,10 @@ pub(in crate::cli) fn run(args: WebArgs, storages: &Storages) -> Result<u8> {
         return hash_password(name);
     }
     platform::memory::return_large_buffers();
-    let repositories = args.repositories.iter();
-    let repositories: Vec<_> = repositories
-        .map(|location| shown(location, storages))
-        .collect::<Result<_>>()?;
+    let own = args.repositories.iter();
+    let own = own.map(|location| shown(location, words_of_process(), storages));
+    let of_profiles = args.profiles.iter().map(|name| shown_by_profile(name));
+    let repositories: Vec<_> = own.chain(of_profiles).collect::<Result<_>>()?;
     let door = Door::open(&args, storages)?;
     let page = Arc::new(EntryFile::default());
     end_on_signals(page.clone());
@@ -145,15 +153,42 @@ fn hash_password(name: &str) -> Result<u8> {
     printed(|out| Ok(writeln!(out, "{line}").map_or(1, |()| 0)))
 }
 
-/// Opens a repository to show.
-fn shown(location: &OsStr, storages: &Storages) -> Result<ShownRepository> {
+/// Opens a repository to show, which commands reach with these options.
+fn shown(location: &OsStr, options: Vec<OsString>, storages: &Storages) -> Result<ShownRepository> {
     let objects = storages.repository_at(location)?;
     read_repository(&*objects)?;
     Ok(ShownRepository {
         location: location.to_owned(),
-        options: words_of_process(),
+        options,
         objects,
     })
+}
+
+/// Opens the repository of a profile, with the options of the profile.
+fn shown_by_profile(name: &OsStr) -> Result<ShownRepository> {
+    let words = profile::named(name)?.words_of(&["stats"]);
+    let words = words.into_words_with(&[]);
+    let words = iter::once("fullbore".into()).chain(words);
+    let unfit = |error: clap::Error| {
+        let message = format!("cannot show the repository of profile {name:?}");
+        Error::new(ErrorKind::Usage, message).because(error.kind().to_string())
+    };
+    let program = command_line::program().clone();
+    let matches = program.try_get_matches_from(words).map_err(unfit)?;
+    let of_command = matches.subcommand().map(|(_, of_command)| of_command);
+    let of_command = of_command.unwrap_or(&matches);
+    let storage = StorageArgs::from_arg_matches(of_command).map_err(unfit)?;
+    let location: Option<&OsString> = of_command.get_one("repository");
+    let location = location.ok_or_else(|| {
+        let message = format!("cannot show profile {name:?}: it names no repository");
+        Error::new(ErrorKind::Usage, message)
+    })?;
+    let storages = storage.storages(StorageNeeds {
+        cache: CacheUse::Documents,
+        clear: ClearUse::default(),
+        accepts_other_keys: false,
+    })?;
+    shown(location, storage.words(), &storages)
 }
 
 /// The place where browsers come in, and who is let in.

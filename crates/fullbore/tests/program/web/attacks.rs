@@ -1,6 +1,5 @@
 //! `fullbore web` as an attacker would try it.
 
-use super::{Answer, Session, WebServer, encoded};
 use std::{
     ffi::OsStr,
     fs,
@@ -11,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::{TempDir, tempdir};
-use testkit::runs::{fullbore, noise, segments, write};
+use testkit::{
+    runs::{fullbore, noise, segments, write},
+    web::{Answer, Session, WebServer, encoded},
+};
 
 /// Names that mean something to a browser, a shell or a terminal.
 const NAMES: [&[u8]; 7] = [
@@ -494,4 +496,39 @@ fn a_damaged_file_is_a_download_without_its_end() {
         let answer = session.get(&format!("{page}r=0&b={backup}"));
         assert!(!answer.is_whole, "{page} {}", answer.body.len());
     }
+}
+
+#[test]
+fn the_token_is_in_no_word_of_a_program() {
+    let dir = repository();
+    let programs = dir.path().join("bin");
+    let seen = dir.path().join("seen");
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" > {0}.words\nstat -c %a \"$1\" > {0}.mode\ncp \"$1\" {0}\n",
+        seen.display()
+    );
+    write(programs.join("xdg-open"), script);
+    testkit::runs::set_mode(&programs.join("xdg-open"), 0o755);
+    let path = format!("{}:/usr/bin:/bin", programs.display());
+    let mut command = testkit::runs::command(args!["web", dir.path().join("r"), "-q"]);
+    command.env("PATH", path).env("DISPLAY", ":99");
+    command.env("XDG_RUNTIME_DIR", dir.path());
+    let mut server = WebServer::of_command(command);
+    let begin = Instant::now();
+    while !seen.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "no browser");
+        thread::sleep(Duration::from_millis(20));
+    }
+    thread::sleep(Duration::from_millis(200));
+    let words = fs::read_to_string(seen.with_extension("words")).unwrap();
+    assert!(!words.contains(&server.token), "{words}");
+    let mode = fs::read_to_string(seen.with_extension("mode")).unwrap();
+    assert_eq!(mode.trim(), "600");
+    let page = fs::read_to_string(&seen).unwrap();
+    assert!(page.contains(&server.token), "{page}");
+    let file = Path::new(words.trim());
+    assert!(file.exists());
+    server.session();
+    assert!(!file.exists(), "it is gone when the token was used");
+    let _ = server.child.kill();
 }

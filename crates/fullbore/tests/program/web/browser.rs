@@ -1,6 +1,5 @@
 //! The pages in a real browser: headless Chromium, driven over its pipe by the DevTools protocol.
 
-use super::WebServer;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -15,6 +14,7 @@ use tempfile::{TempDir, tempdir};
 use testkit::{
     fixture::Fixture,
     runs::{fullbore, has, noise, or_skip, write},
+    web::WebServer,
 };
 
 /// Time for anything in a page.

@@ -1,11 +1,13 @@
 //! What the pages say, and what comes out of downloads.
 
-use super::{Session, encoded};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 use tempfile::{TempDir, tempdir};
-use testkit::runs::{
-    assert_same, fullbore, has, noise, or_skip, sample, shape, shell, write, write_private,
+use testkit::{
+    runs::{
+        assert_same, fullbore, has, noise, or_skip, sample, shape, shell, write, write_private,
+    },
+    web::{Session, encoded},
 };
 
 fn backup(dir: &Path) {
@@ -274,4 +276,49 @@ fn trouble_comes_first_and_new_backups_are_seen() {
             .iter()
             .all(|source| source["trouble"].as_array().unwrap().is_empty())
     );
+}
+
+#[test]
+fn repositories_of_profiles_are_reached_with_their_own_options() {
+    let dir = tempdir().unwrap();
+    let configs = dir.path().join("config");
+    for name in ["one", "two"] {
+        let dir = dir.path().join(name);
+        write(dir.join("t/a"), name);
+        let secret = dir.join("secret");
+        write_private(&secret, format!("long words of {name}\n"));
+        let words = args![
+            "backup",
+            dir.join("t"),
+            "--to",
+            dir.join("r"),
+            "--passphrase",
+            "--passphrase-file",
+            &secret,
+            "-q"
+        ];
+        fullbore(words).ends_with(0);
+        let profile = format!(
+            "repository = {:?}\npassphrase-file = {:?}\n",
+            dir.join("r"),
+            secret
+        );
+        write(configs.join(format!("fullbore/{name}.toml")), profile);
+    }
+    let session = Session::start_in(
+        args!["--profiles", "one,two"],
+        &[("XDG_CONFIG_HOME", &configs)],
+    );
+    let fleet = session.api("fleet");
+    let sources = fleet["sources"].as_array().unwrap();
+    assert_eq!(sources.len(), 2, "{fleet}");
+    for source in sources {
+        let backup = source["latest"].as_str().unwrap();
+        let r = source["r"].as_u64().unwrap();
+        let file = session.get(&format!("get?r={r}&b={backup}&d=a")).is(200);
+        let name = ["one", "two"][r as usize];
+        assert_eq!(file.text(), name);
+        // A command gets the options of that profile, too.
+        session.api(&format!("restore?r={r}&b={backup}"));
+    }
 }

@@ -1,13 +1,15 @@
 //! `fullbore web` for a team: over TLS, with certificates or passwords.
 
-use super::{Answer, WebServer};
 use std::{
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 use tempfile::{TempDir, tempdir};
-use testkit::runs::{Ran, fed, fullbore, set_mode, write, write_private};
+use testkit::{
+    runs::{Ran, fed, fullbore, set_mode, write, write_private},
+    web::{Answer, WebServer},
+};
 
 fn openssl(dir: &Path, words: &str) {
     let output = Command::new("openssl")
