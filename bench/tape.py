@@ -1,30 +1,36 @@
 #!/usr/bin/env python3
 """Backs up a tree to a simulated tape drive in real time, by fullbore and by GNU tar, and prints what the drive had to do.
 
-    bench/tape.py PROGRAM DIR [MEGABYTES]
+    bench/tape.py PROGRAM DIR [--scale 10]
 
-PROGRAM is fullbore. DIR gets a tree of MEGABYTES (900 by default) in files of 30 kB, and the tapes; both are removed. The drive
-has a tenth of the speeds of an LTO-8 drive, 11 to 30 MB/s, so that a source keeps up on any machine; a start takes 0.3 s. A slow source gives
-15 MB/s, and the drive chooses a step; the slowest gives 6 MB/s, which is below its lowest one. Beside them, the same stream in records of 1 MiB
+PROGRAM is fullbore. DIR gets a tree of 30,000 files, 9 GB / scale, and the tapes; both are removed. The drive
+has the speeds of an LTO-8 drive, 110 to 300 MB/s, divided by the scale, so that a source keeps up on any machine; a start takes 3 s / scale.
+A slow source gives half of the drive's highest speed, and the drive chooses a step; the slowest gives a fifth, which is below its lowest one. Beside them, the same stream in records of 1 MiB
 without a buffer before the drive, as `tar | dd` writes it.
 """
 
+import argparse
 import json
 import os
 import pathlib
 import random
 import subprocess
-import sys
 import tempfile
 
-program, place = sys.argv[1], pathlib.Path(sys.argv[2])
-megabytes = int(sys.argv[3]) if len(sys.argv) > 3 else 900
-FILE_BYTES = 30_000
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("program")
+parser.add_argument("place", type=pathlib.Path)
+parser.add_argument("--scale", type=int, default=10)
+asked = parser.parse_args()
+program, place, scale = asked.program, asked.place, asked.scale
+FILES = 30_000
+FILE_BYTES = 300_000 // scale
+MEGABYTE = 1_000_000 // scale
 DRIVE = {
     "clock": "real",
-    "steps": "11M,13M,15M,17M,19M,21M,23M,25M,27M,30M",
-    "start-seconds": "0.3",
-    "buffer-bytes": "100M",
+    "steps": ",".join(str(step * MEGABYTE) for step in [110, 130, 150, 170, 190, 210, 230, 250, 270, 300]),
+    "start-seconds": f"{3 / scale:g}",
+    "buffer-bytes": str(1000 * MEGABYTE),
     "mark-seconds": "0.1",
     "wind-seconds": "1",
     "capacity-bytes": "100G",
@@ -39,7 +45,7 @@ def counters(tape):
 
 def make_tree(tree):
     rng = random.Random(1)
-    for number in range(megabytes * 1_000_000 // FILE_BYTES):
+    for number in range(FILES):
         path = tree / f"{number % 100:02}" / f"{number:06}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(rng.randbytes(FILE_BYTES))
@@ -66,19 +72,19 @@ with tempfile.TemporaryDirectory(dir=place) as work:
         tape = work / "tape"
         subprocess.run([program, "simtape", tape, "-q", *SETTINGS], check=True, stdout=subprocess.DEVNULL)
         backup = [program, "backup", tree, "--to", f"tape:sim:{tape}", "--quiet", "--catalog", work / "catalog"]
-        run(name, tape, [*backup, "--tape-buffer", "200M", *options])
+        run(name, tape, [*backup, "--tape-buffer", f"{2000 * MEGABYTE}", *options])
         tape.unlink()
 
     fullbore("fullbore, encrypted", "--encrypt-to", "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj")
-    for rate in ("15M", "6M"):
-        fullbore(f"fullbore, source of {rate}B/s", "--max-rate", rate)
+    for rate in (str(150 * MEGABYTE), str(60 * MEGABYTE)):
+        fullbore(f"fullbore, source of {rate} B/s", "--max-rate", rate)
         tape = work / "tape"
         words = " ".join(f"'{word}'" for word in SETTINGS)
         stream = f"'{program}' backup '{tree}' --to - -q --max-rate {rate}"
         take = f"'{program}' simtape '{tape}' --stdin --record-size 1M -q {words}"
-        run(f"the same stream without a buffer, {rate}B/s", tape, ["sh", "-c", f"{stream} | {take}"])
+        run(f"the same stream without a buffer, {rate} B/s", tape, ["sh", "-c", f"{stream} | {take}"])
         tape.unlink()
-    for factor in (20, 2048):
+    for factor in (20, 128, 2048):
         tape, shell = work / "tape", work / "rsh"
         words = " ".join(f"'{word}'" for word in SETTINGS)
         shell.write_text(f"#!/bin/sh\nexec '{program}' simtape '{tape}' --rmt -q {words}\n")

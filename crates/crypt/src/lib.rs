@@ -36,7 +36,7 @@ pub use payload::{
     CHUNK_BYTES, ChunkOpener, SEALED_CHUNK_BYTES, SealObserver, TAG_BYTES, plain_bytes,
     sealed_bytes,
 };
-pub use recipient::{UserRecipient, parse_recipients, recipients_of_word};
+pub use recipient::{UserRecipient, new_identity, parse_recipients, recipients_of_word};
 pub use ring::only_adds;
 pub use ring::{Access, Generation, KeyRing, parse_fingerprint};
 pub use secret::{Secret, random_author};

@@ -4,12 +4,24 @@ use super::{
     passphrase::{Passphrase, Prompt},
     ssh::SshRecipient,
 };
-use age::{plugin, scrypt, secrecy::SecretString, x25519};
+use age::{
+    plugin, scrypt,
+    secrecy::{ExposeSecret, SecretString},
+    x25519,
+};
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{fmt, fs, path::Path};
+use zeroize::Zeroizing;
 
 /// Scrypt's cost as a power of two, as stock age has it: 256 MiB and a second or so.
 const SCRYPT_LOG_COST: u8 = 18;
+
+/// Returns a new key, as `age-keygen` writes it, and the recipient that belongs to it.
+pub fn new_identity() -> (Zeroizing<String>, String) {
+    let identity = x25519::Identity::generate();
+    let secret = Zeroizing::new(identity.to_string().expose_secret().to_owned());
+    (secret, identity.to_public().to_string())
+}
 
 /// One that something is sealed for.
 #[derive(Clone)]

@@ -5,7 +5,7 @@
 //! source, the tags and the facts of the cluster are kept; only the ID is new.
 
 use crate::{
-    backup::{Backup, Outcome, Subject},
+    backup::{Backup, Dedup, Outcome, Subject},
     plan::{SinkSpec, Tuning},
     report::damage::{Damage, Report, frame_damage},
     stored_backup::{Damaged, OnDamage, StoredBackup},
@@ -154,6 +154,7 @@ impl ExportOptions {
                 full: true,
                 ..WantedBase::default()
             },
+            dedup: Dedup::Source,
             checkpoint_interval: Duration::MAX,
             block_bytes: Some(options.block_bytes),
             chunks: options.chunks,

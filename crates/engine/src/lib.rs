@@ -9,6 +9,7 @@ pub mod copy;
 pub mod drill;
 pub mod export;
 pub mod fan_out;
+pub mod fleet;
 pub mod instant;
 pub mod mount;
 pub mod plan;

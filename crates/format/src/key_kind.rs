@@ -5,8 +5,8 @@
 
 use super::{
     layout::{
-        BACKUPS, COVERED, FORGOTTEN, HOSTS, INTENTS, KEYS, MANIFEST, NOTES, PARTIAL, PROBES,
-        REPOSITORY, ROOT, TOMBSTONES, WAL, is_backup_id, segment_numbers,
+        BACKUPS, CONTENTS, COVERED, FORGOTTEN, HOSTS, INTENTS, KEYS, MANIFEST, NOTES, PARTIAL,
+        PROBES, REPOSITORY, ROOT, TOMBSTONES, UNPROVEN, WAL, is_backup_id, segment_numbers,
     },
     seal::MAX_BYTES,
     wal::WalKey,
@@ -53,6 +53,10 @@ pub enum BackupPart {
     Notes,
     /// [`MANIFEST`].
     Manifest,
+    /// [`CONTENTS`].
+    Contents,
+    /// [`UNPROVEN`].
+    Unproven,
     /// A segment.
     Segment,
     /// A name that fullbore does not give.
@@ -81,6 +85,8 @@ impl BackupPart {
             FORGOTTEN => Self::Forgotten,
             NOTES => Self::Notes,
             MANIFEST => Self::Manifest,
+            CONTENTS => Self::Contents,
+            UNPROVEN => Self::Unproven,
             name if segment_numbers(name).is_some() => Self::Segment,
             _ => Self::Foreign,
         }
@@ -89,6 +95,11 @@ impl BackupPart {
     /// Returns whether this is content that other backups may refer to: a manifest or a segment.
     pub fn is_object(self) -> bool {
         matches!(self, Self::Manifest | Self::Segment)
+    }
+
+    /// Returns whether this is uploaded front to back, and written once: an object, or the list of contents.
+    pub fn is_uploaded(self) -> bool {
+        self.is_object() || self == Self::Contents
     }
 
     /// Returns whether this is a root: of a listed backup, of one under way or of a forgotten one.
@@ -143,7 +154,7 @@ impl<'a> KeyKind<'a> {
             Self::Repository | Self::Covered => false,
             Self::KeyFile(_) | Self::Intent(_) | Self::Tombstone(_) => false,
             Self::Host(_) | Self::Probe(_) => false,
-            Self::Backup(_, part) => part != BackupPart::Notes,
+            Self::Backup(_, part) => !matches!(part, BackupPart::Notes | BackupPart::Unproven),
             Self::Wal(_) | Self::Other => true,
         }
     }
@@ -151,7 +162,7 @@ impl<'a> KeyKind<'a> {
     /// Returns whether the object keeps its bytes from the moment it is stored until it is deleted.
     pub fn is_immutable(self) -> bool {
         match self {
-            Self::Backup(_, part) => part.is_object() || part == BackupPart::Root,
+            Self::Backup(_, part) => part.is_uploaded() || part == BackupPart::Root,
             Self::Tombstone(_) | Self::Repository | Self::Wal(_) => true,
             _ => false,
         }
@@ -162,8 +173,11 @@ impl<'a> KeyKind<'a> {
         match self {
             Self::Backup(id, part) => match part {
                 BackupPart::Root | BackupPart::Partial => MayAdd::OfBackup(id, part),
-                BackupPart::Manifest | BackupPart::Segment => MayAdd::OfBackup(id, part),
-                BackupPart::Forgotten | BackupPart::Notes | BackupPart::Foreign => MayAdd::Never,
+                BackupPart::Manifest | BackupPart::Contents | BackupPart::Segment => {
+                    MayAdd::OfBackup(id, part)
+                }
+                BackupPart::Forgotten | BackupPart::Notes => MayAdd::Never,
+                BackupPart::Unproven | BackupPart::Foreign => MayAdd::Never,
             },
             Self::Wal(system) => MayAdd::OfSystem(system),
             Self::Repository => MayAdd::Once,
@@ -231,6 +245,7 @@ mod tests {
         let may_add = |key: &str| KeyKind::of(key).may_be_added() != MayAdd::Never;
         for own in [
             of_backup("manifest"),
+            of_backup("contents"),
             of_backup("s01-000001.tar.lz4"),
             of_backup("root.json"),
             "probes/x".to_owned(),
@@ -239,6 +254,7 @@ mod tests {
         }
         for other in [
             of_backup("notes.json"),
+            of_backup("unproven"),
             of_backup("s01-000001.tar.zst.orig"),
             of_backup("a/manifest"),
             "backups/x/manifest".to_owned(),
@@ -263,11 +279,13 @@ mod tests {
             format!("intents/{ID}.json"),
             format!("tombstones/{ID}/manifest"),
             of_backup("notes.json"),
+            of_backup("unproven"),
         ] {
             assert!(!KeyKind::of(&clear).is_sealed(), "{clear}");
         }
         for sealed in [
             of_backup("manifest"),
+            of_backup("contents"),
             of_backup("root.json"),
             of_backup("s01-000001.tar.zst"),
             of_backup("x/notes.json"),

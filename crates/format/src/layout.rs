@@ -5,6 +5,8 @@
 //! verify.json                    what `verify --sample` has checked, and when
 //! backups/<id>/s01-000001.tar.zst    segments
 //! backups/<id>/manifest          pages
+//! backups/<id>/contents          digests of the files in the pages, for backups of other sources
+//! backups/<id>/unproven          the mark of a backup that a host with a limit added, or that was copied
 //! backups/<id>/root.json         the commit
 //! backups/<id>/forgotten.json    the root of a backup that was forgotten, until nothing of it is left
 //! backups/<id>/notes.json        what was noted of a backup after it was made: tags, whether it is pinned
@@ -30,6 +32,11 @@ pub const INTENTS: &str = "intents";
 pub const TOMBSTONES: &str = "tombstones";
 /// The pages of a backup.
 pub const MANIFEST: &str = "manifest";
+/// The digests of the files in the pages of a backup, see [`super::content_list`].
+pub const CONTENTS: &str = "contents";
+/// The mark of a backup whose maker may not be who can change the repository: what its digests say is compared with the content before
+/// another source refers to it. It is empty.
+pub const UNPROVEN: &str = "unproven";
 /// The root of a backup.
 pub const ROOT: &str = "root.json";
 /// The root of a backup that was forgotten.
@@ -103,14 +110,17 @@ pub fn is_object(name: &str) -> bool {
 /// not.
 pub fn is_own(name: &str) -> bool {
     let documents = [ROOT, FORGOTTEN, PARTIAL, NOTES];
+    let is_object = |name: &str| is_object(name) || name == CONTENTS;
     let is_part = |stem: &str| {
         let stem = stem.rsplit_once(".repair").map_or(stem, |(stem, _)| stem);
         let upload = stem.rsplit_once('.').map(|(object, _)| object);
         is_object(stem)
             || upload.is_some_and(is_object)
+            || stem.starts_with(UNPROVEN)
             || documents.iter().any(|document| stem.starts_with(document))
     };
     documents.contains(&name)
+        || name == UNPROVEN
         || is_object(name)
         || name.strip_suffix(".partial").is_some_and(is_part)
 }
@@ -240,12 +250,14 @@ mod tests {
     #[test]
     fn names_of_its_own_are_known() {
         let segment = segment(1, 1, "tar.lz4");
-        for name in [MANIFEST, ROOT, NOTES, PARTIAL, FORGOTTEN, &segment] {
+        for name in [
+            MANIFEST, CONTENTS, ROOT, NOTES, PARTIAL, FORGOTTEN, &segment,
+        ] {
             for ending in ["", ".partial", ".repair.partial", ".repair-a1b2c3.partial"] {
                 assert!(is_own(&format!("{name}{ending}")), "{name}{ending}");
             }
         }
-        for name in ["root.json", MANIFEST, &segment] {
+        for name in ["root.json", MANIFEST, CONTENTS, &segment] {
             assert!(is_own(&format!("{name}.a1b2c3.partial")), "{name}");
         }
         for other in [

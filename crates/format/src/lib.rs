@@ -12,6 +12,7 @@ pub mod author;
 mod blake3_lanes;
 pub mod cbor;
 pub mod chunk;
+pub mod content_list;
 pub mod digest;
 pub mod entry;
 pub mod entry_difference;

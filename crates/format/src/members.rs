@@ -20,6 +20,9 @@ pub struct ListedKey {
     pub author: Author,
     /// BLAKE3 of the file.
     pub digest: String,
+    /// The file may be missing: it is being added, or that was cut.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_pending: bool,
 }
 
 /// The list.

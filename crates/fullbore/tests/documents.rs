@@ -359,6 +359,7 @@ fn every_key_of_json_is_in_the_document() -> Result {
         ("`forget`", "forget repo --keep-last 1"),
         ("`prune`", "prune repo"),
         ("`stats`", "stats repo"),
+        ("`fleet`", "fleet repo --every 1d"),
         ("`bench`", "bench digest"),
         ("`init`", "init night"),
         ("`run`", "run --config night.toml"),

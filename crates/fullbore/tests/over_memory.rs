@@ -1,7 +1,7 @@
 //! Whole backups to objects in memory, which have leases and no locks; and to a storage that fails at each operation.
 
 use fullbore_engine::{
-    backup::{Backup, Subject, paths::Scope},
+    backup::{Backup, Dedup, Subject, paths::Scope},
     plan::{OpenStorage, SinkSpec, Tuning},
     verify::Verify,
 };
@@ -44,6 +44,7 @@ fn backup(tree: &Path, objects: Arc<dyn Objects>, checkpoint_interval: Duration)
         most_errors: None,
         tags: Default::default(),
         base: Default::default(),
+        dedup: Dedup::default(),
         checkpoint_interval,
         chunks: false,
         block_bytes: None,
@@ -114,6 +115,7 @@ fn check_listed(objects: &dyn Objects, tree: &Path, older: Option<&str>) -> usiz
             filter: Default::default(),
             data: true,
             against: (!is_older).then(|| tree.into()),
+            shard: None,
             workers: 2.try_into().unwrap(),
         };
         let verdict = verify.run(&Meter::default()).unwrap();

@@ -19,6 +19,7 @@ use crate::{
     stage::codec::{Codec, Compressor},
 };
 use fullbore_format::{
+    content_list::encode_page,
     digest::crc32,
     entry::{Entry, EntryKind},
     error::{Error, ErrorKind, Result},
@@ -49,6 +50,8 @@ pub struct StreamLayout {
     pub ends_with_catalog: bool,
     /// Block size of files, in bytes.
     pub block_bytes: u64,
+    /// Whether the contents of files are listed, for backups of other sources.
+    pub lists_contents: bool,
     /// How many entries may be unreadable.
     pub errors: ErrorBudget,
 }
@@ -531,8 +534,11 @@ impl StreamWriter {
         // In a repository the manifest has a copy of the page: if one is damaged, the other is
         // read.
         let manifest_offset = self.meter.sink.work(|| self.sink.put_page(&stored))?;
-        if manifest_offset.is_some() {
+        if let Some(offset) = manifest_offset {
             self.meter.stored_bytes.fetch_add(bytes, Relaxed);
+            if self.shared.lists_contents {
+                self.sink.put_contents(&encode_page(page, offset))?;
+            }
         }
         self.laid.pages.push(PageAt {
             backup: String::new(),

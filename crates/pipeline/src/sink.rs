@@ -53,6 +53,14 @@ pub trait Sink: Send {
         Ok(None)
     }
 
+    /// Takes the list of the contents of a page, see [`fullbore_format::content_list`].
+    ///
+    /// # Errors
+    /// The system's error.
+    fn put_contents(&mut self, _group: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns whether this segment, the open one or the next, can have `bytes` in all. A destination of
     /// volumes begins the next volume with the first question about it.
     ///

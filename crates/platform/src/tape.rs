@@ -5,7 +5,7 @@
 
 use rustix::{
     fd::{AsRawFd, IntoRawFd, OwnedFd},
-    fs::{Mode, OFlags},
+    fs::{FileType, Mode, OFlags, Stat},
     ioctl::{Opcode, opcode},
 };
 use std::{
@@ -105,6 +105,9 @@ struct MtPos {
     block: c_long,
 }
 
+/// The number that Linux gives the devices of `st`.
+const ST_MAJOR: u32 = 9;
+
 const OPERATE: Opcode = opcode::write::<MtOp>(b'm', 1);
 const GET: Opcode = opcode::read::<MtGet>(b'm', 2);
 const PLACE: Opcode = opcode::read::<MtPos>(b'm', 3);
@@ -176,8 +179,12 @@ impl TapeFile {
         Self::open_with(path, OFlags::RDONLY | OFlags::NONBLOCK)
     }
 
+    /// Opens nothing but a device of `st`: some devices do something when they are opened, such as a watchdog.
     fn open_with(path: &Path, flags: OFlags) -> io::Result<Self> {
+        is_tape(rustix::fs::stat(path)?)?;
         let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?;
+        // The path may lead elsewhere by now.
+        is_tape(rustix::fs::fstat(&fd)?)?;
         Ok(Self(fd))
     }
 
@@ -312,6 +319,16 @@ impl TapeFile {
     }
 }
 
+/// Refuses what is no device of the driver `st`.
+fn is_tape(facts: Stat) -> io::Result<()> {
+    let is_device = FileType::from_raw_mode(facts.st_mode).is_char_device();
+    if is_device && rustix::fs::major(facts.st_rdev) == ST_MAJOR {
+        return Ok(());
+    }
+    let why = "it is no tape drive";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,6 +338,21 @@ mod tests {
         assert_eq!(size_of::<MtOp>(), 8);
         assert_eq!(size_of::<MtGet>(), 48);
         assert_eq!(size_of::<SgIo>(), 88);
+    }
+
+    #[test]
+    fn files_and_other_devices_are_not_opened() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for path in [file.path(), Path::new("/dev/null"), Path::new("/")] {
+            for opened in [
+                TapeFile::open(path),
+                TapeFile::open_to_read(path),
+                TapeFile::open_to_ask(path),
+            ] {
+                let error = opened.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path:?}");
+            }
+        }
     }
 
     #[test]

@@ -14,7 +14,10 @@ use super::{
     renames::RenameIndex,
     roots::{backup_files, key},
 };
-use crate::archive::{Archive, object::ObjectName};
+use crate::archive::{
+    Archive,
+    object::{ObjectName, Sealing},
+};
 use fullbore_format::{
     digest::Algorithm,
     entry::{ByteRun, EntryKind},
@@ -224,6 +227,35 @@ impl Base {
         }
     }
 
+    /// Backups of other sources, whose content a new one may refer to. What of them is missing is not referred to; it is no damage to the
+    /// source of the new backup.
+    pub(super) fn of_others(
+        objects: &Arc<dyn Objects>,
+        archives: Vec<Archive>,
+        new_backup: &NewBackup<'_>,
+        referred: Referred,
+    ) -> Self {
+        let memory = DamagedPlaces::read(&**objects, &referred);
+        let sealing = Sealing::of(&**objects);
+        let wanted = WantedBase::default();
+        let base = Self::new(
+            archives,
+            &wanted,
+            new_backup,
+            referred,
+            &mut BTreeSet::new(),
+        );
+        let bytes = |id: &SegmentId| base.sizes.get(id).map(|size| size.bytes);
+        let damaged = DamagedPlaces::of(&memory, sealing, bytes);
+        Self { damaged, ..base }
+    }
+
+    /// Keeps segments that are fragmented for this source alone: most of their content is that of others, who keep it.
+    pub fn keep_shared(&mut self, others: &Self) {
+        let is_worn = |id: &SegmentId| !others.sizes.contains_key(id) || others.worn.contains(id);
+        self.worn.retain(is_worn);
+    }
+
     /// Bases in volumes, which are on a shelf, the latest first: the volumes are taken to be there, all changed files are
     /// stored whole, and no page of a base is referred to.
     pub(super) fn in_volumes(
@@ -319,8 +351,9 @@ impl Base {
     /// may be counted twice.
     pub fn measure(&self, live: &mut [Live]) {
         for live in live {
-            let SegmentSize { bytes, data } =
-                self.sizes.get(&live.id()).copied().unwrap_or_default();
+            let Some(SegmentSize { bytes, data }) = self.sizes.get(&live.id()).copied() else {
+                continue;
+            };
             (live.of_bytes, live.data_bytes) = (bytes, data);
             live.bytes = live.bytes.min(live.of_bytes);
         }

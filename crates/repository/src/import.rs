@@ -16,7 +16,7 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{FORGOTTEN, INTENTS, PARTIAL, ROOT, TOMBSTONES},
+    layout::{FORGOTTEN, INTENTS, PARTIAL, ROOT, TOMBSTONES, UNPROVEN},
     root::Root,
     seal::open_sealed,
 };
@@ -281,6 +281,8 @@ impl IncomingBackup {
         if let Err(error) = self.objects.delete(&[key(&self.id, FORGOTTEN)]) {
             platform::debug(|| error.line()); // of no use any more, and of no harm
         }
+        // Who can write to the repository that it comes from may not be who can write here.
+        self.put(&self.id, UNPROVEN, b"")?;
         put_root(&*self.objects, &self.id, &self.sealed)?;
         remove_partial_root(&*self.objects, &self.id);
         Ok(())

@@ -96,15 +96,18 @@ impl HeldIntent {
         &self.intent.id
     }
 
-    /// Adds to the backups that the intent names.
+    /// Adds to the backups that the intent names. After an error it names those that it named before.
     ///
     /// # Errors
     /// [`ErrorKind::Gone`] if the lease was lost; errors of the storage.
     pub(super) fn rely_on(&mut self, bases: &[String]) -> Result<()> {
-        self.intent.bases.extend_from_slice(bases);
-        self.intent.bases.sort_unstable();
-        self.intent.bases.dedup();
-        self.lease.update(&seal(&self.intent)?)
+        let mut intent = self.intent.clone();
+        intent.bases.extend_from_slice(bases);
+        intent.bases.sort_unstable();
+        intent.bases.dedup();
+        self.lease.update(&seal(&intent)?)?;
+        self.intent = intent;
+        Ok(())
     }
 
     /// Returns whether the lease is certainly still held.

@@ -16,6 +16,9 @@ pub(super) fn is_deletable(name: &str, state: Option<BackupState>) -> bool {
         // Another process may be writing annotations.
         BackupPart::Notes => !is_listed,
         BackupPart::Manifest | BackupPart::Segment => true,
+        BackupPart::Contents => true,
+        // As long as the root counts.
+        BackupPart::Unproven => !is_listed,
         BackupPart::Foreign => !is_used,
     }
 }

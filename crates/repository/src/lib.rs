@@ -1,7 +1,7 @@
 //! Repositories: finds backups, makes new backups part of a repository, chooses a base, forgets,
 //! prunes.
 //!
-//! A repository has plain objects only: no database, no index, no reference counts. The first
+//! A repository has plain objects only: no database, no reference counts, and no index but lists that may be lost. The first
 //! backup, or `fullbore init`, makes the repository. Readers take no locks; a backup locks only its
 //! own intent, which shows other processes that it runs. [`fullbore_format::layout`] has the names of
 //! the objects.
@@ -16,6 +16,8 @@ pub mod base;
 mod base_files;
 mod base_search;
 pub mod compare;
+pub mod content_lists;
+mod content_table;
 pub mod counted;
 pub mod exact;
 pub mod first_look;
@@ -45,8 +47,11 @@ pub mod scan;
 pub mod select;
 pub mod selector;
 mod series_base;
+pub mod shard;
+pub mod shared_content;
 pub mod stored_memory;
 pub mod tape_catalog;
+pub mod tape_drive;
 pub mod verify_memory;
 pub mod volume_catalog;
 pub mod volume_files;

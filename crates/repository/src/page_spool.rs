@@ -73,6 +73,11 @@ impl PageSpool {
         Ok(())
     }
 
+    /// Returns whether nothing was added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.file_bytes == 0 && self.memory.is_empty()
+    }
+
     /// Appends all pages to an upload.
     ///
     /// # Errors

@@ -46,7 +46,10 @@ use super::{
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{FORGOTTEN, KEYS, PARTIAL, ROOT, TOMBSTONES, is_object, is_of_future, is_own},
+    layout::{
+        CONTENTS, FORGOTTEN, KEYS, MANIFEST, PARTIAL, ROOT, TOMBSTONES, UNPROVEN, is_object,
+        is_of_future, is_own,
+    },
 };
 use fullbore_storage::{Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
@@ -152,8 +155,12 @@ impl Mentions {
     fn add(&mut self, facts: &RootFacts) {
         for need in &facts.needs {
             let names = self.0.entry(need.backup.clone()).or_default();
-            if !names.contains(&need.name) {
-                names.push(need.name.clone());
+            let beside = beside_manifest(&need.name, need.bytes);
+            let beside = beside.iter().map(|name| Arc::from(*name));
+            for name in [need.name.clone()].into_iter().chain(beside) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
             }
         }
     }
@@ -617,6 +624,16 @@ impl<'a> FirstPass<'a> {
         let files = self.files.get(id);
         !self.will_be_forgotten.contains(id)
             && files.is_some_and(|files| files.state() == Some(BackupState::Listed))
+    }
+}
+
+/// Returns the names of what is kept beside a manifest of which this many bytes are needed; nothing for another object. The list of
+/// contents is of use as long as any of the pages that it speaks of.
+fn beside_manifest(name: &str, bytes: u64) -> &'static [&'static str] {
+    match (name == MANIFEST, bytes > 0) {
+        (false, _) => &[],
+        (true, false) => &[UNPROVEN],
+        (true, true) => &[UNPROVEN, CONTENTS],
     }
 }
 

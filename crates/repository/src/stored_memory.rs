@@ -13,7 +13,7 @@ use fullbore_format::{
     root::FORMAT,
     seal::{open_counted, seal},
 };
-use fullbore_storage::{Objects, PutIf, as_stored, members::read_members};
+use fullbore_storage::{Objects, Put, PutIf, as_stored, members::read_members};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -200,7 +200,16 @@ impl StoredMemory {
     /// # Errors
     /// The storage's.
     pub(super) fn write(&self, objects: &dyn Objects) -> Result<()> {
-        objects.put(COVERED, &seal(self)?, &PutIf::Always).map(drop)
+        self.put(objects, &PutIf::Always).map(drop)
+    }
+
+    /// Returns whether the condition held.
+    ///
+    /// # Errors
+    /// The storage's.
+    pub(super) fn put(&self, objects: &dyn Objects, when: &PutIf) -> Result<bool> {
+        let put = objects.put(COVERED, &seal(self)?, when)?;
+        Ok(put != Put::Refused)
     }
 }
 

@@ -5,11 +5,17 @@
 //! only what a person's key has proved counts for those who have a key ([`stored_memory`](super::stored_memory)).
 
 use super::stored_memory::{MemoryTable, SegmentRow, StoredMemory};
-use fullbore_format::{error::Result, page::SegmentId};
-use fullbore_storage::Objects;
+use crate::shard::Shard;
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::COVERED,
+    page::SegmentId,
+};
+use fullbore_storage::{Objects, PutIf};
 use std::{
     collections::{BTreeMap, HashMap},
-    time::{SystemTime, UNIX_EPOCH},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Parts beyond this limit are not remembered: 2^24 parts of 8 MiB are 128 TiB.
@@ -17,6 +23,9 @@ pub(super) const MAX_PARTS: u64 = 1 << 24;
 
 /// Used as the time of a part that was damaged when it was last checked.
 pub const DAMAGED: u64 = 1;
+
+/// Times that a change of the memory is tried while others change it.
+const MOST_UPDATES: u64 = 500;
 
 /// Damaged backups beyond this limit are not remembered.
 const MAX_LOSSES: usize = 1 << 16;
@@ -93,6 +102,11 @@ impl VerifyMemory {
             .unwrap_or(0)
     }
 
+    /// Returns when each part of a segment was checked, up to the last one that ever was.
+    pub fn times(&self, segment: &SegmentId) -> &[u64] {
+        self.times.get(segment).map_or(&[], Vec::as_slice)
+    }
+
     /// Records that a part was checked.
     pub fn note(&mut self, segment: &SegmentId, index: u64, time: u64) {
         let times = self.times.entry(segment.clone()).or_default();
@@ -100,11 +114,9 @@ impl VerifyMemory {
         times[index as usize] = time;
     }
 
-    /// Records that all parts of these segments, by their stored bytes, were checked.
-    pub fn note_all(&mut self, segments: &BTreeMap<SegmentId, u64>, part_bytes: u64, time: u64) {
-        for (id, bytes) in segments {
-            (0..bytes.div_ceil(part_bytes)).for_each(|index| self.note(id, index, time));
-        }
+    fn has_damage(&self) -> bool {
+        let mut times = self.times.values().flatten();
+        times.any(|time| *time == DAMAGED)
     }
 
     /// Drops the segments and the backups that do not exist any more.
@@ -141,10 +153,36 @@ impl VerifyMemory {
         self.losses.get(backup).copied()
     }
 
+    /// Changes the memory as it is stored now, also while others do: their results and these count together. Returns the memory after it.
+    ///
+    /// `change` is called again for each time that somebody else was faster.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn update(objects: &dyn Objects, change: impl Fn(&mut Self)) -> Result<Self> {
+        for attempt in 0..MOST_UPDATES {
+            let version = objects.get(COVERED)?.map(|(_, version)| version);
+            let mut memory = Self::read(objects);
+            change(&mut memory);
+            let when = version.map_or(PutIf::Absent, PutIf::Version);
+            if StoredMemory::of(&memory, objects)?.put(objects, &when)? {
+                return Ok(memory);
+            }
+            // Those that began together do not meet again.
+            let pause = u64::from(std::process::id()) % 20 + attempt;
+            thread::sleep(Duration::from_millis(pause));
+        }
+        let message = format!(
+            "could not write {}: others change it all the time",
+            objects.describe(COVERED)
+        );
+        Err(Error::new(ErrorKind::System, message))
+    }
+
     /// Writes the memory: with a person's key it is proved, without a key it stands beside what was proved.
     ///
     /// # Errors
-    /// [`ErrorKind::Permission`](fullbore_format::error::ErrorKind::Permission) with a key that only adds backups, or errors of the system.
+    /// [`ErrorKind::Permission`] with a key that only adds backups, or errors of the system.
     pub fn write(&self, objects: &dyn Objects) -> Result<()> {
         StoredMemory::of(self, objects)?.write(objects)
     }
@@ -173,6 +211,8 @@ pub struct VerifyRecord {
     pub damaged: Vec<(SegmentId, u64)>,
     /// The backups that were checked, and the number of files that each lost, if any.
     pub losses: BTreeMap<String, Option<u64>>,
+    /// The share of the segments that was checked; `None` for all.
+    pub shard: Option<Shard>,
 }
 
 impl VerifyRecord {
@@ -181,18 +221,37 @@ impl VerifyRecord {
     /// # Errors
     /// Those of the repository; one that cannot be written to does not remember.
     pub fn remember(&self, objects: &dyn Objects, part_bytes: u64) -> Result<()> {
-        let mut memory = VerifyMemory::read(objects);
-        memory.note_all(&self.segments, part_bytes, self.time);
+        VerifyMemory::update(objects, |memory| self.add_to(memory, part_bytes)).map(drop)
+    }
+
+    fn add_to(&self, memory: &mut VerifyMemory, part_bytes: u64) {
+        for (id, bytes) in &self.segments {
+            let parts = 0..bytes.div_ceil(part_bytes);
+            parts
+                .filter(|index| self.has_part(id, *index))
+                .for_each(|index| memory.note(id, index, self.time));
+        }
         for (segment, index) in &self.damaged {
             memory.note(segment, *index, DAMAGED);
         }
+        // Another share of a backup may be damaged still.
+        let forgets = self.shard.is_none() || !memory.has_damage();
         for (backup, files) in &self.losses {
             match files {
+                Some(files) if self.shard.is_some() => {
+                    let known = memory.loss(backup).unwrap_or(0);
+                    memory.note_loss(backup, known.max(*files));
+                }
                 Some(files) => memory.note_loss(backup, *files),
-                None => memory.forget_loss(backup),
+                None if forgets => memory.forget_loss(backup),
+                None => {}
             }
         }
-        memory.write(objects)
+    }
+
+    fn has_part(&self, segment: &SegmentId, index: u64) -> bool {
+        self.shard
+            .is_none_or(|shard| shard.has_part(segment, index))
     }
 }
 
@@ -214,18 +273,23 @@ impl CheckedShare {
         segments: &BTreeMap<SegmentId, u64>,
         part_bytes: u64,
     ) -> Self {
-        let memory = VerifyMemory::read(objects);
+        Self::of(&VerifyMemory::read(objects), segments, part_bytes)
+    }
+
+    /// Compares a memory with the segments in use, by their stored bytes.
+    pub fn of(memory: &VerifyMemory, segments: &BTreeMap<SegmentId, u64>, part_bytes: u64) -> Self {
         let (mut all_bytes, mut checked_bytes, mut damaged_bytes) = (0u64, 0u64, 0u64);
         let mut last = None;
         for (id, bytes) in segments {
-            for index in 0..bytes.div_ceil(part_bytes) {
-                let part = part_bytes.min(bytes - index * part_bytes);
-                let time = memory.when(id, index);
-                all_bytes = all_bytes.saturating_add(part);
-                if time > DAMAGED {
+            all_bytes = all_bytes.saturating_add(*bytes);
+            // By the parts that are remembered: the size in a root may be any number.
+            for (index, time) in (0..).zip(memory.times(id)) {
+                let start = part_bytes.saturating_mul(index);
+                let part = part_bytes.min(bytes.saturating_sub(start));
+                if part > 0 && *time > DAMAGED {
                     checked_bytes = checked_bytes.saturating_add(part);
-                    last = last.max(Some(time));
-                } else if time == DAMAGED {
+                    last = last.max(Some(*time));
+                } else if *time == DAMAGED {
                     damaged_bytes = damaged_bytes.saturating_add(part);
                 }
             }
@@ -301,6 +365,21 @@ mod tests {
     }
 
     #[test]
+    fn a_size_that_is_not_true_takes_no_time() {
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 1,
+        };
+        let mut memory = VerifyMemory::default();
+        memory.note(&id, 0, 77);
+        memory.note(&id, 2, 77);
+        let share = |bytes| CheckedShare::of(&memory, &BTreeMap::from([(id.clone(), bytes)]), 10);
+        assert!(share(u64::MAX).share < 1e-6);
+        assert_eq!((share(10).share, share(0).last), (1.0, None));
+    }
+
+    #[test]
     fn what_was_checked_is_remembered_and_damage_forgets_it() {
         let objects = MemoryObjects::new();
         let id = SegmentId {
@@ -334,6 +413,7 @@ mod tests {
             segments: BTreeMap::from([(id.clone(), 25)]),
             damaged: vec![(id.clone(), 1)],
             losses: BTreeMap::from([("b".to_owned(), Some(3)), ("c".to_owned(), None)]),
+            shard: None,
         };
         record.remember(&objects, 10).unwrap();
         let memory = VerifyMemory::read(&objects);
@@ -351,5 +431,70 @@ mod tests {
             (memory.damaged_parts().count(), memory.loss("b")),
             (0, None)
         );
+    }
+    #[test]
+    fn results_of_those_that_check_at_the_same_time_count_together() {
+        let objects = MemoryObjects::new();
+        let id = |number| SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number,
+        };
+        thread::scope(|scope| {
+            for number in 0..8 {
+                let objects = &objects;
+                scope.spawn(move || {
+                    for part in 0..20 {
+                        VerifyMemory::update(objects, |memory| memory.note(&id(number), part, 77))
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        let memory = VerifyMemory::read(&objects);
+        for number in 0..8 {
+            assert_eq!(memory.times(&id(number)), [77; 20], "{number}");
+        }
+    }
+
+    #[test]
+    fn a_share_forgets_no_loss_while_another_one_is_damaged() {
+        let objects = MemoryObjects::new();
+        let id = SegmentId {
+            backup: "b".into(),
+            stream: 1,
+            number: 1,
+        };
+        let segments = BTreeMap::from([(id.clone(), 100 * 10)]);
+        let shards = ["1/2", "2/2"].map(|text| Shard::parse(text).unwrap());
+        let mut record = VerifyRecord {
+            time: 77,
+            segments,
+            shard: Some(shards[0]),
+            ..VerifyRecord::default()
+        };
+        let damaged = (0..100)
+            .find(|index| shards[0].has_part(&id, *index))
+            .unwrap();
+        record.damaged.push((id.clone(), damaged));
+        record.losses.insert("b".to_owned(), Some(3));
+        record.remember(&objects, 10).unwrap();
+        let sound = VerifyRecord {
+            time: 78,
+            damaged: Vec::new(),
+            losses: BTreeMap::from([("b".to_owned(), None)]),
+            ..record.clone()
+        };
+        let other = VerifyRecord {
+            shard: Some(shards[1]),
+            ..sound.clone()
+        };
+        other.remember(&objects, 10).unwrap();
+        let memory = VerifyMemory::read(&objects);
+        assert_eq!(memory.loss("b"), Some(3));
+        let checked = memory.times(&id).iter().filter(|time| **time > 0);
+        assert_eq!(checked.count(), 100);
+        sound.remember(&objects, 10).unwrap();
+        assert_eq!(VerifyMemory::read(&objects).loss("b"), None);
     }
 }

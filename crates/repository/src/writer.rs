@@ -17,8 +17,12 @@ use super::{
     roots::{self, dir, key},
 };
 use fullbore_format::{
+    content_list::MAGIC,
     error::{Error, ErrorKind, Result},
-    layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters, segment},
+    layout::{
+        BACKUPS, CONTENTS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters,
+        segment,
+    },
     root::{FORMAT, Root, VOID_ROOT_BYTES, is_void},
     seal::seal,
 };
@@ -49,6 +53,8 @@ pub struct RepositoryWriter {
     is_new: bool,
     intent: HeldIntent,
     spool: Arc<Mutex<PageSpool>>,
+    /// The list of contents so far.
+    contents: Arc<Mutex<PageSpool>>,
     /// Was a partial root stored, or tried to be?
     has_partial: Arc<AtomicBool>,
 }
@@ -122,6 +128,7 @@ impl RepositoryWriter {
             is_new,
             intent,
             spool: Arc::default(),
+            contents: Arc::default(),
             has_partial: Arc::default(),
         })
     }
@@ -134,6 +141,7 @@ impl RepositoryWriter {
             suffix: self.suffix,
             stream: number,
             spool: self.spool.clone(),
+            contents: self.contents.clone(),
             open: None,
             finishing: VecDeque::new(),
             stored: Vec::new(),
@@ -152,6 +160,11 @@ impl RepositoryWriter {
     /// The pages of the backup, until they are stored as its manifest.
     pub fn pages(&self) -> Arc<Mutex<PageSpool>> {
         self.spool.clone()
+    }
+
+    /// The list of contents so far.
+    pub fn contents(&self) -> Arc<Mutex<PageSpool>> {
+        self.contents.clone()
     }
 
     /// The storage.
@@ -196,6 +209,18 @@ impl RepositoryWriter {
         upload.finish()
     }
 
+    /// Stores the list of contents, if there are any.
+    fn store_contents(&self) -> Result<()> {
+        let contents = self.contents.locked();
+        if contents.is_empty() {
+            return Ok(());
+        }
+        let mut upload = self.objects.create(&key(&self.id, CONTENTS))?;
+        upload.append(MAGIC)?;
+        contents.copy_to(&mut *upload)?;
+        upload.finish().map(drop)
+    }
+
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
     fn prepare_commit(&self, root: &[u8]) -> Result<()> {
@@ -206,18 +231,16 @@ impl RepositoryWriter {
         let root = Root::open(root, &root_name)?;
         let bases = root.referenced_backups();
         let is_far = self.objects.answers_late();
-        let (manifest, (settled, listed)) = run_both(
-            is_far,
-            || self.store_manifest(),
-            || {
-                run_both(
-                    is_far,
-                    || protocol::settle_all(&*self.objects, &bases),
-                    || protocol::listed_needs(&*self.objects, &root),
-                )
-            },
-        );
+        let store = || run_both(is_far, || self.store_manifest(), || self.store_contents());
+        let ((manifest, contents), (settled, listed)) = run_both(is_far, store, || {
+            run_both(
+                is_far,
+                || protocol::settle_all(&*self.objects, &bases),
+                || protocol::listed_needs(&*self.objects, &root),
+            )
+        });
         let StoredObject { bytes, .. } = manifest?;
+        contents?;
         settled?;
         let mut listed = listed?;
         listed.insert(key(&self.id, MANIFEST), bytes);
@@ -527,6 +550,7 @@ pub struct SegmentWriter {
     suffix: &'static str,
     stream: u32,
     spool: Arc<Mutex<PageSpool>>,
+    contents: Arc<Mutex<PageSpool>>,
     open: Option<OpenSegment>,
     finishing: VecDeque<FinishingSegment>,
     /// Durable segments that have not been returned yet.
@@ -611,6 +635,10 @@ impl Sink for SegmentWriter {
 
     fn put_page(&mut self, page: &[u8]) -> Result<Option<u64>> {
         self.spool.locked().add(page).map(Some)
+    }
+
+    fn put_contents(&mut self, group: &[u8]) -> Result<()> {
+        self.contents.locked().add(group).map(drop)
     }
 
     fn end_segment(&mut self) -> Result<()> {

@@ -182,12 +182,12 @@ impl ChangeRequest {
             ChangeAction::Want => "want",
         };
         [
-            ("FULLBORE_ACTION", action.to_owned()),
-            ("FULLBORE_DRIVE", self.drive.clone()),
-            ("FULLBORE_SET", self.set.clone()),
-            ("FULLBORE_VOLUME", self.volume.to_string()),
-            ("FULLBORE_LABEL", self.label.clone()),
-            ("FULLBORE_REASON", self.reason.clone()),
+            ("FULLBORE_MEDIA_ACTION", action.to_owned()),
+            ("FULLBORE_MEDIA_DRIVE", self.drive.clone()),
+            ("FULLBORE_MEDIA_SET", self.set.clone()),
+            ("FULLBORE_MEDIA_VOLUME", self.volume.to_string()),
+            ("FULLBORE_MEDIA_LABEL", self.label.clone()),
+            ("FULLBORE_MEDIA_REASON", self.reason.clone()),
         ]
     }
 }
@@ -267,12 +267,12 @@ mod tests {
         let environment = std::fs::read_to_string(file).unwrap();
         let lines: Vec<_> = environment.lines().collect();
         for line in [
-            "FULLBORE_ACTION=want",
-            "FULLBORE_DRIVE=/mnt/a",
-            "FULLBORE_SET=20261121T054501Z-k3f9qz",
-            "FULLBORE_VOLUME=3",
-            "FULLBORE_LABEL=a-003.tar.zst",
-            "FULLBORE_REASON=two files are on it",
+            "FULLBORE_MEDIA_ACTION=want",
+            "FULLBORE_MEDIA_DRIVE=/mnt/a",
+            "FULLBORE_MEDIA_SET=20261121T054501Z-k3f9qz",
+            "FULLBORE_MEDIA_VOLUME=3",
+            "FULLBORE_MEDIA_LABEL=a-003.tar.zst",
+            "FULLBORE_MEDIA_REASON=two files are on it",
         ] {
             assert!(lines.contains(&line), "{line}");
         }

@@ -76,6 +76,7 @@ pub fn add_key(
         recipient: recipient.to_string(),
         author,
         digest: digest_of(&file),
+        is_pending: true,
     };
     alone(objects, || {
         add_file(objects, ring, name, (&member, access), &file)
@@ -111,7 +112,18 @@ fn add_file(
             Put::Done(_) => Ok(()),
             Put::Refused => Err(key_exists(name)),
         }
-    })
+    })?;
+    let is_there = change_members(objects, ring, |members| {
+        if let Some(member) = members.files.get_mut(&key) {
+            member.is_pending = false;
+        }
+        Ok(())
+    });
+    // The key is added: without this, a check would only not miss its file.
+    if let Err(error) = is_there {
+        debug(|| error.line());
+    }
+    Ok(())
 }
 
 fn key_exists(name: &str) -> Error {

@@ -99,6 +99,7 @@ pub(super) fn write_first(
         recipient: recipient.to_string(),
         author: Author::PERSON,
         digest: digest_of(&file),
+        is_pending: false,
     };
     // What a killed attempt left is of no use to anyone: its repository was never made.
     objects.put(&key, &file, &PutIf::Always)?;

@@ -212,10 +212,11 @@ pub fn name_of(members: &Members, author: Author) -> Option<&str> {
     name.strip_suffix(PUT_SUFFIX)
 }
 
-/// Returns the key files that are there, and those that are on the list and that the storage does not show. In order of their keys.
+/// Returns the key files that are there, and those that were added by the list and that the storage does not show. In order of their keys.
 pub(super) fn known_files(objects: &dyn Objects, members: &Members) -> Result<Vec<KeyFile>> {
     let mut files = key_files(objects)?;
-    let listed = members.files.keys().filter_map(|key| KeyFile::of_key(key));
+    let added = members.files.iter().filter(|(_, file)| !file.is_pending);
+    let listed = added.filter_map(|(key, _)| KeyFile::of_key(key));
     let hidden: Vec<_> = listed.filter(|file| !files.contains(file)).collect();
     files.extend(hidden);
     files.sort_by_key(KeyFile::key);
@@ -237,6 +238,7 @@ pub fn changed_files(
     let mut changed = Vec::new();
     for (key, member) in &members.files {
         match objects.get(key)? {
+            None if member.is_pending => {}
             None => changed.push((key.clone(), "it is missing")),
             Some((bytes, _)) if digest_of(&bytes) != member.digest => {
                 changed.push((key.clone(), "it is not as it was written"));

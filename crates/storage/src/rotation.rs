@@ -23,6 +23,8 @@ use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::debug;
 use std::collections::BTreeMap;
 
+/// Rotations that may be cut one after the other.
+const CUT_ROTATIONS: u32 = 64;
 /// Bytes that file systems give to a file at a time, mostly.
 const BLOCK_BYTES: usize = 4096;
 /// Blocks for directories that grow, and for a file that is written beside the one that it replaces.
@@ -60,7 +62,7 @@ fn rotate_alone(
     if ring.newest().number() < current.generation() {
         return Err(ended_first());
     }
-    let rotated = ring.rotated()?;
+    let rotated = ring.rotated_above(used_generations(objects, ring)?)?;
     let (members, _) = read_members(objects, ring)?;
     // All are wrapped before one is written: a recipient that is not known stops the rotation, not the repository.
     let files = wrap_all(objects, &members, &rotated, passphrase)?;
@@ -97,6 +99,19 @@ fn rotate_alone(
         debug(|| error.line());
     }
     Ok(rotated)
+}
+
+/// Returns the highest generation that has a list: a rotation that was cut may have given it to some, and the list is theirs until the next
+/// one is complete.
+fn used_generations(objects: &dyn Objects, ring: &KeyRing) -> Result<u32> {
+    let newest = ring.newest().number();
+    // A storage that makes up lists does not use up the numbers.
+    let highest = newest.saturating_add(CUT_ROTATIONS);
+    let lists = ListNumber::all(objects)?.into_iter();
+    let used = lists
+        .map(|list| list.generation)
+        .filter(|number| *number <= highest);
+    Ok(used.max().unwrap_or(newest))
 }
 
 fn write_files(
@@ -170,6 +185,7 @@ fn wrap_all(
             recipient: recipient.to_string(),
             author,
             digest: digest_of(&bytes),
+            is_pending: false,
         };
         wrapped.insert(key, (member, bytes));
     }

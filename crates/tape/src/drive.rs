@@ -154,6 +154,10 @@ pub enum Fault {
     RecordTooLong,
     /// The drive refuses this length of a record.
     RecordRefused,
+    /// The host of the drive is lost.
+    HostLost,
+    /// The host of the drive does not allow it.
+    NotAllowed,
     /// Any other error of the system.
     System,
 }
@@ -184,7 +188,7 @@ impl Fault {
             Self::Busy => Some("end the other program that uses the drive"),
             Self::RecordTooLong => Some("another program wrote this tape with longer records"),
             Self::RecordRefused => Some("use a smaller --record-size"),
-            Self::System => None,
+            Self::HostLost | Self::NotAllowed | Self::System => None,
         }
     }
 
@@ -192,9 +196,9 @@ impl Fault {
     fn kind(self) -> ErrorKind {
         match self {
             Self::Medium | Self::RecordTooLong => ErrorKind::Corrupt,
-            Self::WriteProtected => ErrorKind::Permission,
+            Self::WriteProtected | Self::NotAllowed => ErrorKind::Permission,
             Self::NoMedium => ErrorKind::NotFound,
-            Self::Busy => ErrorKind::Unreachable,
+            Self::Busy | Self::HostLost => ErrorKind::Unreachable,
             Self::PositionLost | Self::RecordRefused | Self::System => ErrorKind::System,
         }
     }

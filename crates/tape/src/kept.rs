@@ -8,7 +8,7 @@
 
 use crate::{
     Drive, DriveError, DriveResult, Fault, ReadOutcome, RecordOutcome,
-    ring::{RingItem, RingSettings},
+    ring_drive::{RingDrive, RingItem, RingSettings},
 };
 use std::{
     collections::VecDeque,
@@ -27,7 +27,7 @@ const MOST_REWRITES: u32 = 1;
 
 /// A drive, and the records that it took and may still lose.
 pub(crate) struct KeptWriter {
-    pub(crate) drive: Box<dyn Drive>,
+    pub(crate) drive: Box<dyn RingDrive>,
     /// The number of the first item of `kept`: all before it is on the medium.
     pub(crate) first: u64,
     pub(crate) kept: VecDeque<RingItem>,
@@ -43,7 +43,7 @@ pub(crate) struct KeptWriter {
 
 impl KeptWriter {
     /// The first item gets the number `first` on the medium.
-    pub(crate) fn new(drive: Box<dyn Drive>, first: u64, settings: RingSettings) -> Self {
+    pub(crate) fn new(drive: Box<dyn RingDrive>, first: u64, settings: RingSettings) -> Self {
         Self {
             drive,
             first,
@@ -176,5 +176,12 @@ fn write_to(drive: &mut dyn Drive, item: &RingItem) -> DriveResult<RecordOutcome
     match item {
         RingItem::Record(bytes) => drive.record(bytes),
         RingItem::Mark => drive.mark(),
+        // A far ring takes it, and replaces it by its bytes before it comes here.
+        RingItem::Held { .. } => Err(DriveError {
+            fault: Fault::System,
+            action: "write to",
+            device: String::new(),
+            error: std::io::ErrorKind::Unsupported.into(),
+        }),
     }
 }

@@ -10,6 +10,7 @@ use fullbore_format::{
     error::{Error, Result},
     pax::{PaxReader, TarItem, write_header},
 };
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 
@@ -91,6 +92,12 @@ impl TapeLabel {
         }
         record.resize(LABEL_BYTES, 0);
         Ok(record)
+    }
+
+    /// Returns whether the tape may be written again.
+    pub fn is_expired(&self) -> bool {
+        let end: Option<Timestamp> = self.expires.parse().ok();
+        end.is_some_and(|end| end <= Timestamp::now())
     }
 
     /// Reads a record; `None` if it is no label of this program.

@@ -1,6 +1,6 @@
 //! Opens a drive by its name.
 
-use crate::{Drive, DriveError, Fault, StDevice, TapeDrive, sim::SimDevice};
+use crate::{DriveError, Fault, RingDrive, StDevice, TapeDrive, sim::SimDevice};
 use fullbore_format::error::Result;
 use rustix::io::Errno;
 use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path};
@@ -13,7 +13,7 @@ use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt, path::Path};
 ///
 /// # Errors
 /// Those of the system.
-pub fn open_drive(name: &OsStr) -> Result<Box<dyn Drive>> {
+pub fn open_drive(name: &OsStr) -> Result<Box<dyn RingDrive>> {
     let shown = name.to_string_lossy();
     if let Some(path) = simulated(name) {
         let device = opened(SimDevice::open(path), name)?;
@@ -27,7 +27,7 @@ pub fn open_drive(name: &OsStr) -> Result<Box<dyn Drive>> {
 ///
 /// # Errors
 /// Those of the system.
-pub fn open_to_ask(name: &OsStr) -> Result<Box<dyn Drive>> {
+pub fn open_to_ask(name: &OsStr) -> Result<Box<dyn RingDrive>> {
     if simulated(name).is_some() {
         return open_drive(name);
     }

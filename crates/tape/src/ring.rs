@@ -5,72 +5,22 @@
 //! the drive with all items that are not on the medium for sure, so that they can be written to another one.
 
 use crate::{
-    Drive, DriveError, RecordOutcome,
+    Device, RecordOutcome, TapeDrive,
     kept::KeptWriter,
-    pace::{Pace, PaceSettings, PaceStep},
+    pace::{Pace, PaceStep},
+    ring_drive::{DriveRing, RingDrive, RingEnd, RingItem, RingSettings, RingStop},
 };
 use fullbore_format::error::{Error, ErrorKind, Result};
-use fullbore_platform::queue::{Locked, start};
+use fullbore_platform::{
+    memory,
+    queue::{Locked, start},
+};
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::Instant,
 };
-
-/// A record or a mark.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RingItem {
-    /// The bytes of a record. They are shared: the ring keeps them until they are on the medium.
-    Record(Arc<Vec<u8>>),
-    /// A mark that is not waited for.
-    Mark,
-}
-
-impl RingItem {
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Self::Record(bytes) => bytes.len() as u64,
-            Self::Mark => 0,
-        }
-    }
-}
-
-/// The parameters of a ring.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RingSettings {
-    /// The size of the buffer, and the lowest speed of the drive.
-    pub pace: PaceSettings,
-    /// Bytes that the drive has taken and may still lose, at most. At this many the drive is waited for.
-    pub most_kept_bytes: u64,
-}
-
-/// Why a ring took no more.
-#[derive(Debug)]
-pub enum RingStop {
-    /// All was taken, and is on the medium.
-    Ended,
-    /// The medium is at its physical end: the first item that is left was not taken.
-    Full,
-    /// The drive failed, and what it lost could not be written again.
-    Failed(DriveError),
-}
-
-/// What a ring leaves.
-pub struct RingEnd {
-    /// The drive, behind the last item that it took.
-    pub drive: Box<dyn Drive>,
-    /// Why it ended.
-    pub stop: RingStop,
-    /// Items that are not on the medium for sure, in their order.
-    pub left: VecDeque<RingItem>,
-    /// The number on the medium of the first item that is left: all before it is on the medium.
-    pub first_left: u64,
-    /// How often writing was begun.
-    pub starts: u64,
-    /// How often records were written again after an error.
-    pub rewrites: u32,
-}
 
 struct RingState {
     items: VecDeque<RingItem>,
@@ -79,6 +29,8 @@ struct RingState {
     has_ended: bool,
     is_stopped: bool,
     is_near_end: bool,
+    /// An item waits for room.
+    is_pressed: bool,
 }
 
 struct SharedRing {
@@ -88,8 +40,12 @@ struct SharedRing {
     most_bytes: u64,
 }
 
+/// The buffers before a drive together, if there is memory for it: 3 s of an LTO-9 drive wait to be written, and
+/// as much is in the buffer of the drive.
+const BUFFER_BYTES: u64 = 2 << 30;
+
 /// A ring before a drive.
-pub struct TapeRing {
+pub(crate) struct TapeRing {
     shared: Arc<SharedRing>,
     writer: Option<JoinHandle<RingEnd>>,
 }
@@ -115,7 +71,11 @@ impl TapeRing {
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub fn begin(drive: Box<dyn Drive>, first: u64, settings: RingSettings) -> Result<Self> {
+    pub(crate) fn begin(
+        drive: Box<dyn RingDrive>,
+        first: u64,
+        settings: RingSettings,
+    ) -> Result<Self> {
         let state = RingState {
             items: VecDeque::new(),
             level: 0,
@@ -123,6 +83,7 @@ impl TapeRing {
             has_ended: false,
             is_stopped: false,
             is_near_end: false,
+            is_pressed: false,
         };
         let shared = Arc::new(SharedRing {
             state: Mutex::new(state),
@@ -135,16 +96,20 @@ impl TapeRing {
         let writer = Some(start(move || own.write(kept))?);
         Ok(Self { shared, writer })
     }
+}
 
-    /// Adds an item; waits for room. Gives it back if the ring has stopped.
-    pub fn push(&self, item: RingItem) -> Option<RingItem> {
+impl DriveRing for TapeRing {
+    fn push(&self, item: RingItem) -> Option<RingItem> {
         let mut state = self.shared.state.locked();
         while !state.is_stopped
             && state.level > 0
             && state.level + item.bytes() > self.shared.most_bytes
         {
+            state.is_pressed = true;
+            self.shared.changed.notify_all();
             state = self.shared.wait(state);
         }
+        state.is_pressed = false;
         if state.is_stopped {
             return Some(item);
         }
@@ -156,22 +121,31 @@ impl TapeRing {
         None
     }
 
-    /// Returns whether the medium is behind its early warning, or takes no more.
-    pub fn is_near_end(&self) -> bool {
+    fn is_near_end(&self) -> bool {
         let state = self.shared.state.locked();
         state.is_near_end || state.is_stopped
     }
 
-    /// Waits until all is on the medium or the ring has stopped.
-    ///
-    /// # Errors
-    /// If the thread has panicked.
-    pub fn finish(mut self) -> Result<RingEnd> {
+    fn finish(mut self: Box<Self>) -> Result<RingEnd> {
         self.shared.state.locked().has_ended = true;
         self.shared.changed.notify_all();
         let ended = self.writer.take().and_then(|writer| writer.join().ok());
         let message = "the thread of a tape drive has failed";
         ended.ok_or_else(|| Error::new(ErrorKind::Bug, message))
+    }
+}
+
+impl<D: Device + 'static> RingDrive for TapeDrive<D> {
+    fn begin_ring(
+        self: Box<Self>,
+        first: u64,
+        settings: RingSettings,
+    ) -> Result<Box<dyn DriveRing>> {
+        Ok(Box::new(TapeRing::begin(self, first, settings)?))
+    }
+
+    fn usual_buffer_bytes(&self) -> u64 {
+        memory::within_limit(BUFFER_BYTES.min(memory::machine_bytes() / 8), 0)
     }
 }
 
@@ -232,6 +206,11 @@ impl SharedRing {
             }
             // A mark has no bytes, and is something to write.
             let level = state.level.max(u64::from(!state.items.is_empty()));
+            // Less than is full, but the next record does not fit: the ring is short for such records.
+            let level = match state.is_pressed && level > 0 {
+                true => level.max(self.most_bytes),
+                false => level,
+            };
             let has_ended = state.has_ended;
             let step = state.pace.step(level, has_ended, self.clock.elapsed());
             state = match step {
@@ -265,13 +244,13 @@ impl SharedRing {
 mod tests {
     use super::*;
     use crate::{
-        Fault, ReadOutcome, TapeDrive,
+        Drive, Fault, PaceSettings, ReadOutcome,
         sim::{SimClock, SimDevice, SimFault, SimFaultKind, SimSettings},
     };
 
     const RECORD: usize = 4096;
 
-    fn drive(dir: &std::path::Path, change: impl FnOnce(&mut SimSettings)) -> Box<dyn Drive> {
+    fn drive(dir: &std::path::Path, change: impl FnOnce(&mut SimSettings)) -> Box<dyn RingDrive> {
         let mut settings = SimSettings {
             capacity_bytes: 100 * RECORD as u64,
             warning_bytes: 10 * RECORD as u64,
@@ -290,7 +269,7 @@ mod tests {
         record
     }
 
-    fn push_records(drive: Box<dyn Drive>, count: u64) -> (u64, bool, RingEnd) {
+    fn push_records(drive: Box<dyn RingDrive>, count: u64) -> (u64, bool, RingEnd) {
         let settings = RingSettings {
             pace: PaceSettings {
                 ring_bytes: 16 * RECORD as u64,
@@ -298,7 +277,7 @@ mod tests {
             },
             most_kept_bytes: 32 * RECORD as u64,
         };
-        let ring = TapeRing::begin(drive, 0, settings).unwrap();
+        let ring = drive.begin_ring(0, settings).unwrap();
         let mut pushed = 0;
         while pushed < count {
             let item = RingItem::Record(Arc::new(record(pushed)));
@@ -328,6 +307,31 @@ mod tests {
         assert!(matches!(end.stop, RingStop::Ended) && end.left.is_empty());
         assert_eq!((pushed, is_near_end, end.first_left), (60, false, 60));
         assert_records(&mut *end.drive, 60);
+    }
+
+    #[test]
+    fn a_ring_that_is_shorter_than_two_records_does_not_wait_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        for ring_bytes in [1, RECORD as u64, 2 * RECORD as u64 - 1] {
+            let _ = std::fs::remove_file(dir.path().join("tape"));
+            let settings = RingSettings {
+                pace: PaceSettings {
+                    ring_bytes,
+                    lowest_rate: 300e6,
+                },
+                most_kept_bytes: 32 * RECORD as u64,
+            };
+            let ring = drive(dir.path(), |_| ()).begin_ring(0, settings).unwrap();
+            let label = RingItem::Record(Arc::new(vec![1; 100]));
+            assert!(ring.push(label).is_none() && ring.push(RingItem::Mark).is_none());
+            for number in 0..20 {
+                let item = RingItem::Record(Arc::new(record(number)));
+                assert!(ring.push(item).is_none());
+            }
+            let end = ring.finish().unwrap();
+            assert!(matches!(end.stop, RingStop::Ended), "{ring_bytes}");
+            assert_eq!(end.first_left, 22);
+        }
     }
 
     #[test]

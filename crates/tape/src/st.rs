@@ -9,8 +9,12 @@ use std::{io, path::Path};
 const READ_BLOCK_LIMITS: [u8; 6] = [0x05, 0, 0, 0, 0, 0];
 /// READ POSITION, short form.
 const READ_POSITION: [u8; 10] = [0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// READ POSITION, extended form: numbers of 8 bytes. Its answer has 32 bytes.
+const READ_POSITION_EXTENDED: [u8; 10] = [0x34, 0x08, 0, 0, 0, 0, 0, 0, 32, 0];
 /// Flag of READ POSITION: the place is unknown.
 const PLACE_UNKNOWN: u8 = 0x04;
+/// Flag of READ POSITION: a number has no room in the answer.
+const PLACE_TOO_LARGE: u8 = 0x02;
 
 /// The limits of a drive that does not tell them.
 const USUAL_LIMITS: RecordLimits = RecordLimits {
@@ -89,6 +93,53 @@ fn is_refusal(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
 }
 
+/// What the short form of READ POSITION says.
+#[derive(Debug, PartialEq, Eq)]
+enum ShortPositions {
+    Known(BufferPositions),
+    Unknown,
+    /// The extended form tells.
+    TooLarge,
+}
+
+fn short_positions(answer: &[u8]) -> ShortPositions {
+    let (Some(flags), Some(next), Some(on_medium)) = (
+        answer.first(),
+        number::<4>(answer, 4),
+        number::<4>(answer, 8),
+    ) else {
+        return ShortPositions::Unknown;
+    };
+    if flags & PLACE_UNKNOWN != 0 {
+        return ShortPositions::Unknown;
+    }
+    if flags & PLACE_TOO_LARGE != 0 {
+        return ShortPositions::TooLarge;
+    }
+    ShortPositions::Known(BufferPositions { next, on_medium })
+}
+
+fn extended_positions(answer: &[u8]) -> Option<BufferPositions> {
+    let flags = answer.first()?;
+    if flags & (PLACE_UNKNOWN | PLACE_TOO_LARGE) != 0 {
+        return None;
+    }
+    Some(BufferPositions {
+        next: number::<8>(answer, 8)?,
+        on_medium: number::<8>(answer, 16)?,
+    })
+}
+
+/// Reads a number of `N` bytes, at most 8, the highest first.
+fn number<const N: usize>(answer: &[u8], place: usize) -> Option<u64> {
+    let bytes = answer.get(place..place + N)?;
+    Some(
+        bytes
+            .iter()
+            .fold(0, |all, byte| (all << 8) | u64::from(*byte)),
+    )
+}
+
 fn count(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
@@ -124,25 +175,19 @@ impl Device for StDevice {
         self.file.place()
     }
 
+    /// The short form is asked for first, as each drive knows it. Above 2^32 records, 4 PiB of 1 MiB each, it has no room for a number.
     fn buffer_positions(&mut self) -> io::Result<BufferPositions> {
         let mut answer = [0; 20];
         let len = self.file.ask(&READ_POSITION, &mut answer)?;
-        if len < answer.len() || answer[0] & PLACE_UNKNOWN != 0 {
-            return Err(io::ErrorKind::Unsupported.into());
+        match short_positions(&answer[..len]) {
+            ShortPositions::Known(positions) => return Ok(positions),
+            ShortPositions::Unknown => return Err(io::ErrorKind::Unsupported.into()),
+            ShortPositions::TooLarge => {}
         }
-        let number = |place: usize| {
-            let bytes = [
-                answer[place],
-                answer[place + 1],
-                answer[place + 2],
-                answer[place + 3],
-            ];
-            u64::from(u32::from_be_bytes(bytes))
-        };
-        Ok(BufferPositions {
-            next: number(4),
-            on_medium: number(8),
-        })
+        let mut answer = [0; 32];
+        let len = self.file.ask(&READ_POSITION_EXTENDED, &mut answer)?;
+        let positions = extended_positions(&answer[..len]);
+        positions.ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
     fn status(&mut self) -> io::Result<DeviceStatus> {
@@ -182,5 +227,41 @@ impl Device for StDevice {
             let _ = self.file.set_options(bits, was_on);
         }
         self.file.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_the_short_form_has_no_room_for_are_in_the_extended_one() {
+        let short = |flags: u8, len: usize| {
+            let mut answer = [0; 20];
+            answer[0] = flags;
+            answer[4..8].copy_from_slice(&700u32.to_be_bytes());
+            answer[8..12].copy_from_slice(&600u32.to_be_bytes());
+            short_positions(&answer[..len])
+        };
+        let known = BufferPositions {
+            next: 700,
+            on_medium: 600,
+        };
+        assert_eq!(short(0, 20), ShortPositions::Known(known));
+        // At the begin, and the number of bytes in the buffer is unknown.
+        assert_eq!(short(0x90, 20), ShortPositions::Known(known));
+        assert_eq!(short(PLACE_TOO_LARGE, 20), ShortPositions::TooLarge);
+        for (flags, len) in [(PLACE_UNKNOWN, 20), (0, 11), (0, 0), (0x06, 20)] {
+            assert_eq!(short(flags, len), ShortPositions::Unknown);
+        }
+        let mut answer = [0; 32];
+        answer[8..16].copy_from_slice(&(1u64 << 40).to_be_bytes());
+        answer[16..24].copy_from_slice(&((1u64 << 40) - 7).to_be_bytes());
+        let positions = extended_positions(&answer).unwrap();
+        assert_eq!(positions.next, 1 << 40);
+        assert_eq!(positions.next - positions.on_medium, 7);
+        assert_eq!(extended_positions(&answer[..23]), None);
+        answer[0] = PLACE_UNKNOWN;
+        assert_eq!(extended_positions(&answer), None);
     }
 }

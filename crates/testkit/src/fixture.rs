@@ -35,6 +35,8 @@ pub struct Fixture {
     pub segment_bytes: usize,
     pub digest: Algorithm,
     pub id: String,
+    /// When it began, as RFC 3339.
+    pub time: String,
     pub tar_headers: bool,
     /// A backup in the same repository, whose content and pages are referred to where they are the same.
     pub base: Option<String>,
@@ -52,6 +54,7 @@ impl Default for Fixture {
             segment_bytes: 1 << 20,
             digest: Algorithm::Blake3,
             id: ID.into(),
+            time: "2026-11-21T05:45:01Z".into(),
             tar_headers: false,
             base: None,
             entries: Vec::new(),
@@ -434,7 +437,7 @@ impl<'a> Out<'a> {
             id: fixture.id.clone(),
             bases: fixture.base.iter().cloned().collect(),
             tool: "fixture".into(),
-            time: "2026-11-21T05:45:01Z".into(),
+            time: fixture.time.clone(),
             finished: "2026-11-21T05:45:02Z".into(),
             source: SourceInfo {
                 host: "host".into(),

@@ -12,3 +12,4 @@ pub mod shared;
 pub mod slow_line;
 pub mod sshd;
 pub mod stores;
+pub mod web;

@@ -29,6 +29,9 @@ impl ServiceNumber {
     /// The file for the report of a command that runs on the other side. The data is the report, and the answer is empty.
     pub const REPORT: Self = Self(7);
 
+    /// A tape drive.
+    pub const TAPE: Self = Self(8);
+
     fn row(self) -> Option<&'static ServiceRow> {
         SERVICES.iter().find(|row| row.number == self)
     }
@@ -62,7 +65,7 @@ const fn row(number: ServiceNumber, words: &'static str, max_body_bytes: u64) ->
 }
 
 /// All services.
-const SERVICES: [ServiceRow; 8] = [
+const SERVICES: [ServiceRow; 9] = [
     row(ServiceNumber::OBJECTS, "a repository", 0),
     row(ServiceNumber::CONNECTIONS, "further connections", 0),
     // As the system allows a program at most.
@@ -73,6 +76,8 @@ const SERVICES: [ServiceRow; 8] = [
     row(ServiceNumber::FILES, "its files", 24 << 20),
     row(ServiceNumber::COPY, "to copy trees", 24 << 20),
     row(ServiceNumber::REPORT, "to write a report", 24 << 20),
+    // A batch of records has 4 MiB and one record of 16 MiB.
+    row(ServiceNumber::TAPE, "a tape drive", 24 << 20),
 ];
 
 #[cfg(test)]

@@ -161,11 +161,19 @@ impl KeyRing {
     /// # Errors
     /// As [`KeyRing::random`]; [`ErrorKind::Permission`] if this key cannot read.
     pub fn rotated(&self) -> Result<Self> {
+        self.rotated_above(self.newest().number)
+    }
+
+    /// The same, with a number above all these: a rotation that was cut has used some, and whoever has a key of it keeps what it sealed.
+    ///
+    /// # Errors
+    /// As [`KeyRing::rotated`].
+    pub fn rotated_above(&self, used: u32) -> Result<Self> {
         if self.access() == Access::Put {
             return Err(only_adds("the key of the repository"));
         }
         let mut ring = self.clone();
-        let number = self.newest().number.saturating_add(1);
+        let number = self.newest().number.max(used).saturating_add(1);
         ring.generations.insert(0, Generation::random(number)?);
         ring.may_seal = true;
         Ok(ring)

@@ -13,6 +13,7 @@ mod levels;
 pub(crate) mod named_paths;
 pub mod paths;
 mod several;
+mod sharing;
 pub(crate) mod source;
 pub(crate) mod streams;
 
@@ -38,6 +39,7 @@ use fullbore_format::{
 };
 use fullbore_pipeline::{
     frame::Scanned,
+    known::KnownContent,
     lay::{ErrorBudget, MakeRoot, RootUse, StreamLayout, StreamOutcome},
     sink::{Abilities, Destination, Partial},
     stage::{codec::Codec, level::LevelDial},
@@ -57,10 +59,12 @@ use fullbore_repository::{
     compare::Compare,
     first_look::FirstLook,
     ids::{self, SourceMark},
+    shared_content::SharedContent,
 };
 use fullbore_storage::Storages;
 use fullbore_tree::read::Own;
 pub use several::MAX_DESTINATIONS;
+pub use sharing::Dedup;
 pub use source::Subject;
 use source::{OpenOptions, OpenedSubject};
 use std::{
@@ -113,6 +117,8 @@ pub struct Backup {
     pub tags: BTreeMap<String, String>,
     /// The base to compare with.
     pub base: WantedBase,
+    /// Whose content is referred to, besides that of the base.
+    pub dedup: Dedup,
     /// Time between checkpoints, each of which makes the stored data durable so that the next
     /// backup can resume an interrupted one.
     pub checkpoint_interval: Duration,
@@ -143,6 +149,8 @@ pub struct Outcome {
     pub destinations: Vec<MemberEnd>,
     /// Whether the repository has backups of other sources, and this is the first one of its source.
     pub is_new_source: bool,
+    /// The backups of other sources by which content was found that is not stored again.
+    pub shared_with: Vec<String>,
     /// Damage to earlier backups that the base needs; the new backup stores the affected data
     /// again.
     pub damage: Vec<String>,
@@ -173,6 +181,7 @@ impl Backup {
         self.check_paths()?;
         self.check_also()?;
         self.check_compare()?;
+        self.check_dedup()?;
         let options = self.open_options(&meter.waits);
         let own = options.own.clone();
         let name = |source: SourceMark<'_>| self.id(&look, begun, source);
@@ -190,11 +199,21 @@ impl Backup {
         let found = chosen.and_then(|chosen| {
             let found = self.find_base(&mut *destination, &subject, chosen)?;
             subject.keep_name(found.cluster_name);
-            let base = found.base.map(Arc::new);
+            let has_base = found.base.is_some();
+            let shared = self.find_shared(&mut *destination, &subject, (&look, has_base))?;
+            let mut base = found.base;
+            if let Some((base, shared)) = base.as_mut().zip(shared.as_deref()) {
+                base.keep_shared(shared.as_base());
+            }
+            let base = base.map(Arc::new);
             subject.begin(base.as_ref(), (self.base.compare, self.block_bytes()))?;
-            Ok((base, found.unlike, found.damage, found.is_new_source))
+            if let Some(shared) = &shared {
+                subject.share(shared);
+            }
+            let earlier = EarlierContent { base, shared };
+            Ok((earlier, found.unlike, found.damage, found.is_new_source))
         });
-        let (base, unlike, mut damage, is_new_source) = match found {
+        let (earlier, unlike, mut damage, is_new_source) = match found {
             Ok(found) => found,
             Err(error) => {
                 destination.abort(false);
@@ -205,23 +224,25 @@ impl Backup {
             id,
             time,
             source: subject.origin.clone(),
-            ..self.draft_root(base.as_deref())
+            ..self.draft_root(earlier.base.as_deref())
         };
         let dial = matches!(self.codec, Codec::Auto).then(Arc::default);
         let run = BackupRun {
             backup: self,
             meter,
             dial,
+            tuning: self.tuning_beside(&earlier, subject.sources.len()),
             subject,
-            base,
+            earlier,
             draft,
         };
         match run.store(&mut *destination, &own) {
             Ok((sealed, root)) => {
                 destination.commit(&sealed)?;
                 // Only now: pages of the base are read while the backup runs.
-                damage.extend(run.base.iter().flat_map(|base| base.damage()));
+                damage.extend(run.earlier.base.iter().flat_map(|base| base.damage()));
                 Ok(Outcome {
+                    shared_with: run.earlier.shared_with(),
                     root,
                     verdict: meter.verdict(),
                     unlike,
@@ -277,11 +298,19 @@ impl Backup {
         }
     }
 
+    /// Returns the limits of the pipeline, beside what is known of other sources.
+    fn tuning_beside(&self, earlier: &EarlierContent, streams: usize) -> Tuning {
+        let bytes = self.sharing_bytes(streams);
+        let bytes = bytes.filter(|_| earlier.shared.is_some());
+        self.tuning.less(bytes.unwrap_or(0))
+    }
+
     /// Returns the sizes and labels of the streams.
-    fn layout(&self, draft: &Root, abilities: &Abilities) -> StreamLayout {
+    fn layout(&self, draft: &Root, abilities: &Abilities, has_shared: bool) -> StreamLayout {
         StreamLayout {
             backup: draft.id.clone(),
-            is_incremental: !draft.bases.is_empty(),
+            is_incremental: !draft.bases.is_empty() || has_shared,
+            lists_contents: abilities.objects && !self.subject.is_cluster(),
             repository: abilities.repository.clone(),
             codec: self.codec,
             segment_bytes: abilities.objects.then_some(self.tuning.segment_bytes),
@@ -544,7 +573,12 @@ impl Backup {
         u64::from(self.tuning.frame_bytes).min(self.block_bytes.unwrap_or(block))
     }
 
-    fn stages(&self, subject: &OpenedSubject, dial: Option<&Arc<LevelDial>>) -> Vec<StageSpec> {
+    fn stages(
+        &self,
+        subject: &OpenedSubject,
+        shared: Option<&Arc<SharedContent>>,
+        dial: Option<&Arc<LevelDial>>,
+    ) -> Vec<StageSpec> {
         let block_bytes = self.block_bytes();
         let crc32c = self.subject.is_cluster();
         let digest = StageSpec::Digest {
@@ -559,8 +593,13 @@ impl Backup {
             .and_then(|cluster| cluster.page_check())
             .map(StageSpec::Pages);
         // It makes members of the pieces of files, too.
-        let thin = (subject.is_compared || self.to.is_in_volumes())
-            .then_some(StageSpec::Thin { block_bytes });
+        let shared = shared.map(|shared| shared.clone() as Arc<dyn KnownContent>);
+        let thin = (subject.is_compared || self.to.is_in_volumes() || shared.is_some()).then_some(
+            StageSpec::Thin {
+                block_bytes,
+                shared,
+            },
+        );
         let compress = match dial {
             Some(dial) => StageSpec::CompressAuto(dial.clone()),
             None => StageSpec::Compress { codec: self.codec },
@@ -575,6 +614,21 @@ impl Backup {
     }
 }
 
+/// What earlier backups have.
+#[derive(Default)]
+struct EarlierContent {
+    base: Option<Arc<Base>>,
+    /// The content of other sources.
+    shared: Option<Arc<SharedContent>>,
+}
+
+impl EarlierContent {
+    fn shared_with(&self) -> Vec<String> {
+        let shared = self.shared.iter();
+        shared.flat_map(|shared| shared.used()).collect()
+    }
+}
+
 /// A backup with an open source and a base, ready to be stored.
 struct BackupRun<'a> {
     backup: &'a Backup,
@@ -582,7 +636,9 @@ struct BackupRun<'a> {
     /// The level of adaptive compression.
     dial: Option<Arc<LevelDial>>,
     subject: OpenedSubject,
-    base: Option<Arc<Base>>,
+    earlier: EarlierContent,
+    /// The limits of its pipeline.
+    tuning: Tuning,
     /// The root as far as it is known before reading.
     draft: Root,
 }
@@ -617,13 +673,21 @@ impl BackupRun<'_> {
         // Before the scan begins: a backup must not store its own destination.
         let _ = own.set(destination.places());
         let streams = Streams {
-            tuning: &self.backup.tuning,
+            tuning: &self.tuning,
             is_stdin: self.backup.subject.is_stdin(),
             whole_bytes: self.backup.whole_bytes(),
             max_rate: self.backup.max_rate,
-            stages: self.backup.stages(&self.subject, self.dial.as_ref()),
+            stages: self.backup.stages(
+                &self.subject,
+                self.earlier.shared.as_ref(),
+                self.dial.as_ref(),
+            ),
             dial: self.dial.clone(),
-            layout: Arc::new(self.backup.layout(&self.draft, &abilities)),
+            layout: Arc::new(self.backup.layout(
+                &self.draft,
+                &abilities,
+                self.earlier.shared.is_some(),
+            )),
             meter: self.meter,
             root,
             checkpoints: checkpoints.as_ref(),
@@ -663,8 +727,7 @@ impl BackupRun<'_> {
 
     /// Returns the root for the streams so far.
     fn root(&self, streams: Vec<StreamOutcome>) -> Root {
-        let base = self.base.as_deref();
-        let mut root = complete_root(self.draft.clone(), streams, base, self.meter);
+        let mut root = complete_root(self.draft.clone(), streams, &self.earlier, self.meter);
         root.run.levels = self
             .dial
             .as_deref()
@@ -684,7 +747,7 @@ impl BackupRun<'_> {
 fn complete_root(
     mut root: Root,
     laid: Vec<StreamOutcome>,
-    base: Option<&Base>,
+    content: &EarlierContent,
     meter: &Meter,
 ) -> Root {
     let mut earlier = EarlierSegments::default();
@@ -701,7 +764,7 @@ fn complete_root(
         root.pages.extend(laid.pages);
         root.not_captured.extend(laid.not_captured);
     }
-    root.liveness.extend(earlier.measured(base));
+    root.liveness.extend(earlier.measured(content));
     root.not_captured.truncate(MAX_NOT_CAPTURED);
     let own_pages = root
         .pages
@@ -740,10 +803,13 @@ impl EarlierSegments {
         }
     }
 
-    /// Returns the segments with their sizes from the base.
-    fn measured(self, base: Option<&Base>) -> Vec<Live> {
+    /// Returns the segments with their sizes, which the earlier backups know.
+    fn measured(self, content: &EarlierContent) -> Vec<Live> {
         let mut all: Vec<Live> = self.0.into_values().collect();
-        if let Some(base) = base {
+        if let Some(shared) = &content.shared {
+            shared.measure(&mut all);
+        }
+        if let Some(base) = &content.base {
             base.measure(&mut all);
         }
         all

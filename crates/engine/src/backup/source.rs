@@ -4,7 +4,7 @@ use super::{far_source::FarSubject, paths::Scope};
 use crate::stored_backup::StoredBackup;
 use fullbore_format::{
     error::Result,
-    page::Record,
+    page::{EntryState, Record},
     root::{EntryName, SourceInfo},
 };
 use fullbore_pipeline::{
@@ -17,7 +17,9 @@ use fullbore_postgres::{
     cluster_backup::{ChangedBlocks, ClusterBackup, EarlierBackup},
     request::{ClusterRequest, Reading},
 };
-use fullbore_repository::{base::Base, compare::Compare, ids::SourceMark};
+use fullbore_repository::{
+    base::Base, compare::Compare, ids::SourceMark, shared_content::SharedContent,
+};
 use fullbore_tree::unmatched::unmatched_warning;
 use fullbore_tree::{
     command_output::CommandOutput,
@@ -309,6 +311,16 @@ impl OpenedSubject {
         Ok(())
     }
 
+    /// Makes large files without an earlier record refer to alike ones of other sources.
+    pub(super) fn share(&mut self, shared: &Arc<SharedContent>) {
+        for source in &mut self.sources {
+            *source = Arc::new(SharingSource {
+                source: source.clone(),
+                shared: shared.clone(),
+            });
+        }
+    }
+
     fn compare(&mut self, base: &Arc<Base>, changes: Option<&Arc<dyn ChangedBlocks>>) {
         // A follower reads files that are created during the backup, so no earlier backup has them.
         for source in self
@@ -364,6 +376,66 @@ impl Source for ComparedSource {
             changes.narrow(&mut scanned)?;
             Ok(scanned)
         })))
+    }
+
+    fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {
+        self.source.read(slice, buf)
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.source.is_sorted()
+    }
+
+    fn prepare(&self, slices: source::Stream<Slice>) -> source::Stream<Slice> {
+        self.source.prepare(slices)
+    }
+
+    fn settle(&self, record: &mut Record) {
+        self.source.settle(record);
+    }
+
+    fn on_stored(&self, record: &Record, crc32c: Option<u32>) {
+        self.source.on_stored(record, crc32c);
+    }
+
+    fn opener(&self) -> Option<Arc<dyn OpenAhead>> {
+        self.source.opener()
+    }
+
+    fn on_all_read(&self) {
+        self.source.on_all_read();
+    }
+
+    fn finish(&self) -> Result<source::Stream<Scanned>> {
+        self.source.finish()
+    }
+}
+
+/// A source whose large files refer to those of other sources.
+struct SharingSource {
+    source: Arc<dyn Source>,
+    shared: Arc<SharedContent>,
+}
+
+impl Source for SharingSource {
+    fn scan(&self) -> Result<source::Stream<Scanned>> {
+        let shared = self.shared.clone();
+        Ok(Box::new(self.source.scan()?.map(move |scanned| {
+            scanned.map(|mut scanned| {
+                if scanned.state == EntryState::Whole && scanned.known.is_none() {
+                    scanned.known = shared.of_large_file(&scanned.entry);
+                }
+                scanned
+            })
+        })))
+    }
+
+    fn runs_alongside(&self) -> bool {
+        self.source.runs_alongside()
+    }
+
+    fn is_falling_behind(&self) -> bool {
+        self.source.is_falling_behind()
     }
 
     fn read(&self, slice: Slice, buf: Buf) -> Result<Frame> {

@@ -14,11 +14,12 @@ use super::{
 use fullbore_format::{
     digest::{crc64, hex},
     error::{Error, ErrorKind, Result},
-    layout::{self, MANIFEST},
+    layout::{self, CONTENTS, MANIFEST},
     seal::seal,
     sizes,
 };
 use fullbore_pipeline::{stage::codec::Codec, workers};
+use fullbore_platform as platform;
 use fullbore_platform::{
     metrics::{
         cpu::ThreadClock,
@@ -28,9 +29,13 @@ use fullbore_platform::{
 };
 use fullbore_repository::{
     annotations::Annotations,
-    archive::{Archive, object::ObjectName},
+    archive::{
+        Archive,
+        object::{ObjectName, Sealing},
+    },
     import::IncomingBackup,
     inventory::{KnownFrames, nothing_known},
+    roots,
 };
 use fullbore_storage::Objects;
 use std::{
@@ -210,6 +215,7 @@ impl CopySession {
                 error.line()
             ));
         }
+        self.copy_lists(&others, &archive.root.id);
         Ok(CopiedBackup {
             id: archive.root.id.clone(),
             others: others.into_iter().map(str::to_owned).collect(),
@@ -268,6 +274,35 @@ impl CopySession {
             incoming.abort();
             self.seen.forget_there();
         }
+    }
+
+    /// Copies the lists of contents of a backup and of those that it refers to, unless they are there. They are of use for other sources
+    /// only, and `repair` makes them anew.
+    fn copy_lists(&self, others: &[&str], id: &str) {
+        for id in others.iter().copied().chain([id]) {
+            if let Err(error) = self.copy_list(id) {
+                platform::debug(|| error.line());
+            }
+        }
+    }
+
+    fn copy_list(&self, id: &str) -> Result<()> {
+        let key = roots::key(id, CONTENTS);
+        let is_opened = Sealing::of(&*self.from) != Sealing::Locked;
+        let Some(bytes) = self.from.stat(&key)?.filter(|_| is_opened) else {
+            return Ok(());
+        };
+        if self.to.stat(&key)?.is_some() {
+            return Ok(());
+        }
+        let mut upload = self.to.create(&key)?;
+        let mut piece = Vec::new();
+        for (offset, len, _) in with_gaps(Vec::new(), bytes) {
+            piece.clear();
+            self.from.read_at(&key, offset, len as usize, &mut piece)?;
+            upload.append(&piece)?;
+        }
+        upload.finish().map(drop)
     }
 
     /// Copies the tags that were set after the backup was made, unless the copy has notes of its

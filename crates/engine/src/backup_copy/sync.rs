@@ -27,6 +27,7 @@ use fullbore_repository::{
     open::{backup_ids, list_backups},
     roots,
     select::BackupFilter,
+    shard::Shard,
     wal::CopiedWal,
     writer::{is_absent, must_be_possible},
 };
@@ -47,6 +48,8 @@ pub struct RepositorySync {
     pub to: Arc<dyn Objects>,
     /// Selects the backups.
     pub filter: BackupFilter,
+    /// The share of the sources to copy; `None` for all.
+    pub shard: Option<Shard>,
     /// Whether the destination must exist already.
     pub no_create: bool,
     /// Number of objects copied at the same time.
@@ -118,12 +121,15 @@ impl RepositorySync {
             let mut root = match root {
                 Ok(root) => root,
                 Err(error) if error.kind == ErrorKind::Corrupt => {
-                    plan.damaged.push((id, error));
+                    // Its source is not known: one of the shares tells of it.
+                    if self.shard.is_none_or(Shard::is_first) {
+                        plan.damaged.push((id, error));
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            if !self.filter.selects_in(&self.from, &mut root) {
+            if !self.is_selected(&mut root) {
                 continue;
             }
             if ids.contains(&id) {
@@ -138,10 +144,16 @@ impl RepositorySync {
             plan.selected.push(root);
         }
         // An empty answer must not look like a complete copy.
-        if plan.selected.is_empty() && plan.damaged.is_empty() {
+        let is_empty = plan.selected.is_empty() && plan.damaged.is_empty();
+        if is_empty && self.shard.is_none() {
             return Err(self.filter.none_selected(&self.from)?);
         }
         Ok(plan)
+    }
+
+    fn is_selected(&self, root: &mut Root) -> bool {
+        self.shard.is_none_or(|shard| shard.has_backup(root))
+            && self.filter.selects_in(&self.from, root)
     }
 
     /// Returns the listed backups of the destination, and the bytes of all objects of backups.

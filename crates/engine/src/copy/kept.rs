@@ -13,8 +13,8 @@ pub(super) struct KeptPaths {
     patterns: LeftOutPatterns,
     /// Whether the contents of marked directories are deleted.
     deletes_marked: bool,
-    /// The last directory that belongs to the file system of the target.
-    of_file_system: Option<EntryPath>,
+    /// The last directory of the target that is not looked into.
+    unlisted: Option<EntryPath>,
 }
 
 impl KeptPaths {
@@ -24,7 +24,7 @@ impl KeptPaths {
         Ok(Self {
             patterns: options.deletion_rules().patterns()?,
             deletes_marked: options.delete_excluded,
-            of_file_system: None,
+            unlisted: None,
         })
     }
 
@@ -38,19 +38,19 @@ impl KeptPaths {
     }
 
     /// Returns whether an object that the source does not deliver is kept: a pattern leaves it out
-    /// as a file or as a directory, or it belongs to the file system.
+    /// as a file or as a directory, it is marked, or it belongs to the file system.
     pub(super) fn keeps(&mut self, record: &Record) -> bool {
         let path = &record.entry.path;
-        if is_of_file_system(&record.entry, &record.state) {
-            self.of_file_system = Some(path.clone());
+        if is_unlisted(&record.entry, &record.state) {
+            self.unlisted = Some(path.clone());
         }
         let is_below = |kept: &EntryPath| is_within(path, kept);
-        self.of_file_system.as_ref().is_some_and(is_below) || self.patterns.may_leave_out(path)
+        self.unlisted.as_ref().is_some_and(is_below) || self.patterns.may_leave_out(path)
     }
 }
 
-/// Returns whether the side that writes says that a directory belongs to its file system, such as
-/// `lost+found`: it does so by the state of an entry that is only noted.
-fn is_of_file_system(entry: &Entry, state: &EntryState) -> bool {
+/// Returns whether the side that writes says that a directory is not to be looked into: it is marked, or belongs to its file system, such as
+/// `lost+found`. It does so by the state of an entry that is only noted.
+fn is_unlisted(entry: &Entry, state: &EntryState) -> bool {
     entry.kind == EntryKind::Directory && *state == EntryState::Noted
 }

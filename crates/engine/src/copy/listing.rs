@@ -7,7 +7,7 @@ use fullbore_format::{
     page::{EntryState, Record},
 };
 use fullbore_pipeline::{
-    frame::Scanned,
+    frame::{ContentScope, Scanned},
     source::{Source, Stream},
 };
 use fullbore_platform::dir::{LOST_AND_FOUND, is_mount_root, open_dir, open_root};
@@ -95,6 +95,7 @@ impl Iterator for TreeListing {
             let Scanned {
                 mut entry,
                 mut state,
+                content,
                 ..
             } = match self.scan.next()? {
                 Ok(scanned) => scanned,
@@ -103,7 +104,8 @@ impl Iterator for TreeListing {
             if state == EntryState::Vanished {
                 continue;
             }
-            if self.is_of_file_system(&entry) {
+            // What is in a marked directory is not listed: it stays as it is.
+            if content == ContentScope::Marked || self.is_of_file_system(&entry) {
                 state = EntryState::Noted;
             }
             if let Some(attributes) = self.attributes.as_mut().filter(|_| entry.is_file()) {

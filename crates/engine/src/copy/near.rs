@@ -27,7 +27,7 @@ use fullbore_format::{
     pax::{PaxReader, TarItem, skip_padding},
 };
 use fullbore_pipeline::frame::{Frame, FrameContent};
-use fullbore_platform::queue::Locked;
+use fullbore_platform::{place::check_parent_exists, queue::Locked};
 use fullbore_tree::write::{
     layout::TargetLayout,
     tree::{TargetOptions, TargetTree},
@@ -203,6 +203,7 @@ impl OpenTree {
                 usual_parents: false,
                 whole_files: true,
             };
+            check_parent_exists(path)?;
             Some(TargetTree::create(&TargetLayout::plain(path), options)?)
         };
         let listing = match is_vacant {

@@ -82,15 +82,31 @@ impl DrillRecord {
     /// # Errors
     /// Those of the storage; [`ErrorKind::Corrupt`] if it cannot be read.
     pub fn newest(objects: &dyn Objects, system_identifier: &str) -> Result<Option<Self>> {
+        Ok(Self::latest(objects, system_identifier, 1)?.pop())
+    }
+
+    /// Returns the newest results of a system's drills, `most` at most, the newest first.
+    ///
+    /// # Errors
+    /// As [`DrillRecord::newest`].
+    pub fn latest(
+        objects: &dyn Objects,
+        system_identifier: &str,
+        most: usize,
+    ) -> Result<Vec<Self>> {
         let Some(dir) = drills_of(system_identifier) else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let listed = objects.list(&dir)?;
-        let newest = listed.into_iter().map(|object| object.key).max();
-        let Some(key) = newest else {
-            return Ok(None);
-        };
-        let Some((bytes, _)) = objects.get(&key)? else {
+        let mut keys: Vec<_> = listed.into_iter().map(|object| object.key).collect();
+        keys.sort_unstable();
+        let newest = keys.iter().rev().take(most);
+        let read = newest.filter_map(|key| Self::read(objects, key).transpose());
+        read.collect()
+    }
+
+    fn read(objects: &dyn Objects, key: &str) -> Result<Option<Self>> {
+        let Some((bytes, _)) = objects.get(key)? else {
             return Ok(None);
         };
         let parsed = parse_counted(&bytes, elements_of(bytes.len()));
@@ -124,6 +140,11 @@ mod tests {
         }
         let newest = DrillRecord::newest(&objects, "7").unwrap().unwrap();
         assert_eq!(newest.row_count, 2);
+        let both = DrillRecord::latest(&objects, "7", 5).unwrap();
+        assert_eq!(
+            both.iter().map(|drill| drill.row_count).collect::<Vec<_>>(),
+            [2, 1]
+        );
         let keys: Vec<_> = objects.list("wal/7").unwrap();
         assert_eq!(keys[0].key, "wal/7/drills/20261121T054501.500Z.json");
     }

@@ -269,6 +269,7 @@ impl Destination for FanOut {
             .collect();
         let stream = Arc::new(FannedStream::new(&readable, self.queue_bytes));
         let mut spools = Vec::new();
+        let mut contents = Vec::new();
         for index in 0..self.members.len() {
             let Some(writer) = &self.members[index].writer else {
                 let error = Error::new(ErrorKind::Gone, "it was not opened");
@@ -276,6 +277,7 @@ impl Destination for FanOut {
                 continue;
             };
             spools.push(writer.pages());
+            contents.push(writer.contents());
             let thread = MemberThread {
                 index,
                 stream: stream.clone(),
@@ -292,6 +294,7 @@ impl Destination for FanOut {
         Ok(Box::new(FannedSink {
             stream,
             spools,
+            contents,
             told: BTreeSet::new(),
             is_over: false,
         }))
@@ -547,6 +550,8 @@ struct FannedSink {
     stream: Arc<FannedStream>,
     /// The pages of each repository.
     spools: Vec<Arc<Mutex<PageSpool>>>,
+    /// The lists of contents of the destinations.
+    contents: Vec<Arc<Mutex<PageSpool>>>,
     /// Segments that were returned.
     told: BTreeSet<u32>,
     is_over: bool,
@@ -581,6 +586,11 @@ impl Sink for FannedSink {
             spool.locked().add(page)?;
         }
         first.add(page).map(Some)
+    }
+
+    fn put_contents(&mut self, group: &[u8]) -> Result<()> {
+        let mut each = self.contents.iter();
+        each.try_for_each(|contents| contents.locked().add(group).map(drop))
     }
 
     fn end_segment(&mut self) -> Result<()> {

@@ -3,6 +3,7 @@
 use fullbore_format::{digest::Algorithm, error::Result};
 use fullbore_pipeline::{
     frame::Pool,
+    known::KnownContent,
     stage::{
         Chain, Stage,
         codec::{Codec, Compress},
@@ -32,6 +33,8 @@ pub enum StageSpec {
     Thin {
         /// Bytes of a block.
         block_bytes: u64,
+        /// Content of other sources.
+        shared: Option<Arc<dyn KnownContent>>,
     },
     /// Checks the checksums of PostgreSQL's pages.
     Pages(Arc<PageCheck>),
@@ -62,7 +65,10 @@ impl StageSpec {
                 chunks,
                 crc32c,
             }),
-            Self::Thin { block_bytes: block } => Box::new(Thin::new(block)),
+            Self::Thin {
+                block_bytes: block,
+                ref shared,
+            } => Box::new(Thin::new(block, shared.clone())),
             Self::Pages(ref check) => Box::new(PageChecks(check.clone())),
             Self::Compress { codec } => Box::new(Compress::new(codec, pool.clone())?),
             Self::CompressAuto(ref dial) => Box::new(CompressAuto::new(dial.clone(), pool.clone())),

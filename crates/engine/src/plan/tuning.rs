@@ -82,6 +82,15 @@ impl Tuning {
         })
     }
 
+    /// Returns the same limits with less memory.
+    #[must_use]
+    pub fn less(&self, bytes: u64) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.saturating_sub(bytes),
+            ..*self
+        }
+    }
+
     /// Returns the memory for what a far source sends ahead of the frames: what two streams leave of
     /// three quarters of the memory, and at most 64 MiB.
     pub fn ahead_bytes(&self) -> u64 {

@@ -36,6 +36,7 @@ use fullbore_platform::metrics::meter::Meter;
 use fullbore_repository::{
     annotations::Annotations,
     archive::{Archive, object::ObjectName},
+    content_lists::{MissingList, missing_lists},
     inventory::{Inventory, bad_words},
     open::{backup_ids, read_repository},
     protocol::intent_key,
@@ -99,6 +100,8 @@ enum RepairAction {
     Rewrite(Box<RewrittenRoot>),
     /// Stores the annotations of this backup again: a pin.
     Pin(String),
+    /// Stores the list of contents of a backup again.
+    Contents(MissingList),
     /// No repair is possible.
     Nothing,
 }
@@ -154,6 +157,7 @@ impl Repair {
         }
         steps.extend(self.lost(objects, meter)?);
         steps.extend(damaged_notes(objects)?);
+        steps.extend(lost_lists(objects)?);
         Ok(steps)
     }
 
@@ -181,6 +185,7 @@ impl Repair {
             filter: BackupFilter::default(),
             data: self.data,
             against: None,
+            shard: None,
             workers: self.workers,
         };
         let VerifyVerdict { lost, .. } = verify.run(meter)?;
@@ -263,6 +268,19 @@ fn damaged_notes(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     Ok(archives(objects)?.into_iter().filter_map(step).collect())
 }
 
+/// Returns the steps for lists of contents that are missing.
+fn lost_lists(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
+    let lists = missing_lists(&**objects, &archives(objects)?)?.into_iter();
+    let step = |list: MissingList| {
+        let key = key(&list.backup, layout::CONTENTS);
+        let what = format!("write {} again", objects.describe(&key));
+        let detail =
+            vec!["until then backups of other sources store that content again".to_owned()];
+        RepairStep::new(objects, what, detail, RepairAction::Contents(list))
+    };
+    Ok(lists.map(step).collect())
+}
+
 impl RepairStep {
     fn new(
         objects: &Arc<dyn Objects>,
@@ -337,6 +355,9 @@ impl RepairStep {
             }
             .write(objects, id)
             .map(|()| None),
+            RepairAction::Contents(list) => locked(objects, &list.backup, |_| {
+                list.write(objects).map(|()| None)
+            }),
             RepairAction::Nothing => Ok(None),
         }
     }

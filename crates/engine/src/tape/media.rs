@@ -4,21 +4,19 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::utc_second,
 };
-use fullbore_platform::memory;
-use fullbore_repository::{page_spool::PageSpool, tape_catalog::TapeCatalog};
+use fullbore_repository::{
+    page_spool::PageSpool, tape_catalog::TapeCatalog, tape_drive::NamedDrive,
+};
 use fullbore_storage::{ChangeAction, ChangeRequest, Changed, MediaChange, Storages};
 use fullbore_tape::{
-    Drive, DriveError, DriveResult, Fault, ReadOutcome, Space, TapeBegin, TapeLabel, open_drive,
-    read_begin,
+    Drive, DriveError, DriveResult, Fault, ReadOutcome, RingDrive, Space, TapeBegin, TapeLabel,
+    TapeUse, read_begin,
 };
 use jiff::Timestamp;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 
 /// A part ends behind this many bytes by default: 700 marks on a tape of 12 TB.
 const PART_BYTES: u64 = 16 << 30;
-/// The buffers before a drive together, if there is memory for it: 3 s of an LTO-9 drive wait to be written, and
-/// as much is in the buffer of the drive.
-const BUFFER_BYTES: u64 = 2 << 30;
 /// A file of more bytes is stored in pieces, as behind the early warning there is only some room.
 const WHOLE_BYTES: u64 = 64 << 20;
 
@@ -57,18 +55,13 @@ impl TapeOptions {
     pub(super) fn part_bytes(&self) -> u64 {
         self.part_bytes.unwrap_or(PART_BYTES)
     }
-
-    pub(super) fn buffer_bytes(&self) -> u64 {
-        let usual = || memory::within_limit(BUFFER_BYTES.min(memory::machine_bytes() / 8), 0);
-        self.buffer_bytes.unwrap_or_else(usual)
-    }
 }
 
 /// A drive as a destination.
 #[derive(Debug, Clone)]
 pub struct TapeSpec {
-    /// The drive, as the user named it behind `tape:`.
-    pub drive: OsString,
+    /// The drive.
+    pub drive: NamedDrive,
     /// The choices of the user.
     pub options: TapeOptions,
     pub(super) change: MediaChange,
@@ -77,7 +70,7 @@ pub struct TapeSpec {
 
 impl PartialEq for TapeSpec {
     fn eq(&self, other: &Self) -> bool {
-        self.drive == other.drive
+        self.drive.name() == other.drive.name()
     }
 }
 
@@ -87,7 +80,7 @@ impl TapeSpec {
     /// A drive with the choices that hold if none is made.
     pub fn new(storages: &Storages, drive: &OsStr) -> Self {
         Self {
-            drive: drive.to_owned(),
+            drive: NamedDrive::new(storages, drive),
             options: TapeOptions::default(),
             change: storages.media_change().clone(),
             catalog: TapeCatalog::of(storages),
@@ -96,7 +89,7 @@ impl TapeSpec {
 
     /// Name in messages.
     pub fn name(&self) -> String {
-        format!("\"tape:{}\"", self.drive.display())
+        format!("\"tape:{}\"", self.drive.name().display())
     }
 
     /// Returns the bytes of a file above which it is stored in pieces.
@@ -127,7 +120,7 @@ pub(super) const FOREIGN: &str = "foreign";
 
 /// A tape in an open drive that may be written.
 pub(super) struct LoadedTape {
-    pub(super) drive: Box<dyn Drive>,
+    pub(super) drive: Box<dyn RingDrive>,
     /// Name of the tape.
     pub(super) name: String,
     /// Number of the record or mark that is written first.
@@ -136,6 +129,8 @@ pub(super) struct LoadedTape {
     pub(super) record_bytes: u32,
     /// The lowest speed of the drive in bytes a second; 0 if it is not known.
     pub(super) lowest_rate: f64,
+    /// Bytes of the buffers before the drive together.
+    pub(super) buffer_bytes: u64,
 }
 
 impl LoadedTape {
@@ -144,7 +139,7 @@ impl LoadedTape {
     /// # Errors
     /// [`ErrorKind::Exists`] if the tape has data that must not be lost; those of the drive.
     pub(super) fn open(spec: &TapeSpec, id: &str, volume: u32) -> Result<Self> {
-        let mut drive = open_drive(&spec.drive)?;
+        let mut drive = spec.drive.open(TapeUse::Write)?;
         let status = drive.status().map_err(DriveError::into_error)?;
         let refused = |because: &str| {
             Error::new(
@@ -173,12 +168,15 @@ impl LoadedTape {
         };
         let record_bytes = drive.limits().most_bytes.min(RECORD_BYTES);
         let lowest_rate = drive.lowest_rate();
+        let usual_bytes = || drive.usual_buffer_bytes();
+        let buffer_bytes = spec.options.buffer_bytes.unwrap_or_else(usual_bytes);
         Ok(Self {
             drive,
             name,
             block,
             record_bytes,
             lowest_rate,
+            buffer_bytes,
         })
     }
 
@@ -189,7 +187,7 @@ impl LoadedTape {
     pub(super) fn ask(spec: &TapeSpec, id: &str, volume: u32, reason: &str) -> Result<Self> {
         let mut request = ChangeRequest {
             action: ChangeAction::Next,
-            drive: spec.drive.display().to_string(),
+            drive: spec.drive.name().display().to_string(),
             set: id.to_owned(),
             volume,
             label: own_name(id, volume),
@@ -261,7 +259,7 @@ fn usable_name(
         }
         TapeBegin::Labelled(label) => {
             let tape = label.tape.clone();
-            let is_free = label.set.is_empty() || is_named(&tape) || is_expired(label);
+            let is_free = label.set.is_empty() || is_named(&tape) || label.is_expired();
             let is_appended = options.append && volume == 1;
             if is_appended {
                 return match outlives(options, label) {
@@ -275,11 +273,6 @@ fn usable_name(
             }
         }
     }
-}
-
-fn is_expired(label: &TapeLabel) -> bool {
-    let end: Option<Timestamp> = label.expires.parse().ok();
-    end.is_some_and(|end| end <= Timestamp::now())
 }
 
 /// A tape may be written again when its label says so: a backup that is kept longer does not belong behind it.

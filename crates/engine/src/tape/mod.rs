@@ -12,6 +12,7 @@
 //! ends (`pipeline/lay`), and reading tapes (`repository/archive`).
 
 mod media;
+pub mod service;
 mod sink;
 mod writer;
 
@@ -24,7 +25,6 @@ use fullbore_format::{
 };
 use fullbore_pipeline::sink::{Abilities, Destination, Place, Sink, place_of};
 use fullbore_platform::queue::Locked;
-use fullbore_tape::simulated;
 use media::{LoadedTape, TapeProgress};
 pub use media::{TapeOptions, TapeSpec};
 use sink::TapeSink;
@@ -88,7 +88,7 @@ impl Destination for TapeDestination {
 
     /// The file of a simulated tape.
     fn places(&self) -> Vec<Place> {
-        let file = simulated(&self.spec.drive);
+        let file = self.spec.drive.simulated();
         file.and_then(place_of).into_iter().collect()
     }
 

@@ -10,7 +10,7 @@ use fullbore_format::{
 };
 use fullbore_platform::queue::Locked;
 use fullbore_tape::{
-    DriveError, PaceSettings, RingEnd, RingItem, RingSettings, RingStop, TapeRing,
+    DriveError, DriveRing, PaceSettings, RingDrive, RingEnd, RingItem, RingSettings, RingStop,
 };
 use std::{
     collections::VecDeque,
@@ -51,9 +51,9 @@ enum DriveState {
     /// A tape that may be written and has not been.
     Loaded(LoadedTape),
     /// The ring writes to it.
-    Writing(TapeRing, LoadedFacts),
+    Writing(Box<dyn DriveRing>, LoadedFacts),
     /// All that was pushed is on the medium.
-    Idle(Box<dyn fullbore_tape::Drive>, LoadedFacts, bool),
+    Idle(Box<dyn RingDrive>, LoadedFacts, bool),
     /// No tape.
     Empty,
 }
@@ -62,6 +62,7 @@ enum DriveState {
 #[derive(Clone, Copy)]
 struct LoadedFacts {
     lowest_rate: f64,
+    buffer_bytes: u64,
 }
 
 impl TapeWriter {
@@ -134,14 +135,14 @@ impl TapeWriter {
     }
 
     /// Returns the ring, which is begun if there is none. `waiting` items are not pushed yet.
-    fn ring(&mut self, waiting: u64) -> Result<&TapeRing> {
+    fn ring(&mut self, waiting: u64) -> Result<&dyn DriveRing> {
         let first = self.next - waiting;
         self.state = match std::mem::replace(&mut self.state, DriveState::Empty) {
             DriveState::Loaded(tape) => self.begin_tape(tape, first)?,
             DriveState::Idle(drive, facts, _) => {
                 let tape = self.tapes.last().ok_or_else(no_tape)?;
                 let block = tape.block + (first - tape.first);
-                let ring = TapeRing::begin(drive, block, self.settings(facts))?;
+                let ring = drive.begin_ring(block, settings(facts))?;
                 DriveState::Writing(ring, facts)
             }
             DriveState::Empty => {
@@ -151,19 +152,8 @@ impl TapeWriter {
             writing @ DriveState::Writing(..) => writing,
         };
         match &self.state {
-            DriveState::Writing(ring, _) => Ok(ring),
+            DriveState::Writing(ring, _) => Ok(&**ring),
             _ => Err(no_tape()),
-        }
-    }
-
-    fn settings(&self, facts: LoadedFacts) -> RingSettings {
-        let buffer_bytes = self.spec.options.buffer_bytes();
-        RingSettings {
-            pace: PaceSettings {
-                ring_bytes: buffer_bytes / 2,
-                lowest_rate: facts.lowest_rate,
-            },
-            most_kept_bytes: buffer_bytes / 2,
         }
     }
 
@@ -180,8 +170,9 @@ impl TapeWriter {
         let record = RingItem::Record(Arc::new(label.to_record()?));
         let facts = LoadedFacts {
             lowest_rate: tape.lowest_rate,
+            buffer_bytes: tape.buffer_bytes,
         };
-        let ring = TapeRing::begin(tape.drive, tape.block, self.settings(facts))?;
+        let ring = tape.drive.begin_ring(tape.block, settings(facts))?;
         // If the ring has stopped, the next item finds that out.
         let _ = ring.push(record);
         let _ = ring.push(RingItem::Mark);
@@ -351,6 +342,16 @@ impl TapeWriter {
             }
         }
         extents
+    }
+}
+
+fn settings(facts: LoadedFacts) -> RingSettings {
+    RingSettings {
+        pace: PaceSettings {
+            ring_bytes: facts.buffer_bytes / 2,
+            lowest_rate: facts.lowest_rate,
+        },
+        most_kept_bytes: facts.buffer_bytes / 2,
     }
 }
 

@@ -33,6 +33,7 @@ use fullbore_repository::{
         schedule::{self, ContentEnd, JobPlanner, RunOwner, check_pieces, misfit},
     },
     inventory::{Inventory, SegmentPlace, files, full},
+    shard::Shard,
 };
 use std::{
     cmp::Ordering::{Equal, Less},
@@ -49,6 +50,8 @@ pub(crate) struct ContentCheck<'a> {
     pub(crate) bad: &'a DamageSet,
     pub(crate) report: &'a Report,
     pub(crate) meter: &'a Meter,
+    /// The share of the stored bytes to check; `None` for all.
+    pub(crate) shard: Option<Shard>,
 }
 
 /// Stored bytes with one checksum.
@@ -164,7 +167,8 @@ impl ContentCheck<'_> {
     }
 
     fn runs(&self) -> SegmentRuns<'_> {
-        SegmentRuns::new(self.stock, |segment| !self.bad.is_missing(segment))
+        let is_there = |segment: &SegmentId| !self.bad.is_missing(segment);
+        SegmentRuns::new(self.stock, self.shard, is_there)
     }
 
     fn plan(&self, send: &mut SendRun<'_>) -> Result<()> {

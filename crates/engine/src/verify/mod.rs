@@ -39,10 +39,14 @@ use fullbore_repository::{
     inventory::{Inventory, NoRoots, bad_words, open_some},
     open::{backup_ids, is_repository, place},
     select::BackupFilter,
+    shard::Shard,
     stored_memory::forged_memory,
     verify_memory::{CheckedShare, VerifyRecord},
 };
-use fullbore_storage::{Objects, Storages, sealed::changed_key_files};
+use fullbore_storage::{
+    Objects, Storages,
+    sealed::{KeyFiles, check_key_files},
+};
 use losses::{DamageSet, EntryLoss, blame};
 use media::are_media_changed;
 use seek_tables::SegmentFrames;
@@ -51,7 +55,10 @@ use std::{
     ffi::OsString,
     num::NonZeroUsize,
     path::PathBuf,
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Instant, SystemTime},
 };
 use stream::{InspectedInput, look};
@@ -70,6 +77,8 @@ pub struct Verify {
     pub data: bool,
     /// A tree on disk to compare with; for a repository, with its latest backup.
     pub against: Option<PathBuf>,
+    /// The share of the data to check; `None` for all.
+    pub shard: Option<Shard>,
     /// Threads that read, decode and digest at first; more while they only wait.
     pub workers: NonZeroUsize,
 }
@@ -105,6 +114,8 @@ pub struct VerifyVerdict {
     pub lost: Vec<EntryLoss>,
     /// Harmless damage: another copy is intact.
     pub warnings: Vec<String>,
+    /// Are the key files those of two generations, so that they were not compared with the list of members?
+    pub is_rotating: bool,
     /// The differences of the tree on disk, in path order.
     pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// The part of the data that was ever checked before, for all backups of a repository.
@@ -151,6 +162,11 @@ impl VerifyVerdict {
         self.warnings
             .iter()
             .try_for_each(|warning| line(&format!("harmless: {warning}")))?;
+        if self.is_rotating {
+            line(
+                "key files were not compared: a rotation of the key is under way or was interrupted; `fullbore key rotate` completes it",
+            )?;
+        }
         self.differences
             .iter()
             .try_for_each(|difference| line(&difference.to_string()))
@@ -190,7 +206,8 @@ impl Verify {
         let repository = place(&self.from)
             .ok()
             .and_then(|(location, _)| self.storages.objects(&location).ok());
-        let check = RunningCheck::new(vec![archive], repository.as_deref(), self.data, meter);
+        let check = RunningCheck::new(vec![archive], repository.as_deref(), self.data, meter)
+            .with_shard(self.shard);
         let lost = check.run(self.workers)?;
         let archive = &check.stock.archives[0];
         let differences = match &self.against {
@@ -225,7 +242,8 @@ impl Verify {
             // A repeated look counts its entries anew.
             meter.entries.store(0, Relaxed);
             let (archives, lost_roots) = self.selected(repository)?;
-            let check = RunningCheck::new(archives, Some(&**repository), self.data, meter);
+            let check = RunningCheck::new(archives, Some(&**repository), self.data, meter)
+                .with_shard(self.shard);
             let lost = lost_roots
                 .into_iter()
                 .map(|(id, error)| check.no_root(id, error))
@@ -258,8 +276,10 @@ pub(crate) struct RunningCheck<'a> {
     pub(crate) stock: Inventory,
     pub(crate) bad: DamageSet,
     pub(crate) report: Report,
+    is_rotating: AtomicBool,
     pub(crate) meter: &'a Meter,
     data: bool,
+    shard: Option<Shard>,
     /// The segments that the pages of each backup refer to.
     used: Mutex<Vec<HashSet<SegmentId>>>,
     /// Parts of segments around damage, once all data was checked.
@@ -287,11 +307,18 @@ impl<'a> RunningCheck<'a> {
             stock,
             bad: DamageSet::default(),
             report: Report::new(true),
+            is_rotating: AtomicBool::new(false),
             meter,
             data,
+            shard: None,
             used,
             damaged_parts: Mutex::default(),
         }
+    }
+
+    /// Checks only a share of the data.
+    pub(crate) fn with_shard(self, shard: Option<Shard>) -> Self {
+        Self { shard, ..self }
     }
 
     /// Returns the part of the data that was ever checked.
@@ -334,7 +361,14 @@ impl<'a> RunningCheck<'a> {
 
     /// Checks the key files of an encrypted repository against the list of members.
     fn key_files(&self, repository: &dyn Objects) -> Result<()> {
-        for (file, why) in changed_key_files(repository)? {
+        let changed = match check_key_files(repository)? {
+            KeyFiles::Changed(changed) => changed,
+            KeyFiles::Rotating => {
+                self.is_rotating.store(true, Relaxed);
+                return Ok(());
+            }
+        };
+        for (file, why) in changed {
             let error = Error::corrupt(format!("{file:?} is damaged"))
                 .because(why)
                 .hint(
@@ -382,6 +416,7 @@ impl<'a> RunningCheck<'a> {
             bad,
             report,
             meter,
+            shard: self.shard,
         };
         match (self.data, self.is_locked()) {
             (true, false) => content.check(workers)?,
@@ -432,6 +467,7 @@ impl<'a> RunningCheck<'a> {
             damage: self.report.damage(),
             lost,
             warnings: self.report.warnings(),
+            is_rotating: self.is_rotating.load(Relaxed),
             differences: Vec::new(),
             seconds: start.elapsed().as_secs_f64(),
         }

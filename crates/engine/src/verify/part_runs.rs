@@ -9,7 +9,7 @@ use fullbore_format::{
     page::{FrameAt, SegmentId},
     root::PART_BYTES,
 };
-use fullbore_repository::inventory::Inventory;
+use fullbore_repository::{inventory::Inventory, shard::Shard};
 use std::{collections::HashMap, ops::Range};
 
 /// Frames of one run at most, and bytes of their content, so that one worker does not do all of a segment that was compressed well.
@@ -43,12 +43,18 @@ pub(super) struct SegmentRuns<'a> {
     stock: &'a Inventory,
     places: HashMap<&'a SegmentId, usize>,
     next: Vec<u64>,
+    /// The share of the parts that is handed out; `None` for all.
+    shard: Option<Shard>,
     open: Option<OpenRun>,
 }
 
 impl<'a> SegmentRuns<'a> {
     /// Leaves out segments that are missing.
-    pub(super) fn new(stock: &'a Inventory, is_there: impl Fn(&SegmentId) -> bool) -> Self {
+    pub(super) fn new(
+        stock: &'a Inventory,
+        shard: Option<Shard>,
+        is_there: impl Fn(&SegmentId) -> bool,
+    ) -> Self {
         let places = stock.segments.iter().enumerate();
         let next = stock.segments.iter();
         Self {
@@ -57,6 +63,7 @@ impl<'a> SegmentRuns<'a> {
             next: next
                 .map(|place| if is_there(&place.id) { 0 } else { u64::MAX })
                 .collect(),
+            shard,
             open: None,
         }
     }
@@ -70,6 +77,10 @@ impl<'a> SegmentRuns<'a> {
         send: &mut SendRun<'_>,
     ) -> Result<()> {
         let Some(place) = self.places.get(segment).copied() else {
+            // Without a place it has no part; the first share checks it.
+            if self.shard.is_some_and(|shard| !shard.is_first()) {
+                return Ok(());
+            }
             let frames = vec![job];
             return send(SegmentRun {
                 frames,
@@ -84,6 +95,9 @@ impl<'a> SegmentRuns<'a> {
         );
         let (start, end) = sealing.stored_range(plain);
         let middle = start + (end - start) / 2;
+        if !self.has(segment, middle / PART_BYTES) {
+            return Ok(());
+        }
         let open = self.open_at((place, middle / PART_BYTES), send)?;
         let range = &mut open.run.frames_at;
         *range = if open.run.frames.is_empty() {
@@ -140,12 +154,20 @@ impl<'a> SegmentRuns<'a> {
         while self.next[place] < index
             && let Some(part) = self.take((place, self.next[place]))
         {
+            if !self.has(&self.stock.segments[place].id, part.index) {
+                continue;
+            }
             send(SegmentRun {
                 part: Some(part),
                 ..SegmentRun::default()
             })?;
         }
         Ok(())
+    }
+
+    fn has(&self, segment: &SegmentId, index: u64) -> bool {
+        self.shard
+            .is_none_or(|shard| shard.has_part(segment, index))
     }
 
     fn flush(&mut self, send: &mut SendRun<'_>) -> Result<()> {

@@ -29,6 +29,7 @@ impl RunningCheck<'_> {
                 .iter()
                 .map(|part| (self.stock.segments[part.place].id.clone(), part.index))
                 .collect(),
+            shard: self.shard,
             losses: ids.map(|id| (id.clone(), loss_of(id))).collect(),
         }
     }

@@ -8,7 +8,7 @@
 use super::{
     RunningCheck, SegmentTables, VerifyVerdict,
     data::{ContentCheck, DataWorker, StoredPart, checksum},
-    losses::blame,
+    losses::{EntryLoss, blame},
     seek_tables::SegmentFrames,
     until_final,
 };
@@ -25,6 +25,7 @@ use fullbore_repository::{
     archive::object::ObjectName,
     inventory::{SegmentPlace, known_frames, open_some},
     open::place,
+    shard::Shard,
     verify_memory::{DAMAGED, VerifyMemory},
 };
 use fullbore_storage::{Found, Location, Objects, Storages};
@@ -55,6 +56,8 @@ pub struct SampleVerify {
     pub repository: OsString,
     /// How much of it to check.
     pub amount: SampleAmount,
+    /// The share of the data of which a part is checked; `None` for all.
+    pub shard: Option<Shard>,
     /// Threads that read and decode.
     pub workers: NonZeroUsize,
 }
@@ -107,7 +110,8 @@ impl SampleVerify {
         // A second look counts again.
         meter.entries.store(0, Relaxed);
         let (archives, no_roots) = open_some(objects)?;
-        let check = RunningCheck::new(archives, Some(&**objects), false, meter);
+        let check =
+            RunningCheck::new(archives, Some(&**objects), false, meter).with_shard(self.shard);
         let mut lost = no_roots
             .into_iter()
             .map(|(id, error)| check.no_root(id, error))
@@ -118,11 +122,8 @@ impl SampleVerify {
         let parts = self.parts(&check, &tables, &covered);
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
-        let mut covered = covered;
-        for loss in &lost {
-            covered.note_loss(&loss.backup, loss.files.len() as u64);
-        }
-        let sampled = remember(&**objects, &check, covered, &all(&check, &tables), &checked);
+        let known = (covered, all(&check, &tables));
+        let sampled = remember(&**objects, &check, known, &lost, &checked);
         let verdict = check.verdict(lost, start);
         Ok(check
             .is_final(&verdict, &**objects)?
@@ -183,6 +184,7 @@ impl SampleVerify {
             bad,
             report,
             meter,
+            shard: self.shard,
         };
         let each = |hand: &mut DataWorker, part: &StoredPart| {
             let is_known = checksum(&stock.segments[part.place], part.index).is_some();
@@ -230,7 +232,12 @@ fn all(check: &RunningCheck<'_>, tables: &SegmentTables) -> Vec<StoredPart> {
             start < most && start <= there
         });
         present.filter(move |part| {
-            checksum(place, part.index).is_some() || has_frames(part.plain_span(&check.stock))
+            let is_wanted = check
+                .shard
+                .is_none_or(|shard| shard.has_part(&place.id, part.index));
+            is_wanted
+                && (checksum(place, part.index).is_some()
+                    || has_frames(part.plain_span(&check.stock)))
         })
     });
     parts.collect()
@@ -324,12 +331,12 @@ fn frames(
 }
 
 /// Records the checked parts. Damaged parts are checked again the next time, in addition to the
-/// share.
+/// share. `known` are the memory before the check, and all parts.
 fn remember(
     objects: &dyn Objects,
     check: &RunningCheck<'_>,
-    mut covered: VerifyMemory,
-    all: &[StoredPart],
+    known: (VerifyMemory, Vec<StoredPart>),
+    lost: &[EntryLoss],
     checked: &CheckedParts,
 ) -> Sampled {
     let now = SystemTime::now()
@@ -337,20 +344,38 @@ fn remember(
         .unwrap_or_default()
         .as_secs();
     let id = |part: &StoredPart| &check.stock.segments[part.place].id;
-    for (part, is_whole) in checked {
-        covered.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
-    }
     let present: HashSet<_> = check.stock.segments.iter().map(|place| &place.id).collect();
     let is_listed = |id: &str| {
         let mut archives = check.stock.archives.iter();
         archives.any(|archive| archive.root.id == id)
     };
-    // Pruned segments are removed from the memory, which would otherwise only grow.
-    covered.retain(|segment| present.contains(segment), is_listed);
-    let forgotten = covered.write(objects).err().map(|error| error.line());
+    let ids = check.stock.archives.iter().map(|archive| &*archive.root.id);
+    let newest = ids.max().unwrap_or_default();
+    let is_newer = |id: &str| id > newest;
+    let change = |memory: &mut VerifyMemory| {
+        for loss in lost {
+            memory.note_loss(&loss.backup, loss.files.len() as u64);
+        }
+        for (part, is_whole) in checked {
+            memory.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
+        }
+        // Pruned segments are removed from the memory, which would otherwise only grow. Somebody else may have checked newer ones.
+        memory.retain(
+            |segment| present.contains(segment) || is_newer(&segment.backup),
+            |id| is_listed(id) || is_newer(id),
+        );
+    };
+    let (before, all) = known;
+    let updated = VerifyMemory::update(objects, change);
+    let forgotten = updated.as_ref().err().map(Error::line);
     forgotten
         .iter()
         .for_each(|why| platform::debug(|| why.clone()));
+    let covered = updated.unwrap_or_else(|_| {
+        let mut covered = before;
+        change(&mut covered);
+        covered
+    });
     let times = |part: &&StoredPart| covered.when(id(part), part.index);
     let never = all
         .iter()

@@ -3,6 +3,8 @@
 //! Belongs here: formats that several rooms print. Does not belong here: sentences of one command.
 
 pub mod arguments;
+pub mod columns;
+pub mod duration;
 pub mod local_time;
 pub mod size;
 

@@ -8,11 +8,11 @@ use super::{
     verbs::{
         backup_args::BackupArgs, bench::BenchArgs, cat::CatArgs, config::ConfigArgs,
         copy::CopyTreeArgs, diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs,
-        forget::ForgetArgs, init::InitArgs, key::KeyArgs, list::ListArgs, mount::MountArgs,
-        pin::PinArgs, prune::PruneArgs, repair::RepairArgs, restore_args::RestoreArgs,
-        run::RunProfileArgs, serve::ServeArgs, show::ShowArgs, simtape::SimtapeArgs,
-        stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs, tape::TapeArgs,
-        verify::VerifyArgs, wal::WalArgs,
+        fleet::FleetArgs, forget::ForgetArgs, host::HostArgs, init::InitArgs, key::KeyArgs,
+        list::ListArgs, mount::MountArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
+        restore_args::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
+        simtape::SimtapeArgs, stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs,
+        tape::TapeArgs, verify::VerifyArgs, wal::WalArgs, web::WebArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -58,12 +58,20 @@ pub(super) enum Command {
     Show(ShowArgs),
     /// Print how many backups a repository holds, and their sizes
     Stats(StatsArgs),
+    /// Print the state of all sources, those with trouble first
+    ///
+    /// Is the newest backup of a source late? Does the source grow, was it verified, is a backup damaged?
+    Fleet(FleetArgs),
     /// Write a file of a backup to standard output, or a directory as tar
     Cat(CatArgs),
     /// Show backups as directories, until they are unmounted
     ///
     /// Files are read when a program asks for them. The mount is read-only.
     Mount(MountArgs),
+    /// Show backups in a browser, and let files be taken out
+    ///
+    /// It listens on this host alone, prints the address, and opens a browser. The pages change nothing.
+    Web(WebArgs),
     /// Check the structure or all bytes of backups, or compare with a tree
     Verify(VerifyArgs),
     /// Restore a cluster for a trial, start it, run a query, and remove it
@@ -99,6 +107,8 @@ pub(super) enum Command {
     Unpin(PinArgs),
     /// List or change the keys of an encrypted repository
     Key(KeyArgs),
+    /// Let a host add backups to a repository, or end that
+    Host(HostArgs),
     /// Rebuild lost roots and manifests, and drop data beyond repair
     ///
     /// Without --yes, the steps are only listed. On a terminal, repair then asks whether to do
@@ -182,8 +192,10 @@ impl Command {
             Self::List(_)
             | Self::Show(_)
             | Self::Stats(_)
+            | Self::Fleet(_)
             | Self::Cat(_)
             | Self::Mount(_)
+            | Self::Web(_)
             | Self::Find(_)
             | Self::Diff(_)
             | Self::Restore(_)

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
+    low_level::emulate_default_handler,
 };
 use std::{
     ffi::OsString,
@@ -19,7 +20,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicI32, Ordering::SeqCst},
         mpsc,
     },
     thread,
@@ -33,7 +34,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Time between two looks at a program that may run too long.
 const LOOK: Duration = Duration::from_millis(20);
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// The signal that came to end this process; 0 if none did.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 /// The program that runs, and whether it leads a group of its own.
 static RUNNING: Mutex<Option<(Pid, bool)>> = Mutex::new(None);
 
@@ -76,8 +78,8 @@ fn pass_each_signal() {
     let Ok(mut signals) = Signals::new([SIGHUP, SIGINT, SIGTERM]) else {
         return;
     };
-    for _ in signals.forever() {
-        INTERRUPTED.store(true, SeqCst);
+    for signal in signals.forever() {
+        INTERRUPTED.store(signal, SeqCst);
         if let Some(running) = running() {
             let _ = send(running, Signal::TERM);
         }
@@ -86,7 +88,15 @@ fn pass_each_signal() {
 
 /// Was there a signal to end?
 pub(super) fn is_interrupted() -> bool {
-    INTERRUPTED.load(SeqCst)
+    INTERRUPTED.load(SeqCst) != 0
+}
+
+/// Ends this process by the signal that came to end it, if one did, so that its parent sees it.
+pub(super) fn end_if_interrupted() {
+    match INTERRUPTED.load(SeqCst) {
+        0 => {}
+        signal => drop(emulate_default_handler(signal)),
+    }
 }
 
 fn running() -> Option<(Pid, bool)> {

@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 32] = [
+const EXAMPLES: [(&str, CommandExamples); 35] = [
     (
         "backup",
         [
@@ -218,6 +218,40 @@ const EXAMPLES: [(&str, CommandExamples); 32] = [
         ],
     ),
     (
+        "fleet",
+        [
+            (
+                "Say which sources are late or have other trouble",
+                "fullbore fleet /mnt/disk/web /mnt/disk/db",
+            ),
+            (
+                "Count a source as late after 26 hours, whatever it says",
+                "fullbore fleet /mnt/disk/web --every 24h",
+            ),
+            (
+                "Say it to Prometheus",
+                "fullbore fleet /mnt/disk/web --quiet --metrics /var/lib/node_exporter/fleet.prom",
+            ),
+        ],
+    ),
+    (
+        "host",
+        [
+            (
+                "Let a host add backups, and set it up",
+                "fullbore host add /backup/web web1 --source /srv/www --key me.key",
+            ),
+            (
+                "The same with a certificate for a server without ssh",
+                "fullbore host add /backup/web web1 --source /srv/www --at fullbore://vault:7070 --ca /root/ca",
+            ),
+            (
+                "End it",
+                "fullbore host remove /backup/web web1 --key me.key",
+            ),
+        ],
+    ),
+    (
         "cat",
         [
             (
@@ -262,6 +296,23 @@ const EXAMPLES: [(&str, CommandExamples); 32] = [
             (
                 "Make a small tape that fails once",
                 "fullbore simtape cartridge --set capacity-bytes=1G --set faults=write@120",
+            ),
+        ],
+    ),
+    (
+        "web",
+        [
+            (
+                "Look into a repository with a browser",
+                "fullbore web /mnt/disk/data",
+            ),
+            (
+                "Let the pages restore, too",
+                "fullbore web /mnt/disk/data --allow-restore",
+            ),
+            (
+                "Offer a repository to a team, with passwords",
+                "fullbore web s3://vault/data --listen 0.0.0.0:8443 --name backup.example \\\n      --password-file passwords --tls-cert cert.pem --tls-key key.pem",
             ),
         ],
     ),

@@ -18,6 +18,9 @@ const FIRST: [&str; 12] = [
     "run", "init",
 ];
 
+/// Columns of a small screen.
+const COLUMNS: usize = 80;
+
 /// Adds the ends of the help of each command. Commands that are not wanted get no arguments.
 pub(super) fn arranged(program: Command, is_wanted: impl Fn(&str) -> bool) -> Command {
     program.mut_subcommands(|command| match bare_name(command.get_name()) {
@@ -71,16 +74,32 @@ pub(super) fn overview(program: &Command) -> String {
         let _ = writeln!(text, "  {name:<7}  {about}");
     }
     let others = program.get_subcommands().map(Command::get_name);
-    let others: Vec<&str> = others.filter(|name| !FIRST.contains(name)).collect();
-    let (early, late) = others.split_at(others.len().div_ceil(2));
+    let is_other = |name: &&str| !FIRST.contains(name) && *name != "help";
+    let others: Vec<&str> = others.filter(is_other).collect();
     let _ = write!(
         text,
-        "\nAlso: {},\n      {}\n\n{GLOBAL_LINE}\n\
+        "\n{}\n\n{GLOBAL_LINE}\n\
          `fullbore COMMAND -h` has the usual options, `fullbore --help` all commands.\n",
-        early.join(", "),
-        late.join(", "),
+        in_lines("Also: ", &others),
     );
     text
+}
+
+/// Returns names in lines of a small screen.
+fn in_lines(begin: &str, names: &[&str]) -> String {
+    let mut lines = vec![begin.to_owned()];
+    for (index, name) in names.iter().enumerate() {
+        let comma = if index + 1 < names.len() { "," } else { "" };
+        let line = lines.last().map_or(0, |line| line.trim_end().len());
+        if line + name.len() + comma.len() >= COLUMNS {
+            lines.push("  ".to_owned());
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(&format!("{name}{comma} "));
+        }
+    }
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
+    lines.join("\n")
 }
 
 /// The end of `--help`: examples, then the end of `-h`.
@@ -104,7 +123,7 @@ mod tests {
     /// Lines of a terminal of a usual size, which is not the smallest.
     const SCREEN_LINES: usize = 50;
     /// Lines and columns of the smallest usual terminal.
-    const SMALL_SCREEN: (usize, usize) = (24, 80);
+    const SMALL_SCREEN: (usize, usize) = (24, COLUMNS);
     /// Commands with a help for the smallest usual terminal.
     const SMALL: [&str; 21] = [
         "list",

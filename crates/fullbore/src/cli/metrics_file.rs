@@ -8,8 +8,14 @@ use super::{
     output_file::{EarlierFile, OutputFile},
 };
 use crate::cli::newest::{NewestBackups, WalNumbers};
-use fullbore_engine::wal::ReceiveProgress;
-use fullbore_format::error::{Error, ErrorKind, Result, reason};
+use fullbore_engine::{
+    fleet::{FleetReport, FleetSource},
+    wal::ReceiveProgress,
+};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result, reason},
+    text::source_text,
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -22,15 +28,17 @@ use std::{
 const BEGINS: &str = "# Written by fullbore --metrics";
 
 /// Bytes of the file that are read at most.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 const LAST_SUCCESS: &str = "fullbore_last_success_timestamp_seconds";
 const NEWEST: &str = "fullbore_newest_backup_timestamp_seconds";
+/// The beginning of the names of numbers of a source.
+const OF_SOURCE: &str = "fullbore_source_";
 const STEP_CODE: &str = "fullbore_step_exit_code";
 const STEP_SECONDS: &str = "fullbore_step_duration_seconds";
 
 /// Names, and the text that explains each.
-const METRICS: [(&str, &str); 24] = [
+const METRICS: [(&str, &str); 33] = [
     ("fullbore_backup_bytes", "Bytes of files in the last backup"),
     ("fullbore_backup_files", "Files in the last backup"),
     (
@@ -74,6 +82,39 @@ const METRICS: [(&str, &str); 24] = [
         "Time at which the last run without errors ended",
     ),
     (NEWEST, "Time at which the newest backup of a source began"),
+    (
+        "fullbore_source_bytes",
+        "Bytes of content in the newest backup of a source",
+    ),
+    (
+        "fullbore_source_damaged_backups",
+        "Backups of a source that a verification found to be damaged",
+    ),
+    (
+        "fullbore_source_drill_timestamp_seconds",
+        "Time at which the newest drill of a source ended, if it passed",
+    ),
+    (
+        "fullbore_source_expected_seconds",
+        "Expected distance of the backups of a source",
+    ),
+    (
+        "fullbore_source_growth_bytes",
+        "Growth of a source in the last 30 days",
+    ),
+    (
+        "fullbore_source_late",
+        "Whether the newest backup of a source is older than expected",
+    ),
+    (
+        "fullbore_source_newest_timestamp_seconds",
+        "Time at which the newest backup of a source began",
+    ),
+    (
+        "fullbore_source_verified_timestamp_seconds",
+        "Time at which data of the newest backup of a source was verified last",
+    ),
+    ("fullbore_source_warnings", "Warnings about a source"),
     (STEP_SECONDS, "Duration of a step of the last run"),
     (STEP_CODE, "Exit code of a step of the last run"),
     (
@@ -135,6 +176,8 @@ pub(super) struct RunNumbers {
     pub(super) newest: Option<NewestBackups>,
     /// The archived WAL of the systems that were looked at.
     pub(super) wal: Vec<WalNumbers>,
+    /// The state of the sources of some repositories.
+    pub(super) fleet: Option<FleetReport>,
 }
 
 /// The file, and the value of the label `profile` of all its numbers.
@@ -306,7 +349,60 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
             numbers.insert((name.to_owned(), labels.clone()), value);
         }
     }
+    if let Some(fleet) = &run.fleet {
+        set_sources(&mut numbers, fleet, &label, now);
+    }
     numbers
+}
+
+/// Replaces the numbers of all sources, but for those of a repository that could not be read.
+fn set_sources(numbers: &mut Numbers, fleet: &FleetReport, label: &str, now: i64) {
+    let place = |repository: &str| format!(",repository={},", quoted_label(repository));
+    let lost = fleet.repositories.iter().filter(|one| one.error.is_some());
+    let lost: Vec<String> = lost.map(|one| place(&one.repository)).collect();
+    let is_lost = |labels: &str| lost.iter().any(|place| labels.contains(place));
+    numbers.retain(|(name, labels), _| !name.starts_with(OF_SOURCE) || is_lost(labels));
+    for source in &fleet.sources {
+        let place = place(&source.repository);
+        let name = quoted_label(&source_text(&source.source));
+        let labels = format!("{label}{place}source={name}");
+        for (name, value) in source_numbers(source, now) {
+            numbers.insert((format!("{OF_SOURCE}{name}"), labels.clone()), value);
+        }
+    }
+}
+
+/// The numbers of a source that are known.
+fn source_numbers(source: &FleetSource, now: i64) -> Vec<(&'static str, f64)> {
+    let time = |age: u64| now as f64 - age as f64;
+    let drill = source.last_drill.as_ref().filter(|drill| drill.passed);
+    let known = [
+        ("bytes", Some(source.bytes as f64)),
+        ("damaged_backups", Some(source.damaged_backups as f64)),
+        (
+            "drill_timestamp_seconds",
+            drill.map(|drill| time(drill.age_seconds)),
+        ),
+        (
+            "expected_seconds",
+            source.expected_seconds.map(|seconds| seconds as f64),
+        ),
+        (
+            "growth_bytes",
+            source.growth_bytes.map(|bytes| bytes as f64),
+        ),
+        ("late", Some(u8::from(source.late).into())),
+        ("newest_timestamp_seconds", Some(time(source.age_seconds))),
+        (
+            "verified_timestamp_seconds",
+            source.last_verified.map(|time| time as f64),
+        ),
+        ("warnings", Some(source.warnings.len() as f64)),
+    ];
+    let known = known.into_iter();
+    known
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 /// The numbers of a receiver at `now`.

@@ -49,6 +49,9 @@ pub(super) fn backup(
         rate(totals.bytes, verdict.seconds),
         bytes(totals.stored_bytes),
         match root.bases.last() {
+            None if totals.kept_bytes > 0 => {
+                format!("{} are as in other sources", bytes(totals.kept_bytes))
+            }
             None => format!("ratio {:.2}", totals.bytes as f64 / stored as f64),
             Some(base) => format!("{} are as in {base}", bytes(totals.kept_bytes)),
         }
@@ -319,6 +322,16 @@ pub(super) fn waited_json(waits: &[Wait]) -> Value {
         .iter()
         .map(|wait| json!({"for": wait.what, "seconds": wait.time.as_secs_f64()}))
         .collect()
+}
+
+/// Says that a backup needs content of other sources.
+pub(super) fn shared(with: &[String]) -> Option<String> {
+    let newest = with.last()?;
+    Some(format!(
+        "note: content was found in {} of other sources, such as {newest}, and is not stored again; `fullbore export` writes a copy \
+         that needs no other backup",
+        counted(with.len() as u64, "backup")
+    ))
 }
 
 /// The result of a backup as JSON.

@@ -24,9 +24,9 @@ const NAMED: &str = ": what it made is complete, but may not be durable yet";
 /// From now on, a signal prints its consequence for `command`. If no thread can be started, signals end the process without a
 /// message.
 pub(super) fn watch(command: &Command, storages: &Storages) {
-    // A server that listens and a mount end by themselves.
+    // A server that listens, a mount and pages end by themselves.
     if matches!(command, Command::Serve(args) if args.listen.is_some())
-        || matches!(command, Command::Mount(_))
+        || matches!(command, Command::Mount(_) | Command::Web(_))
     {
         return;
     }

@@ -87,7 +87,7 @@ pub(super) struct StorageArgs {
     cache_dir: Option<PathBuf>,
     /// The command that changes media of volumes
     ///
-    /// It is split at spaces and started without a shell. FULLBORE_LABEL and other variables tell
+    /// It is split at spaces and started without a shell. FULLBORE_MEDIA_LABEL and other variables tell
     /// which volume is needed. Exit code 0 means that it is there, 1 that a person is asked, and
     /// others that it does not come.
     #[arg(
@@ -393,7 +393,7 @@ impl StorageArgs {
     }
 
     /// Returns these options as words, with whole paths: for a command that runs later, in another directory.
-    fn words(&self) -> Vec<OsString> {
+    pub(super) fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         let passphrase_file = self
             .passphrase_file

@@ -4,6 +4,7 @@ use clap::{
     ValueEnum,
     builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser},
 };
+use fullbore_engine::backup::Dedup;
 use fullbore_format::{
     digest::Algorithm,
     entry::is_safe,
@@ -58,6 +59,16 @@ pub(super) const DIGESTS: [Named<Algorithm>; 3] = [
         "CRC-32C, which detects accidental damage only",
     ),
     ("none", Algorithm::None, "No digest of files"),
+];
+
+/// Whose content a backup refers to.
+pub(super) const DEDUPS: [Named<Dedup>; 2] = [
+    (
+        "repository",
+        Dedup::Repository,
+        "That of all sources in the repository",
+    ),
+    ("source", Dedup::Source, "That of the same source"),
 ];
 
 /// The proofs that a file has not changed.

@@ -605,7 +605,7 @@ fn a_host_may_be_named() {
             .unwrap()
     };
     assert!(
-        stored(&[]) > 300_000 && stored(&["--host", "pod-1"]) > 300_000,
+        stored(&[]) > 300_000 && stored(&["--host", "pod-1", "--dedup", "source"]) > 300_000,
         "another host's backup is none of this one's"
     );
     assert!(stored(&["--host", "pod-1"]) < 100_000 && stored(&[]) < 100_000);

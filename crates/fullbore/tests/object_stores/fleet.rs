@@ -167,7 +167,8 @@ fn many_hosts_back_up_at_once_while_it_is_pruned_and_nothing_is_lost() {
         println!("round {number}: {mean} requests a backup, {most} at most");
         // A first backup looks at one of each other host.
         let others = if number == 0 { hosts as u64 } else { 0 };
-        assert!(most <= 60 + others, "round {number}: {most}");
+        // A later one looks at a few of other hosts: roots, lists and pages.
+        assert!(most <= 85 + others, "round {number}: {most}");
     }
     let peak = runs.iter().map(|run| run.peak_mib).max().unwrap();
     println!("{hosts} hosts, {prunes} prunes beside them, {peak} MiB at most");

@@ -103,9 +103,9 @@ fn forget_and_prune_say_what_they_could_not_delete_and_leave_the_repository_whol
         store.beside().run(forget).ends_with(0);
         let (_, gone) = backups.remove(1);
         let ran = store.run(args!["prune", store.address]).ends_with(1);
-        let line = format!("{gone}  could not delete 404 kB in 1 segment\n");
+        let line = format!("{gone}  could not delete 204 kB in 1 segment\n");
         assert!(ran.out.contains(&line), "{}", ran.out);
-        let total = "freed 0 B in 0 segments; could not delete 404 kB in 1 segment\n";
+        let total = "freed 0 B in 0 segments; could not delete 204 kB in 1 segment\n";
         assert!(ran.out.ends_with(total), "{}", ran.out);
         ran.has_one_error("AccessDenied");
         let json = store
@@ -125,7 +125,7 @@ fn forget_and_prune_say_what_they_could_not_delete_and_leave_the_repository_whol
             .ends_with(0);
         assert!(
             ran.out
-                .contains(&format!("{gone}  freed 404 kB in 1 segment")),
+                .contains(&format!("{gone}  freed 204 kB in 1 segment")),
             "{}",
             ran.out
         );

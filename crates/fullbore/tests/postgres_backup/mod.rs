@@ -16,6 +16,7 @@ mod export;
 mod files;
 mod followed;
 mod instant;
+mod levels;
 mod load;
 mod lost;
 mod meanwhile;

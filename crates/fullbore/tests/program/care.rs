@@ -86,6 +86,7 @@ fn verify(from: &Path, data: bool) -> VerifyVerdict {
         filter: Default::default(),
         data,
         against: None,
+        shard: None,
         workers: 2.try_into().unwrap(),
     };
     verify.run(&Meter::default()).unwrap()

@@ -354,6 +354,7 @@ fn a_verification_receives_little_more_than_is_stored() {
             filter: BackupFilter::default(),
             data: true,
             against: None,
+            shard: None,
             workers: NonZeroUsize::new(3).unwrap(),
         };
         let verdict = verify.run_all(&objects, &Meter::default()).unwrap();

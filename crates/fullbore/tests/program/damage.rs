@@ -55,6 +55,7 @@ fn verify(from: &Path, data: bool) -> Result<VerifyVerdict, Error> {
         filter: Default::default(),
         data,
         against: None,
+        shard: None,
         workers: 2.try_into().unwrap(),
     };
     verify.run(&Meter::default())

@@ -222,6 +222,7 @@ fn against(dir: &Path) -> VerifyVerdict {
         filter: BackupFilter::default(),
         data: false,
         against: Some(dir.join("to")),
+        shard: None,
         workers: 2.try_into().unwrap(),
     };
     verify.run(&Meter::default()).unwrap()

@@ -1,7 +1,7 @@
 //! What `backup` writes, `restore`, `list` and `verify` read.
 
 use fullbore_engine::{
-    backup::{Backup, Subject, paths::Scope},
+    backup::{Backup, Dedup, Subject, paths::Scope},
     plan::{OpenStorage, SinkSpec, Tuning},
     verify::{Verify, VerifyVerdict},
 };
@@ -30,6 +30,7 @@ fn verify(from: &Path, against: &Path) -> VerifyVerdict {
         filter: Default::default(),
         data: true,
         against: Some(against.into()),
+        shard: None,
         workers: 2.try_into().unwrap(),
     };
     verify.run(&Meter::default()).unwrap()
@@ -52,6 +53,7 @@ fn backup(tree: &Path, to: SinkSpec, codec: Codec, digest: Algorithm) {
         most_errors: None,
         tags: Default::default(),
         base: Default::default(),
+        dedup: Dedup::default(),
         checkpoint_interval: std::time::Duration::MAX,
         chunks: false,
         block_bytes: None,
@@ -143,6 +145,7 @@ fn one_reader_and_many_workers_never_wait_for_each_other() {
                 most_errors: None,
                 tags: Default::default(),
                 base: Default::default(),
+                dedup: Dedup::default(),
                 checkpoint_interval: std::time::Duration::MAX,
                 chunks: false,
                 block_bytes: None,

@@ -521,3 +521,97 @@ fn find_with_a_put_key_names_the_key_and_denies_nothing() {
         .run_as(&me, args!["find", repository, "*"])
         .ends_with(0);
 }
+
+fn shared_with(result: &serde_json::Value) -> Vec<String> {
+    let ids = result["shared_with"].as_array().unwrap();
+    ids.iter().map(|id| id.as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn a_put_key_shares_no_content_and_learns_none_of_others() {
+    let (world, me, host) = world_with_host();
+    let repository = world.repository();
+    back_up_another_host(&world, &me);
+    let beside = world.backup(&repository, &host);
+    // What the host sends does not depend on what others have.
+    let (alone_repository, put) = (world.path("alone"), |repository: &Path| {
+        let recipient = &host.recipient;
+        args![
+            "key", "put", repository, "--for", recipient, "--name", "web1"
+        ]
+    });
+    world.init(&alone_repository, &me);
+    world.run_as(&me, put(&alone_repository)).ends_with(0);
+    let alone = world.backup(&alone_repository, &host);
+    for result in [&beside, &alone] {
+        assert_eq!(shared_with(result), [""; 0]);
+    }
+    assert_eq!(beside["stored_bytes"], alone["stored_bytes"]);
+    // Nor do people rely on what such a host says of its content.
+    let backup = |repository: &Path| {
+        let args = args![
+            "backup",
+            world.tree(),
+            "--to",
+            repository,
+            "--host",
+            "third",
+            "--json"
+        ];
+        let small = args!["--frame-size", "64K", "--segment-size", "1M"];
+        let ran = world.run_as(&me, args.into_iter().chain(small));
+        ran.ends_with(0).json().pop().unwrap()
+    };
+    assert_eq!(shared_with(&backup(&alone_repository)), [""; 0]);
+}
+
+#[test]
+fn people_share_content_in_an_encrypted_repository() {
+    let world = World::new();
+    let me = world.person("me");
+    let repository = world.repository();
+    world.init(&repository, &me);
+    let first = world.backup(&repository, &me);
+    let args = args![
+        "backup",
+        world.tree(),
+        "--to",
+        repository,
+        "--host",
+        "other",
+        "--json"
+    ];
+    let small = args!["--frame-size", "64K"];
+    let ran = world
+        .run_as(&me, args.into_iter().chain(small))
+        .ends_with(0);
+    let second = ran.json().pop().unwrap();
+    assert_eq!(shared_with(&second), [id_of(&first)]);
+    assert!(
+        second["stored_bytes"].as_u64().unwrap() < 100_000,
+        "{second}"
+    );
+    let verify = args!["verify", repository, "--data"];
+    world.run_as(&me, verify).ends_with(0);
+    // The list is sealed.
+    let list = repository
+        .join("backups")
+        .join(id_of(&first))
+        .join("contents");
+    assert!(
+        fs::read(list)
+            .unwrap()
+            .starts_with(b"age-encryption.org/v1")
+    );
+    let host = args![
+        "restore",
+        repository,
+        "--host",
+        "other",
+        "--to",
+        world.path("out"),
+        "-q"
+    ];
+    world.run_as(&me, host).ends_with(0);
+    runs::assert_same(&world.shape(), &runs::shape(&world.path("out")), "other");
+}

@@ -3,6 +3,7 @@
 mod archives;
 mod cluster;
 mod copies;
+mod enrolment;
 mod fingerprints;
 mod full_disk;
 mod host_keys;

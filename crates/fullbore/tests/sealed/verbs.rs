@@ -197,7 +197,9 @@ fn a_byte_that_is_flipped_in_any_object_is_found_and_the_object_named() {
     let (repository, me) = (world.repository(), world.person("me"));
     world.init(&repository, &me);
     world.two_backups(&repository, &me);
-    let objects = files_below(&repository.join("backups"));
+    let mut objects = files_below(&repository.join("backups"));
+    // A damaged list only costs space.
+    objects.retain(|object| !object.ends_with("contents"));
     assert!(objects.len() >= 6, "{objects:?}");
     for object in objects {
         let whole = fs::read(&object).unwrap();

@@ -126,7 +126,7 @@ fn offered(bases: &BTreeMap<String, Root>) -> Offer {
 fn choose(
     actor: &Actor,
     lease: &mut dyn Lease,
-    mut intent: Intent,
+    intent: &mut Intent,
     habits: Habits,
 ) -> Result<Offer> {
     let mut bases = BTreeMap::new();
@@ -145,9 +145,12 @@ fn choose(
             }
         }
     }
-    intent.bases = bases.keys().cloned().collect();
-    lease.update(&seal(&intent)?)?;
-    let referred = refer(actor, &intent.bases)?;
+    let named: Vec<String> = bases.keys().cloned().collect();
+    intent.bases.extend(named.iter().cloned());
+    intent.bases.sort_unstable();
+    intent.bases.dedup();
+    lease.update(&seal(intent)?)?;
+    let referred = refer(actor, &named)?;
     bases.retain(|base, _| !referred.gone.contains(base));
     let (mut segments, mut manifests) = offered(&bases);
     if habits.minds_tombstones {
@@ -242,9 +245,10 @@ fn backup(actor: &Actor, number: usize, habits: Habits) -> Result<()> {
 }
 
 fn store(actor: &Actor, lease: &mut dyn Lease, intent: &Intent, habits: Habits) -> Result<()> {
-    let id = &intent.id;
+    let id = &intent.id.clone();
     put(actor, &key(id, "manifest"), b"man")?;
-    let (segments, manifests) = choose(actor, lease, intent.clone(), habits)?;
+    let mut intent = intent.clone();
+    let (mut segments, mut manifests) = choose(actor, lease, &mut intent, habits)?;
     let source = source(actor.random(habits.sources));
     let mut mine = Vec::new();
     for number in 1..=actor.random(3) as u32 {
@@ -266,6 +270,13 @@ fn store(actor: &Actor, lease: &mut dyn Lease, intent: &Intent, habits: Habits) 
             put(actor, &key(id, "partial.json"), &seal(&partial)?)?;
         }
     }
+    // Backups of other sources come when content of the backup is stored already.
+    if actor.random(2) == 0 {
+        let (more, others) = choose(actor, lease, &mut intent, habits)?;
+        segments.extend(more);
+        manifests.extend(others);
+    }
+    put(actor, &key(id, "contents"), b"list")?;
     let mut root = root_of(id, source, &mine, &segments);
     let page = |backup: &String| PageAt {
         backup: backup.clone(),
@@ -365,7 +376,14 @@ fn settle(world: &Arc<World>, has_locks: bool) {
             };
             kept.insert(key(&id, file));
             if !matches!(document.state, BackupState::Forgotten | BackupState::Void) {
-                kept.extend(document.facts.unwrap().needs.iter().map(NeededObject::key));
+                for need in &document.facts.unwrap().needs {
+                    let key = need.key();
+                    // A list of contents is there as long as a page of its backup.
+                    let dir = key.strip_suffix("manifest").filter(|_| need.bytes > 0);
+                    let list = dir.map(|dir| format!("{dir}contents"));
+                    kept.extend(list.filter(|list| actor.stat(list).unwrap().is_some()));
+                    kept.insert(key);
+                }
             }
         }
     };

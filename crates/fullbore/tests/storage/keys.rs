@@ -10,12 +10,13 @@ use fullbore_format::{
     seal::seal,
 };
 use fullbore_storage::{
-    Fault, Faulty, MemoryObjects, Objects, Operation, Recording, SealedObjects, SystemClock,
+    Fault, Faulty, MemoryObjects, Objects, Operation, PutIf, Recording, SealedObjects, SystemClock,
     keys::{
         RepositoryKey, add_key, encrypt_repository, is_encrypted, list_keys, open_repository,
         remove_key, rotate_key,
     },
     members::{ListNumber, ListedKey, read_members},
+    sealed::{KeyFiles, check_key_files},
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, thread, time::Duration};
 
@@ -332,6 +333,7 @@ fn forged_list(objects: &Storage, owner: &KeyRing, ring: &KeyRing, eve: &Person)
         recipient: eve.recipient.to_string(),
         author: Author::PERSON,
         digest: String::new(),
+        is_pending: false,
     };
     members.files.insert("keys/eve.age".into(), member);
     let key = list.key();
@@ -457,6 +459,141 @@ fn a_rotation_that_fails_at_any_operation_locks_nobody_out_and_the_next_one_comp
         }
     }
     assert!(interrupted > 0, "a fault between the key files");
+}
+
+/// What a check of the key files finds, with the key of `person`.
+fn found_by(objects: &Storage, person: &Person) -> KeyFiles {
+    let ring = Arc::new(person.open(objects).unwrap());
+    check_key_files(&SealedObjects::new(objects.clone(), ring)).unwrap()
+}
+
+fn sound() -> KeyFiles {
+    KeyFiles::Changed(Vec::new())
+}
+
+/// Calls `change` on storages that take no more from the first, second, third… write on, with a new one of `make` each time, and `check`
+/// after it.
+fn cut_at_each_write(
+    make: impl Fn() -> Storage,
+    change: impl Fn(&dyn Objects) -> Result<()>,
+    mut check: impl FnMut(&Storage, &str),
+) {
+    let unreachable = ErrorKind::Unreachable;
+    for nth in 1.. {
+        for fault in [Fault::Fail(unreachable), Fault::FailLate(unreachable)] {
+            let objects = make();
+            let faulty = Faulty::new(objects.clone()).with(Operation::Put, nth, fault);
+            let later = nth + 1..nth + 50;
+            let cut = later.fold(faulty, |cut, write| {
+                cut.with(Operation::Put, write, Fault::Fail(unreachable))
+            });
+            // What is left to do after the last write that has to be done is no failure.
+            let _ = change(&cut);
+            check(&objects, &format!("write {nth}: {fault:?}"));
+            if cut.calls(Operation::Put) < nth {
+                assert!(nth > 3, "too little was cut");
+                return;
+            }
+        }
+    }
+}
+
+fn copy_of(objects: &Storage) -> Storage {
+    let copy = memory();
+    for listed in objects.list("").unwrap() {
+        let (bytes, _) = objects.get(&listed.key).unwrap().unwrap();
+        copy.put(&listed.key, &bytes, &PutIf::Absent).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn an_addition_of_a_key_that_is_cut_is_no_damage_and_can_be_made_again() {
+    let (alice, bob) = (Person::new(), Person::new());
+    let make = || {
+        let objects = memory();
+        encrypt_repository(&*objects, "alice", &alice.recipient).unwrap();
+        objects
+    };
+    let add = |objects: &dyn Objects| {
+        let shared = open_repository(objects, &alice.options()).map(ring_of)?;
+        add_key(objects, &shared, "bob", &bob.recipient, Access::Read)
+    };
+    let mut missing = 0;
+    cut_at_each_write(make, add, |objects, when| {
+        assert_eq!(found_by(objects, &alice), sound(), "{when}");
+        let listed = list_keys(&**objects, Some(&alice.open(objects).unwrap())).unwrap();
+        let is_there = bob.open(objects).is_ok();
+        assert_eq!(listed.len(), 1 + usize::from(is_there), "{when}");
+        if !is_there {
+            missing += 1;
+            add(&**objects).unwrap_or_else(|error| panic!("{when}: {}", error.line()));
+            bob.open(objects).unwrap();
+        }
+        assert_eq!(found_by(objects, &bob), sound(), "{when}");
+        rotate_key(&**objects, &alice.open(objects).unwrap(), &no_passphrase).unwrap();
+        objects.delete(&["keys/bob.age".to_owned()]).unwrap();
+        let changed = vec![("keys/bob.age".to_owned(), "it is missing")];
+        assert_eq!(
+            found_by(objects, &alice),
+            KeyFiles::Changed(changed),
+            "{when}"
+        );
+    });
+    assert!(missing > 1);
+}
+
+#[test]
+fn two_rotations_that_are_cut_lock_nobody_out_and_are_no_damage() {
+    let (alice, bob) = (Person::new(), Person::new());
+    let make = || {
+        let objects = memory();
+        let ring = encrypt_repository(&*objects, "alice", &alice.recipient).unwrap();
+        add_key(&*objects, &ring, "bob", &bob.recipient, Access::Read).unwrap();
+        objects
+    };
+    // Key files are written by name: the first cut leaves alice with a new one, and bob, who has the old one, tries again.
+    let rotate_by = |objects: &dyn Objects, person: &Person| {
+        let ring = open_repository(objects, &person.options()).map(ring_of)?;
+        rotate_key(objects, &ring, &no_passphrase).map(drop)
+    };
+    let is_sound = |objects: &Storage, when: &str| {
+        for person in [&alice, &bob] {
+            assert!(
+                [sound(), KeyFiles::Rotating].contains(&found_by(objects, person)),
+                "{when}"
+            );
+            let ring = person.open(objects).unwrap();
+            read_members(&**objects, &ring)
+                .unwrap_or_else(|error| panic!("{when}: {}", error.line()));
+        }
+    };
+    let mut of_two_sorts = 0;
+    cut_at_each_write(
+        make,
+        |objects| rotate_by(objects, &alice),
+        |first, when| {
+            is_sound(first, when);
+            let newest_of = |person: &Person| newest(&person.open(first).unwrap());
+            of_two_sorts += u32::from(newest_of(&alice) != newest_of(&bob));
+            let again = || copy_of(first);
+            cut_at_each_write(
+                again,
+                |objects| rotate_by(objects, &bob),
+                |second, then| {
+                    is_sound(second, &format!("{when}, and {then}"));
+                    rotate_by(&**second, &alice).unwrap();
+                    assert_eq!(found_by(second, &bob), sound(), "{when}, and {then}");
+                    assert_eq!(
+                        ListNumber::all(&**second).unwrap().len(),
+                        1,
+                        "{when}, and {then}"
+                    );
+                },
+            );
+        },
+    );
+    assert!(of_two_sorts > 0);
 }
 
 #[test]

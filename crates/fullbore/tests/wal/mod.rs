@@ -10,6 +10,7 @@ mod fetch;
 mod kept;
 mod made;
 mod model;
+mod pages;
 mod push;
 mod receive;
 mod receive_hostile;

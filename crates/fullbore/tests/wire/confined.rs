@@ -168,6 +168,8 @@ fn attack(objects: &Arc<dyn Objects>) {
     let absent = [
         format!("backups/{OLD}/forgotten.json"),
         format!("backups/{OLD}/notes.json"),
+        format!("backups/{OLD}/contents"),
+        format!("backups/{OLD}/unproven"),
         format!("backups/{OTHER}/root.json"),
         format!("tombstones/{OLD}/s01-000001.tar.zst"),
         format!("intents/{NEW}.json"),
@@ -347,9 +349,33 @@ fn after_its_root_only_the_intent_and_the_partial_root_of_a_backup_may_go() {
             key(OURS, "manifest"),
             key(OURS, "root.json"),
             key(OURS, SEGMENT),
+            key(OURS, "unproven"),
         ];
         assert_eq!(keys(&inner, &format!("backups/{OURS}")), left);
         attack(&objects);
+    }
+}
+
+#[test]
+fn a_backup_that_a_host_adds_has_a_mark_that_the_host_cannot_take_away() {
+    for (_dir, storage) in storages() {
+        let (inner, objects) = confined(storage, Allowed::Append);
+        let mark = key(OURS, "unproven");
+        let _lease = store(&objects, OURS);
+        let mut upload = objects.create(&key(OURS, "contents")).unwrap();
+        upload.append(b"list").unwrap();
+        upload.finish().unwrap();
+        let write = || objects.put(&mark, b"x", &PutIf::Always);
+        refused(write(), ErrorKind::Permission, "may only add backups");
+        assert_eq!(get(&inner, &mark), None);
+        put_root(&objects, OURS, &root(OURS, "web1", &[])).unwrap();
+        assert_eq!(get(&inner, &mark).unwrap(), b"");
+        let delete = |name: &str| objects.delete(&[key(OURS, name)]);
+        for name in ["unproven", "contents"] {
+            refused(delete(name), ErrorKind::Permission, "may only add backups");
+            assert!(get(&inner, &key(OURS, name)).is_some());
+        }
+        refused(write(), ErrorKind::Permission, "may only add backups");
     }
 }
 

@@ -14,6 +14,7 @@ mod listening;
 mod namespaces;
 mod over_ssh;
 mod round_trips;
+mod tapes;
 
 use crate::storage::suite::{self, Fixture, suite};
 use fullbore_format::error::Result;

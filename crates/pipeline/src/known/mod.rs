@@ -4,6 +4,10 @@
 //! with the earlier block at the same place, and unchanged blocks become references too. A
 //! reference points to the backup that holds the data, so that a restore follows no chain.
 
+mod content;
+
+pub use content::{KnownContent, ReadContent, StoredContent};
+
 use fullbore_format::{
     chunk::ContentChunk,
     entry::{ByteRun, Entry, EntryKind},
@@ -28,6 +32,8 @@ pub struct BaseEntry {
     pub changed: Option<Arc<[ByteRun]>>,
     /// Runs of the earlier data, ascending, to store again even if unchanged.
     again: Arc<[ByteRun]>,
+    /// Compares with the stored content, if the digests of the record are no proof.
+    unproven: Option<Arc<dyn StoredContent>>,
 }
 
 /// Start and length of each chunk of a file. Built at the first lookup.
@@ -73,6 +79,7 @@ impl BaseEntry {
             chunks: Chunks::default(),
             changed: None,
             again: Arc::default(),
+            unproven: None,
         }
     }
 

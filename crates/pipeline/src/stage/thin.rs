@@ -7,16 +7,18 @@
 use super::Stage;
 use crate::{
     frame::{Frame, FrameContent, FrameEntry, LargeFile},
-    known::{BaseEntry, StoredRun, push_run},
+    known::{BaseEntry, KnownContent, ReadContent, StoredRun, push_run},
 };
 use fullbore_format::{
     chunk::{self, ContentChunk},
+    content_list::LEAST_BYTES,
     digest::{BlockDigest, Joiner, Piece},
     entry::{Entry, EntryKind, Time},
     error::Result,
-    page::matches_block,
+    page::{EntryState, matches_block},
     pax,
 };
+use std::sync::Arc;
 
 /// Directory in the tar for changed pieces of files.
 pub const PARTS: &[u8] = b".fullbore/parts/";
@@ -25,17 +27,37 @@ pub const PARTS: &[u8] = b".fullbore/parts/";
 #[derive(Debug)]
 pub struct Thin {
     block: u64,
+    /// Content of other sources.
+    shared: Option<Arc<dyn KnownContent>>,
     /// The remaining data of the frame; the buffers are swapped.
     rest: Vec<u8>,
 }
 
 impl Thin {
-    /// Creates the stage for files with blocks of `block` bytes.
-    pub fn new(block: u64) -> Self {
+    /// Creates the stage for files with blocks of `block` bytes. Files that have no earlier record are looked for in `shared`.
+    pub fn new(block: u64, shared: Option<Arc<dyn KnownContent>>) -> Self {
         Self {
             block,
+            shared,
             rest: Vec::new(),
         }
+    }
+
+    /// Returns the earlier record of a file that was read whole, if it has the same content.
+    fn find(&self, part: &FrameEntry, data: &[u8]) -> Option<BaseEntry> {
+        let is_asked = part.known.is_some() || self.shared.is_some() && may_be_shared(part);
+        if !is_asked {
+            return None;
+        }
+        let mut joiner = Joiner::default();
+        joiner.push(&part.piece);
+        let content = ReadContent {
+            digest: &joiner.finish()?,
+            data: data.get(part.inner as usize..)?.get(..part.len as usize)?,
+        };
+        let by_path = part.known.as_ref().and_then(|known| known.find(&content));
+        let shared = self.shared.as_ref().filter(|_| may_be_shared(part));
+        by_path.or_else(|| shared?.find(&content))
     }
 
     /// Copies the remaining bytes of a part, which starts at `start` in `data`. Returns the end of
@@ -54,11 +76,12 @@ impl Thin {
                     let by_blocks = self.block_runs(known, &part.piece, *offset, (inner, len));
                     let places = chunk_places(known, &part.chunks, &file.entry, *offset);
                     let by_chunks = chunk_runs(&part.chunks, places, inner as u32);
-                    if kept_bytes(&by_chunks) > kept_bytes(&by_blocks) {
+                    let runs = if kept_bytes(&by_chunks) > kept_bytes(&by_blocks) {
                         by_chunks
                     } else {
                         by_blocks
-                    }
+                    };
+                    known.proven(runs, &data[inner..inner + len], inner as u32)
                 }
             };
             part.runs = Some(self.write_members(file, *offset, runs, data)?);
@@ -71,7 +94,7 @@ impl Thin {
         };
         let end = data.len().min(inner + len + padding);
         // A known file leaves no bytes, but its part stays: it becomes a reference in the page.
-        if is_known(part) {
+        if part.runs.is_none() && part.known.is_some() {
             part.runs = Some(Vec::new());
             part.inner = self.rest.len() as u32;
         } else {
@@ -155,14 +178,22 @@ impl Thin {
 
 impl Stage for Thin {
     fn apply(&mut self, mut frame: Frame) -> Result<Frame> {
-        if !frame.parts.iter().any(|part| match &part.what {
-            FrameContent::Piece { file, .. } => file.known.is_some(),
-            _ => is_known(part),
-        }) {
+        let Frame { data, parts, .. } = &mut frame;
+        let mut is_any = false;
+        for part in parts.iter_mut() {
+            is_any |= match &part.what {
+                FrameContent::Piece { file, .. } => file.known.is_some(),
+                _ if part.runs.is_some() => false,
+                _ => {
+                    part.known = self.find(part, data);
+                    part.known.is_some()
+                }
+            };
+        }
+        if !is_any {
             return Ok(frame);
         }
         self.rest.clear();
-        let Frame { data, parts, .. } = &mut frame;
         let mut position = 0;
         for part in parts {
             position = self.thin_part(part, data, position)?;
@@ -171,6 +202,16 @@ impl Stage for Thin {
         frame.plain_len = frame.data.len() as u32;
         Ok(frame)
     }
+}
+
+/// Returns whether content of another source may take the place of this file. A file that changed while it was read, or that is
+/// small, is stored.
+fn may_be_shared(part: &FrameEntry) -> bool {
+    let is_whole = match &part.what {
+        FrameContent::Whole(entry, EntryState::Whole) => entry.is_file() && !entry.is_sparse(),
+        _ => false,
+    };
+    is_whole && u64::from(part.len) >= LEAST_BYTES
 }
 
 /// Returns the bytes that earlier backups have.
@@ -222,17 +263,6 @@ fn chunk_runs(chunks: &[ContentChunk], places: Vec<Option<u64>>, mut inner: u32)
         inner += len;
     }
     runs
-}
-
-/// Returns whether the whole file was read and found unchanged.
-fn is_known(part: &FrameEntry) -> bool {
-    let Some(known) = part.known.as_ref().filter(|_| part.runs.is_none()) else {
-        return false;
-    };
-    let mut joiner = Joiner::default();
-    joiner.push(&part.piece);
-    let digest = joiner.finish();
-    digest.is_some() && digest == known.last().digest
 }
 
 /// Returns the member that holds a run of a file.

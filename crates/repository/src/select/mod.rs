@@ -16,6 +16,7 @@ use crate::archive::object::Sealing;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{Root, SourceInfo},
+    text::shown,
 };
 use fullbore_storage::Objects;
 use std::{
@@ -468,12 +469,12 @@ fn text_of(source: &SourceInfo) -> String {
     format!("{}:{}", source.host, paths.join(" "))
 }
 
-/// Quotes a word for a shell; bytes that are not text are quoted as bash does.
+/// Quotes a word for a shell; bytes that are not text, and characters that cannot be seen, are quoted as bash does.
 pub fn shell_word(word: &OsStr) -> String {
     let bytes = word.as_bytes();
     match std::str::from_utf8(bytes) {
         Ok(text) if !bytes.is_empty() && bytes.iter().all(is_plain_in_shell) => text.to_owned(),
-        Ok(text) if !text.contains(char::is_control) => {
+        Ok(text) if !text.contains('\n') && shown(text) == text => {
             format!("'{}'", text.replace('\'', "'\\''"))
         }
         _ => {

@@ -19,7 +19,7 @@ use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted}
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     key_kind::{BackupPart, KeyKind, MayAdd, max_document_bytes},
-    layout::{BACKUPS, REPOSITORY, Repository, is_of_future},
+    layout::{BACKUPS, REPOSITORY, Repository, UNPROVEN, is_of_future},
     root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
     seal::open_sealed,
 };
@@ -166,6 +166,9 @@ impl AppendSession {
         }
         self.check_root(id, bytes)?;
         self.charge(AddedBytes::Object(bytes.len() as u64))?;
+        // Whoever finds the root finds the mark.
+        let mark = format!("{BACKUPS}/{id}/{UNPROVEN}");
+        self.inner.put(&mark, b"", &PutIf::Always)?;
         let put = self.inner.put(key, bytes, condition);
         // After an error the root may be there.
         let is_absent = put.is_err() && matches!(self.inner.stat(key), Ok(None));
@@ -267,7 +270,7 @@ impl AppendSession {
 
     pub(super) fn create(self: &Arc<Self>, key: &str) -> Result<Box<dyn Upload>> {
         match KeyKind::of(key).may_be_added() {
-            MayAdd::OfBackup(id, part) if part.is_object() => {
+            MayAdd::OfBackup(id, part) if part.is_uploaded() => {
                 self.check_open("write", key, id)?;
                 Ok(Box::new(AddedUpload::new(self, key, id)?))
             }
@@ -301,7 +304,10 @@ impl AppendSession {
         super::check_key(key)?;
         let kind = KeyKind::of(key);
         let may = match kind {
-            KeyKind::Backup(id, part) if part.is_object() || part == BackupPart::Forgotten => {
+            KeyKind::Backup(id, part)
+                if part.is_uploaded()
+                    || matches!(part, BackupPart::Forgotten | BackupPart::Unproven) =>
+            {
                 return self.check_open("delete", key, id);
             }
             // The root has all that its partial root has.

@@ -272,24 +272,38 @@ pub fn as_stored(objects: &dyn Objects) -> &dyn Objects {
     }
 }
 
-/// Returns the key files of an encrypted repository that are not as they were written, with the reason. Only a key that reads can tell.
+/// What a check of the key files of an encrypted repository found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyFiles {
+    /// Those that are not as they were written, with the reason.
+    Changed(Vec<(String, &'static str)>),
+    /// They are of two generations, and not compared: a rotation is under way, or was cut.
+    Rotating,
+}
+
+/// Compares the key files of an encrypted repository with the list of members. Only a key that reads can tell.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the list of members is missing or damaged; the storage's.
-pub fn changed_key_files(objects: &dyn Objects) -> Result<Vec<(String, &'static str)>> {
+pub fn check_key_files(objects: &dyn Objects) -> Result<KeyFiles> {
+    let ring_of = |wrapper: &'_ SealedObjects| wrapper.ring().cloned();
     let Some((sealed, ring)) = objects
         .as_sealed()
-        .and_then(|wrapper| Some((wrapper, wrapper.ring()?)))
+        .and_then(|wrapper| Some((wrapper, ring_of(wrapper)?)))
+        .filter(|(_, ring)| ring.access() == Access::Read)
     else {
-        return Ok(Vec::new());
+        return Ok(KeyFiles::Changed(Vec::new()));
     };
-    // During a rotation the key files are of both generations.
-    let is_still = current_generation(&*sealed.inner)? == Some(ring.newest().number());
-    if ring.access() == Access::Put || !is_still {
-        return Ok(Vec::new());
+    let objects = &*sealed.inner;
+    let newest = ring.newest().number();
+    let lists = members::ListNumber::all(objects)?;
+    if current_generation(objects)? != Some(newest)
+        || lists.iter().any(|list| list.generation > newest)
+    {
+        return Ok(KeyFiles::Rotating);
     }
-    let (members, _) = members::read_members(&*sealed.inner, ring)?;
-    members::changed_files(&members, &*sealed.inner)
+    let (members, _) = members::read_members(objects, &ring)?;
+    members::changed_files(&members, objects).map(KeyFiles::Changed)
 }
 
 impl Objects for SealedObjects {

@@ -77,8 +77,7 @@ impl TlsFiles {
     /// # Errors
     /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
     pub(super) fn read(&self) -> Result<TlsParts> {
-        let chain = named_file(self.certificate.as_ref(), "--tls-cert")?;
-        let key = named_file(self.key.as_ref(), "--tls-key")?;
+        let (chain, key) = self.read_own()?;
         let authorities = named_file(self.authorities.as_ref(), "--tls-ca")?;
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(&authorities)?);
@@ -88,10 +87,22 @@ impl TlsFiles {
             return Err(Error::new(ErrorKind::Usage, message));
         }
         Ok(TlsParts {
-            chain: certificates(&chain)?,
-            key: private_key(&key)?,
+            chain,
+            key,
             roots: Arc::new(roots),
         })
+    }
+
+    /// Reads the certificate of this side and its key.
+    ///
+    /// # Errors
+    /// As [`TlsFiles::read`].
+    pub(super) fn read_own(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+        let chain = named_file(self.certificate.as_ref(), "--tls-cert")?;
+        let key = named_file(self.key.as_ref(), "--tls-key")?;
+        Ok((certificates(&chain)?, private_key(&key)?))
     }
 
     pub(super) fn unfit(&self, error: rustls::Error) -> Error {

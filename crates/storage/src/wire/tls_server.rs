@@ -35,7 +35,8 @@ pub struct TlsClients {
 #[derive(Debug)]
 pub struct TlsServer {
     files: TlsFiles,
-    clients: TlsClients,
+    /// Without it, clients show no certificate.
+    clients: Option<TlsClients>,
     current: Mutex<CurrentConfig>,
 }
 
@@ -54,9 +55,21 @@ impl TlsServer {
     /// # Errors
     /// [`ErrorKind::Usage`] if a file was not named; it cannot be read or used.
     pub fn new(files: TlsFiles, clients: TlsClients) -> Result<Self> {
+        Self::of(files, Some(clients))
+    }
+
+    /// Reads the certificate of this side and its key, for clients that show no certificate.
+    ///
+    /// # Errors
+    /// As [`TlsServer::new`].
+    pub fn for_everyone(files: TlsFiles) -> Result<Self> {
+        Self::of(files, None)
+    }
+
+    fn of(files: TlsFiles, clients: Option<TlsClients>) -> Result<Self> {
         let current = CurrentConfig {
-            stamps: stamps(&files, &clients),
-            config: server_config(&files, &clients)?,
+            stamps: stamps(&files, clients.as_ref()),
+            config: server_config(&files, clients.as_ref())?,
         };
         Ok(Self {
             files,
@@ -66,12 +79,13 @@ impl TlsServer {
     }
 
     /// Returns the settings as of now. If a file that has changed cannot be used, the earlier settings stay, and a message says so once.
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
+    pub fn config(&self) -> Arc<ServerConfig> {
         let mut current = self.current.locked();
-        let stamps = stamps(&self.files, &self.clients);
+        let clients = self.clients.as_ref();
+        let stamps = stamps(&self.files, clients);
         if stamps != current.stamps {
             current.stamps = stamps;
-            match server_config(&self.files, &self.clients) {
+            match server_config(&self.files, clients) {
                 Ok(config) => current.config = config,
                 Err(error) => eprintln!(
                     "warning: {}; the certificates and lists that were read before stay in use",
@@ -83,14 +97,11 @@ impl TlsServer {
     }
 }
 
-fn stamps(files: &TlsFiles, clients: &TlsClients) -> Vec<FileStamp> {
-    let all = [
-        &files.certificate,
-        &files.key,
-        &files.authorities,
-        &clients.revoked,
-    ];
-    all.into_iter().flatten().map(file_stamp).collect()
+fn stamps(files: &TlsFiles, clients: Option<&TlsClients>) -> Vec<FileStamp> {
+    let all = [&files.certificate, &files.key, &files.authorities];
+    let revoked = clients.and_then(|clients| clients.revoked.as_ref());
+    let all = all.into_iter().flatten().chain(revoked);
+    all.map(file_stamp).collect()
 }
 
 fn file_stamp(file: &PathBuf) -> Option<(u64, u64, i64, i64)> {
@@ -98,7 +109,10 @@ fn file_stamp(file: &PathBuf) -> Option<(u64, u64, i64, i64)> {
     Some((facts.ino(), facts.len(), facts.mtime(), facts.mtime_nsec()))
 }
 
-fn server_config(files: &TlsFiles, clients: &TlsClients) -> Result<Arc<ServerConfig>> {
+fn server_config(files: &TlsFiles, clients: Option<&TlsClients>) -> Result<Arc<ServerConfig>> {
+    let Some(clients) = clients else {
+        return open_config(files);
+    };
     let parts = files.read()?;
     let mut verifier = WebPkiClientVerifier::builder_with_provider(parts.roots, provider());
     if let Some(file) = &clients.revoked {
@@ -124,6 +138,18 @@ fn server_config(files: &TlsFiles, clients: &TlsClients) -> Result<Arc<ServerCon
     // A resumed session would show no certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Returns the settings for clients without certificates.
+fn open_config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
+    let (chain, key) = files.read_own()?;
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(no_tls)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| files.unfit(error))?;
     Ok(Arc::new(config))
 }
 

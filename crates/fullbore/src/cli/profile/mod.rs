@@ -118,7 +118,7 @@ fn profile_of(line: &TypedLine) -> Result<Option<NamedProfile>> {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none, else as [`in_file`].
-fn named(name: &OsStr) -> Result<NamedProfile> {
+pub(super) fn named(name: &OsStr) -> Result<NamedProfile> {
     in_file(search::find(name, &search::directories())?)
 }
 

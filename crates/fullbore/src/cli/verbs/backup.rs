@@ -24,12 +24,13 @@ use crate::cli::{
 };
 use fullbore_engine::{
     backup::{Backup, Outcome, Subject, far_source::FarSubject, paths::Scope},
+    fleet::EVERY_TAG,
     plan::{SinkSpec, Tuning},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::Root,
-    text,
+    text::{self, duration},
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
@@ -46,6 +47,7 @@ use std::{
     num::NonZeroU64,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
 /// Default for a cluster: such a frame fits the second-level cache, and its pages compress equally well.
@@ -219,6 +221,7 @@ fn last_lines(
         before_last..before_last,
         held.into_iter()
             .chain(outcome.unlike.iter().map(report::anew))
+            .chain(report::shared(&outcome.shared_with))
             .chain(outcome.is_new_source.then(|| NEW_SOURCE.to_owned()))
             .chain(has_no_files(&outcome.root).then(|| NO_CONTENT.to_owned()))
             .chain(report::base_damage(&outcome.damage))
@@ -235,6 +238,7 @@ fn has_no_files(root: &Root) -> bool {
 fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json::Value {
     let mut result = report::backup_json(&outcome.root, limit);
     result["new_repository"] = outcome.is_new_repository.into();
+    result["shared_with"] = outcome.shared_with.clone().into();
     result["new_source"] = outcome.is_new_source.into();
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
@@ -292,7 +296,10 @@ fn plan(
         let message = "--resume goes on with volumes; a repository goes on by itself";
         return Err(Error::new(ErrorKind::Usage, message));
     }
-    let tags = distinct_tags(args.tag.clone())?;
+    let mut tags = distinct_tags(args.tag.clone())?;
+    if let Some(every) = args.every {
+        add_every(every, &mut tags)?;
+    }
     if args.level.is_some() {
         check_level(args.level, &to, &tags)?;
     }
@@ -343,6 +350,7 @@ fn plan(
             resume: args.resume,
             compare: args.compare,
         },
+        dedup: args.dedup.unwrap_or_default(),
         checkpoint_interval: args.checkpoint_interval,
         chunks: args.chunking == Chunking::Content,
         block_bytes: args.block_size.map(u64::from),
@@ -375,6 +383,17 @@ fn has_bases(to: &SinkSpec) -> bool {
 fn every_backup_is_full(option: &str) -> Error {
     let message = format!("{option} wants a repository or volumes: elsewhere every backup is full");
     Error::new(ErrorKind::Usage, message)
+}
+
+/// Adds the tag with the time within which the next backup is expected.
+fn add_every(every: Duration, tags: &mut BTreeMap<String, String>) -> Result<()> {
+    match tags.insert(EVERY_TAG.to_owned(), duration::exact(every)) {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::Usage,
+            "cannot use --every and the tag \"every\"",
+        )),
+    }
 }
 
 /// Refuses a level where every backup is full, or beside a tag of that name.

@@ -7,17 +7,21 @@ use crate::cli::{
     options::{DESTINATION, OutputArgs, PERFORMANCE, RunArgs, SOURCE, rare},
     scope_args::ScopeArgs,
     values::{
-        COMPARES, CheckpointArg, Chunking, DIGESTS, LevelArg, Readers, RunOn, VIAS, WALS,
+        COMPARES, CheckpointArg, Chunking, DEDUPS, DIGESTS, LevelArg, Readers, RunOn, VIAS, WALS,
         any_bytes, block_size, destination, frame_size, interval, level, one_of, rate, readers,
         segment_size, stream_name, tag, threads,
     },
 };
 use clap::{ArgGroup, Args, ValueHint, builder::NonEmptyStringValueParser};
-use fullbore_engine::{backup::MAX_DESTINATIONS, plan::SinkSpec, volumes::VolumeSizes};
+use fullbore_engine::{
+    backup::{Dedup, MAX_DESTINATIONS},
+    plan::SinkSpec,
+    volumes::VolumeSizes,
+};
 use fullbore_format::{
     digest::Algorithm,
     error::{Error, ErrorKind, Result},
-    text::size,
+    text::{duration, size},
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_postgres::request::{Via, Wal};
@@ -207,6 +211,12 @@ pub(in crate::cli) struct BackupArgs {
     /// How large files are cut for the comparison
     #[arg(long, value_enum, default_value_t = Chunking::Fixed, help_heading = "Incremental", hide_short_help = true)]
     pub(in crate::cli) chunking: Chunking,
+    /// Whose stored content is not stored again
+    ///
+    /// Without this option it is that of all sources of the repository which this host may read and refer to: with a
+    /// put key, or on a host that may only add backups, that of its own. A full backup stores everything.
+    #[arg(long, value_parser = one_of(&DEDUPS), conflicts_with = "full", help_heading = "Incremental", hide_short_help = true)]
+    pub(in crate::cli) dedup: Option<Dedup>,
     /// Time after which stored data is made durable
     ///
     /// If the backup is interrupted, the next backup continues from that point. 0 means after each
@@ -242,6 +252,11 @@ pub(in crate::cli) struct BackupArgs {
     /// Tag the backup with KEY or KEY=VALUE (repeatable)
     #[arg(long, short = 't', value_name = "TAG", value_parser = tag)]
     pub(in crate::cli) tag: Vec<(String, String)>,
+    /// Expect the next backup of this source within this time, such as 1d
+    ///
+    /// It is the tag "every" of the backup, and `fullbore fleet` tells which sources are late.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    pub(in crate::cli) every: Option<Duration>,
     /// Run on this host, which reads its own PATHs or cluster
     ///
     /// A PATH such as ssh://HOST/PATH says the same.

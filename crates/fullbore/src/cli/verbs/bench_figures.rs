@@ -5,7 +5,7 @@
 
 use clap::ValueEnum;
 use fullbore_engine::{
-    backup::{Backup, Outcome, Subject, paths::Scope},
+    backup::{Backup, Dedup, Outcome, Subject, paths::Scope},
     plan::{SinkSpec, Tuning},
     sink::local_file::Output,
 };
@@ -111,6 +111,7 @@ impl Bench {
             most_errors: None,
             tags,
             base: WantedBase::default(),
+            dedup: Dedup::Source,
             checkpoint_interval: Duration::MAX,
             chunks: false,
             block_bytes: None,

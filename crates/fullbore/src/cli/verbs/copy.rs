@@ -146,6 +146,7 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
         check_tree_options()?;
         return copy_backup(storages, args.from, &args.to, args.repository, &args.output);
     }
+    refuse_shell_of_rsync(&args.exclude)?;
     args.exclude.splice(..0, patterns_in(&args.exclude_from)?);
     let source = Location::parse(&args.from)?;
     let destination = Location::parse(&args.to)?;
@@ -230,6 +231,25 @@ fn is_repository(location: &Location) -> bool {
         Location::Cloud { .. } | Location::Server(_) => true,
         _ => false,
     }
+}
+
+/// Refuses `-e ssh`, which names the shell for rsync and here leaves out what is called so.
+fn refuse_shell_of_rsync(patterns: &[OsString]) -> Result<()> {
+    let is_shell = |pattern: &&OsString| {
+        let first = pattern.as_bytes().split(|byte| *byte == b' ').next();
+        matches!(first, Some(b"ssh" | b"rsh"))
+    };
+    let is_short = command_line::words().iter().any(|word| {
+        let word = word.as_bytes();
+        word.starts_with(b"-") && !word.starts_with(b"--") && word.contains(&b'e')
+    });
+    let Some(pattern) = patterns.iter().find(is_shell).filter(|_| is_short) else {
+        return Ok(());
+    };
+    let message = format!("cannot use -e {pattern:?}: -e is --exclude here");
+    Err(Error::new(ErrorKind::Usage, message).hint(
+        "another host is ssh://HOST/PATH, and --ssh COMMAND its shell; to leave out what is called so: --exclude",
+    ))
 }
 
 /// Reads the patterns of files, without empty lines and comments.

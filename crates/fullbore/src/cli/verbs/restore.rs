@@ -75,6 +75,10 @@ fn print_end(
 ) {
     let lines = restore_report::lines(summary, run.meter(), limit, output.verbose, &restore.to);
     run.end(&lines, || restore_report::json(summary, run.meter(), limit));
+    if output.quiet && !output.json {
+        let notes = summary.notes.iter();
+        notes.for_each(|note| aside(format_args!("note: {note}")));
+    }
     if output.quiet || output.json {
         let needed = summary.next[..summary.needed].iter();
         needed.for_each(|step| aside(format_args!("next: {step}")));

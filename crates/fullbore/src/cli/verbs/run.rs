@@ -77,6 +77,7 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
             ..run.numbers()
         });
     }
+    child::end_if_interrupted();
     Ok(run.exit_code())
 }
 

@@ -1,6 +1,9 @@
 //! What a run of a profile has done, for people, hooks and programs.
 
-use crate::cli::{child::ChildEnd, metrics_file::RunNumbers};
+use crate::cli::{
+    child::{self, ChildEnd},
+    metrics_file::RunNumbers,
+};
 use fullbore_format::text::size::{bytes, counted, seconds};
 use fullbore_platform as platform;
 use serde_json::{Value, json};
@@ -94,6 +97,7 @@ impl RunStep {
         lines.push(match self.code {
             _ if self.is_skipped => format!("{name}: not run, because {}", self.said),
             0 | 3 => format!("{name}: {} in {}", self.summary(), seconds(self.seconds)),
+            _ if child::is_interrupted() => format!("{name}: interrupted"),
             code => format!("{name}: failed with exit code {code}, see above"),
         });
         lines

@@ -23,7 +23,8 @@ pub(in crate::cli) struct ServeArgs {
     /// Offer only read:, append: or write:LOCATION, or source:PATH
     ///
     /// read:LOCATION lets the other host read there. append:LOCATION also lets it add backups.
-    /// write:LOCATION lets it do everything. source:PATH lets it back up files at or below this
+    /// write:LOCATION lets it do everything. LOCATION is a repository, or tape:DRIVE with --stdio:
+    /// append:tape:DRIVE then writes behind the data of a tape, or to a tape without backups. source:PATH lets it back up files at or below this
     /// path (backup --run-on dest), and do nothing else. source:PATH can be repeated.
     #[arg(long, value_name = "WHAT:LOCATION", value_parser = |word: &str| AllowedAccess::parse(word).map_err(|error| error.what))]
     allow: Vec<AllowedAccess>,

@@ -4,6 +4,7 @@ use super::{allowed_access::AllowedLocation, far_command::run_here};
 use fullbore_engine::{
     backup::{far_source::SourceRights, file_service::FileService},
     copy::{near::NearTarget, service::CopyService},
+    tape::service::TapeService,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -22,6 +23,7 @@ use fullbore_storage::{
         connection_service, listen_for_sessions, not_offered, relay_to_session,
     },
 };
+use fullbore_tape::{TapeGrant, TapeRights};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -64,12 +66,15 @@ impl Serve {
     }
 
     /// Returns what one session is offered over standard input and output.
-    fn offer(&self) -> Offer {
+    fn offer(&self, tapes: &TapeService) -> Offer {
         let door = HeldDoor::default();
         let offer = Offer::none().service(
             ServiceNumber::CONNECTIONS,
             connection_service(move |peer| door.offer(peer, reached_address())),
         );
+        if self.tape_grant().is_some() {
+            return offer.service(ServiceNumber::TAPE, tapes.clone());
+        }
         if self.allowed.is_some() {
             return offer.objects(self.objects());
         }
@@ -84,6 +89,21 @@ impl Serve {
             .service(ServiceNumber::FILES, FileService::new(SourceRights::All))
             .service(ServiceNumber::COPY, CopyService::new(target))
             .service(ServiceNumber::COMMANDS, command_service(run_here))
+            .service(ServiceNumber::TAPE, tapes.clone())
+    }
+
+    /// Returns the only drive that may be used, if one is allowed.
+    fn tape_grant(&self) -> Option<TapeRights> {
+        let AllowedLocation { allowed, location } = self.allowed.as_ref()?;
+        let Ok(Location::Tape(drive)) = Location::parse(location) else {
+            return None;
+        };
+        let grant = match allowed {
+            Allowed::Read => TapeGrant::Read,
+            Allowed::Append => TapeGrant::Append,
+            Allowed::Write => TapeGrant::Write,
+        };
+        Some(TapeRights::One { drive, grant })
     }
 
     /// Returns what a host is offered that has come with a certificate.
@@ -113,10 +133,12 @@ impl Serve {
             .allowed
             .as_ref()
             .is_some_and(|location| location.allowed == Allowed::Append);
-        if appends || self.rules == AppendRules::default() {
+        let of_repository = appends && self.tape_grant().is_none();
+        if of_repository || self.rules == AppendRules::default() {
             return Ok(());
         }
-        let message = "cannot use --host, --quota or --max-per-day without --allow append:LOCATION";
+        let message =
+            "cannot use --host, --quota or --max-per-day without --allow append: and a repository";
         Err(Error::new(ErrorKind::Usage, message))
     }
 
@@ -144,7 +166,11 @@ impl Serve {
         if arrived.joins() {
             return relay_to_session(arrived);
         }
-        arrived.begin(self.offer(), &times)?.wait()
+        let tapes = TapeService::new(self.tape_grant().unwrap_or(TapeRights::All));
+        let session = arrived.begin(self.offer(&tapes), &times)?.wait();
+        // Also if the connection was lost: what came is on the tape then.
+        let ended = tapes.end();
+        session.and(ended)
     }
 
     /// Serves everyone who comes with a certificate that `clients` admits, until a signal ends this process.
@@ -156,6 +182,10 @@ impl Serve {
             Error::new(ErrorKind::Usage, "cannot listen: nothing is allowed")
                 .hint("say what hosts may do, and where: --allow append:LOCATION")
         })?;
+        if self.tape_grant().is_some() {
+            let message = "cannot listen: a drive is served over ssh only";
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
         self.check_rules()?;
         return_large_buffers();
         let tls = TlsServer::new(self.storages.tls_files().clone(), clients)?;
@@ -339,6 +369,8 @@ mod tests {
     #[test]
     fn each_allowance_offers_its_own_services_and_no_others() {
         use ServiceNumber as Number;
+        let tapes = TapeService::new(TapeRights::All);
+        let numbers = |serve: &Serve| serve.offer(&tapes).numbers();
         let location = |allowed| {
             Some(AllowedLocation {
                 allowed,
@@ -351,7 +383,7 @@ mod tests {
                 ..Serve::default()
             };
             let objects_only = [Number::OBJECTS, Number::CONNECTIONS];
-            assert_eq!(serve.offer().numbers(), objects_only);
+            assert_eq!(numbers(&serve), objects_only);
             let door = Arc::default();
             let to_host = serve.offer_to_host(&door, Arc::new(ByteBudget::new(1)));
             assert_eq!(to_host.numbers(), objects_only);
@@ -360,18 +392,27 @@ mod tests {
             sources_below: vec!["/srv".into()],
             ..Serve::default()
         };
-        assert_eq!(
-            sources.offer().numbers(),
-            [Number::CONNECTIONS, Number::FILES]
-        );
+        assert_eq!(numbers(&sources), [Number::CONNECTIONS, Number::FILES]);
+        for allowed in [Allowed::Read, Allowed::Append, Allowed::Write] {
+            let location = AllowedLocation {
+                allowed,
+                location: "tape:/dev/nst0".into(),
+            };
+            let drive = Serve {
+                allowed: Some(location),
+                ..Serve::default()
+            };
+            assert_eq!(numbers(&drive), [Number::CONNECTIONS, Number::TAPE]);
+        }
         let all = [
             Number::OBJECTS,
             Number::CONNECTIONS,
             Number::COMMANDS,
             Number::FILES,
             Number::COPY,
+            Number::TAPE,
         ];
-        assert_eq!(Serve::default().offer().numbers(), all);
+        assert_eq!(numbers(&Serve::default()), all);
     }
 
     #[test]

@@ -157,8 +157,8 @@ fn option_lines(root: &Root) -> [(&'static str, String); 3] {
 
 fn total_lines(root: &Root) -> [(&'static str, String); 6] {
     let totals = &root.totals;
-    // A backup with bases stores only new data, so that a ratio would mislead.
-    let ratio = if root.bases.is_empty() {
+    // A backup that refers to others stores only new data, so that a ratio would mislead.
+    let ratio = if root.bases.is_empty() && root.referenced_backups().is_empty() {
         let ratio = totals.bytes as f64 / totals.stored_bytes.max(1) as f64;
         format!(", ratio {ratio:.2}")
     } else {

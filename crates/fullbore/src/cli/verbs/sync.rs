@@ -31,7 +31,9 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::metrics::hardware::RunKind;
-use fullbore_repository::{open::place, retention::RetentionRules, writer::is_absent};
+use fullbore_repository::{
+    open::place, retention::RetentionRules, shard::Shard, writer::is_absent,
+};
 use fullbore_storage::{Objects, Storages};
 use jiff::Zoned;
 use serde_json::{Value, json};
@@ -69,6 +71,11 @@ pub(in crate::cli) struct SyncArgs {
     select: SelectArgs,
     #[command(flatten)]
     keep: Keep,
+    /// Copy only the sources of share K of N, for N machines at once
+    ///
+    /// All backups of a source are in one share. All shares together copy everything once.
+    #[arg(long, value_name = "K/N", value_parser = Shard::parse)]
+    shard: Option<Shard>,
     /// Only print what would be copied and forgotten
     #[arg(long, short = 'n')]
     pub(in crate::cli) dry_run: bool,
@@ -177,6 +184,7 @@ impl SyncVerb {
             from,
             to,
             filter: args.select.filter(&args.from, false)?,
+            shard: args.shard,
             no_create: args.no_create,
             workers: workers.min(most.unwrap_or(NonZeroUsize::MIN)),
         };

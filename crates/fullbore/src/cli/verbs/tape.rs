@@ -12,11 +12,11 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
     text::{self, size},
 };
-use fullbore_repository::archive::Archive;
+use fullbore_repository::{archive::Archive, tape_drive::NamedDrive};
 use fullbore_storage::Storages;
 use fullbore_tape::{
-    Drive, DriveError, DriveResult, Fault, RecordOutcome, Space, TapeBegin, TapeLabel,
-    is_tape_name, open_drive, open_to_ask, read_begin, read_label,
+    Drive, DriveError, DriveResult, Fault, RecordOutcome, RingDrive, Space, TapeBegin, TapeLabel,
+    TapeUse, is_tape_name, read_begin, read_label,
 };
 use serde_json::{Value, json};
 use std::{
@@ -94,7 +94,8 @@ struct DriveArgs {
     /// The drive, such as /dev/nst0
     ///
     /// Use the name with n: the other one rewinds the tape at each close. sim:FILE is a simulated
-    /// drive, see `fullbore simtape`. tape: before the name is allowed.
+    /// drive, see `fullbore simtape`. ssh://HOST/dev/nst0 is a drive of another host. tape: before
+    /// the name is allowed.
     #[arg(value_name = "DRIVE")]
     drive: OsString,
     #[arg(from_global)]
@@ -115,14 +116,14 @@ struct OverwriteArgs {
 pub(in crate::cli) fn run(args: TapeArgs, storages: &Storages) -> Result<u8> {
     match args.what {
         TapeCommand::Scan(drive) => scan(&drive, storages),
-        TapeCommand::Status(drive) => status(&drive),
-        TapeCommand::List(drive) => list(&drive),
+        TapeCommand::Status(drive) => status(&drive, storages),
+        TapeCommand::List(drive) => list(&drive, storages),
         TapeCommand::Label {
             drive,
             name,
             overwrite,
         } => {
-            let mut open = drive.open()?;
+            let mut open = drive.open(storages, TapeUse::Write)?;
             overwrite.check(&mut *open, &drive)?;
             write_label(&mut *open, name.clone())?;
             end(open)?;
@@ -132,14 +133,14 @@ pub(in crate::cli) fn run(args: TapeArgs, storages: &Storages) -> Result<u8> {
             drive,
             overwrite,
             long,
-        } => erase(&drive, &overwrite, long),
+        } => erase(&drive, &overwrite, long, storages),
         TapeCommand::Probe {
             drive,
             overwrite,
             size,
             fill,
         } => {
-            let mut open = drive.open()?;
+            let mut open = drive.open(storages, TapeUse::Write)?;
             let name = overwrite.check(&mut *open, &drive)?;
             let bytes = if fill { u64::MAX } else { size };
             let figures = tape_probe::probe(&mut *open, bytes);
@@ -170,8 +171,8 @@ impl DriveArgs {
         OsStr::from_bytes(bytes.strip_prefix(b"tape:").unwrap_or(bytes))
     }
 
-    fn open(&self) -> Result<Box<dyn Drive>> {
-        open_drive(self.name())
+    fn open(&self, storages: &Storages, usage: TapeUse) -> Result<Box<dyn RingDrive>> {
+        NamedDrive::new(storages, self.name()).open(usage)
     }
 }
 
@@ -247,8 +248,14 @@ fn scan(drive: &DriveArgs, storages: &Storages) -> Result<u8> {
     said(&line)
 }
 
-fn erase(drive: &DriveArgs, overwrite: &OverwriteArgs, long: bool) -> Result<u8> {
-    let mut open = drive.open()?;
+fn erase(
+    drive: &DriveArgs,
+    overwrite: &OverwriteArgs,
+    long: bool,
+    storages: &Storages,
+) -> Result<u8> {
+    let usage = if long { TapeUse::Erase } else { TapeUse::Write };
+    let mut open = drive.open(storages, usage)?;
     let name = overwrite.check(&mut *open, drive)?;
     write_label(&mut *open, name)?;
     if long {
@@ -259,7 +266,7 @@ fn erase(drive: &DriveArgs, overwrite: &OverwriteArgs, long: bool) -> Result<u8>
 }
 
 /// Rewinds and closes.
-fn end(mut drive: Box<dyn Drive>) -> Result<()> {
+fn end(mut drive: Box<dyn RingDrive>) -> Result<()> {
     let rewound = drive.rewind();
     drive.close().and(rewound).map_err(DriveError::into_error)
 }
@@ -268,8 +275,8 @@ fn said(line: &str) -> Result<u8> {
     told(|out| text::line(out, line).map(|()| 0))
 }
 
-fn status(args: &DriveArgs) -> Result<u8> {
-    let mut drive = open_to_ask(args.name())?;
+fn status(args: &DriveArgs, storages: &Storages) -> Result<u8> {
+    let mut drive = args.open(storages, TapeUse::Ask)?;
     let status = drive.status().map_err(DriveError::into_error)?;
     let limits = drive.limits();
     let place = drive.position().ok();
@@ -333,8 +340,8 @@ struct TapeFileLine {
     label: Option<TapeLabel>,
 }
 
-fn list(args: &DriveArgs) -> Result<u8> {
-    let mut drive = args.open()?;
+fn list(args: &DriveArgs, storages: &Storages) -> Result<u8> {
+    let mut drive = args.open(storages, TapeUse::Read)?;
     let files = files(&mut *drive).map_err(DriveError::into_error)?;
     end(drive)?;
     printed(|out| {

@@ -17,7 +17,7 @@ use fullbore_engine::verify::{
     sample::{SampleAmount, SampleVerify, Sampled},
 };
 use fullbore_format::{
-    error::Result,
+    error::{Error, ErrorKind, Result},
     root::PART_BYTES,
     text::{self, size::bytes},
 };
@@ -25,7 +25,10 @@ use fullbore_platform::{
     debug,
     metrics::{hardware::RunKind, meter::Meter},
 };
-use fullbore_repository::open::{is_repository, place};
+use fullbore_repository::{
+    open::{is_repository, place},
+    shard::Shard,
+};
 use fullbore_storage::{Found, Storages};
 use serde_json::{Value, json};
 use std::{
@@ -55,6 +58,11 @@ pub(in crate::cli) struct VerifyArgs {
     data: bool,
     #[command(flatten)]
     sample: SampleArgs,
+    /// Check only the data of share K of N, for N machines at once
+    ///
+    /// All shares together check everything once. The structure is checked by each.
+    #[arg(long, value_name = "K/N", value_parser = Shard::parse, conflicts_with = "against")]
+    shard: Option<Shard>,
     /// Compare with this tree, and list the differences
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     against: Option<PathBuf>,
@@ -107,6 +115,10 @@ pub(in crate::cli) fn run(args: VerifyArgs, storages: &Storages) -> Result<u8> {
     if let Some(amount) = args.sample.amount() {
         return sample(args, amount, storages);
     }
+    if args.shard.is_some() && !args.data {
+        let message = "--shard divides the data, and only the structure would be checked";
+        return Err(Error::new(ErrorKind::Usage, message).hint("add --data, --sample or --for"));
+    }
     let ends = RunEnds::of(storages, Some(&args.from), None);
     let filter = args.select.filter(&args.from, true)?;
     let verify = Verify {
@@ -114,6 +126,7 @@ pub(in crate::cli) fn run(args: VerifyArgs, storages: &Storages) -> Result<u8> {
         from: args.from,
         filter,
         data: args.data,
+        shard: args.shard,
         against: args.against,
         workers: args.workers.unwrap_or_else(fullbore_platform::cores),
     };
@@ -203,6 +216,7 @@ fn sample(args: VerifyArgs, amount: SampleAmount, storages: &Storages) -> Result
         storages: storages.clone(),
         repository: args.from,
         amount,
+        shard: args.shard,
         workers,
     }
     .run(&Meter::default())?;

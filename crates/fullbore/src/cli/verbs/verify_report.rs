@@ -162,7 +162,7 @@ pub(super) fn json(found: &Found) -> Value {
         .collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
-    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked,
+    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked, "rotating": found.is_rotating,
         "entries": found.entries, "not_captured": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
         "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }

@@ -71,7 +71,7 @@ fn a_wrong_tape_is_given_back_and_the_right_one_asked_for_again() {
     let script = fs::read_to_string(&changer).unwrap();
     // The first answer to each question is the tape that was in the drive.
     let lazy = "#!/bin/sh\nlast=$0.last\n\
-                [ \"$(cat $last 2>/dev/null)\" = $FULLBORE_VOLUME ] || { echo $FULLBORE_VOLUME > $last; exit 0; }\n";
+                [ \"$(cat $last 2>/dev/null)\" = $FULLBORE_MEDIA_VOLUME ] || { echo $FULLBORE_MEDIA_VOLUME > $last; exit 0; }\n";
     runs::write(&changer, script.replacen("#!/bin/sh\n", lazy, 1));
     runs::set_mode(&changer, 0o755);
     let changer = changer.display().to_string();

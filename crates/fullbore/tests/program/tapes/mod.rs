@@ -65,12 +65,11 @@ impl World {
         let path = self.dir.path().join("changer");
         let script = format!(
             "#!/bin/sh\n\
-             drive=${{FULLBORE_DRIVE#sim:}}; shelf={shelf}\n\
-             echo \"$FULLBORE_ACTION $FULLBORE_VOLUME $FULLBORE_LABEL: $FULLBORE_REASON\" >> {log}\n\
+             drive=${{FULLBORE_MEDIA_DRIVE#sim:}}; shelf={shelf}\n\
+             echo \"$FULLBORE_MEDIA_ACTION $FULLBORE_MEDIA_VOLUME $FULLBORE_MEDIA_LABEL: $FULLBORE_MEDIA_REASON\" >> {log}\n\
              [ -e $drive ] && mv $drive $shelf/$(cat $shelf.in || echo 1)\n\
-             echo $FULLBORE_VOLUME > $shelf.in\n\
-             if [ $FULLBORE_ACTION = want ]; then mv $shelf/$FULLBORE_VOLUME $drive || exit 2; exit 0; fi\n\
-             unset FULLBORE_DRIVE FULLBORE_SET\n\
+             echo $FULLBORE_MEDIA_VOLUME > $shelf.in\n\
+             if [ $FULLBORE_MEDIA_ACTION = want ]; then mv $shelf/$FULLBORE_MEDIA_VOLUME $drive || exit 2; exit 0; fi\n\
              exec {fullbore} simtape $drive -q --set clock=virtual --set most-record-bytes=64K \
              --set buffer-bytes=128K {settings} > /dev/null\n",
             shelf = self.shelf().display(),

@@ -149,8 +149,8 @@ fn a_single_drive_gets_the_volumes_of_the_bases_once_in_order() {
     fs::create_dir(&shelf).unwrap();
     let command = world.dir.path().join("changer");
     let script = format!(
-        "#!/bin/sh\necho \"$FULLBORE_SET $FULLBORE_VOLUME\" >> {0}/log\n\
-         mv $FULLBORE_DRIVE/v-* {0}/ 2>/dev/null\nmv {0}/$FULLBORE_LABEL $FULLBORE_DRIVE/\n",
+        "#!/bin/sh\necho \"$FULLBORE_MEDIA_SET $FULLBORE_MEDIA_VOLUME\" >> {0}/log\n\
+         mv $FULLBORE_MEDIA_DRIVE/v-* {0}/ 2>/dev/null\nmv {0}/$FULLBORE_MEDIA_LABEL $FULLBORE_MEDIA_DRIVE/\n",
         shelf.display()
     );
     runs::write(&command, script);
@@ -328,7 +328,7 @@ fn a_backup_that_ended_in_order_goes_on_behind_its_last_volume() {
             settle();
         }
         let stop = world.dir.path().join("stop");
-        runs::write(&stop, "#!/bin/sh\n[ $FULLBORE_VOLUME -lt 3 ]\n");
+        runs::write(&stop, "#!/bin/sh\n[ $FULLBORE_MEDIA_VOLUME -lt 3 ]\n");
         runs::set_mode(&stop, 0o755);
         let line = || {
             let line = world.backup_args("1M").into_iter();

@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::runs::{self, Mount, assert_same, fullbore, names, noise, shape, shell};
-use std::{ffi::OsString, fs};
+use std::{ffi::OsString, fs, os::unix::fs::FileExt};
 
 #[test]
 fn one_file_needs_only_its_volumes() {
@@ -85,9 +85,9 @@ fn changer(world: &World) -> String {
     let shelf = world.dir.path().join("shelf");
     fs::create_dir(&shelf).unwrap();
     let script = format!(
-        "#!/bin/sh\necho \"$FULLBORE_ACTION $FULLBORE_VOLUME $FULLBORE_LABEL\" >> {0}/log\n\
-         mv $FULLBORE_DRIVE/v-* {0}/ 2>/dev/null\n\
-         [ $FULLBORE_ACTION = next ] || mv {0}/$FULLBORE_LABEL $FULLBORE_DRIVE/\n",
+        "#!/bin/sh\necho \"$FULLBORE_MEDIA_ACTION $FULLBORE_MEDIA_VOLUME $FULLBORE_MEDIA_LABEL\" >> {0}/log\n\
+         mv $FULLBORE_MEDIA_DRIVE/v-* {0}/ 2>/dev/null\n\
+         [ $FULLBORE_MEDIA_ACTION = next ] || mv {0}/$FULLBORE_MEDIA_LABEL $FULLBORE_MEDIA_DRIVE/\n",
         shelf.display()
     );
     runs::write(&path, script);
@@ -357,4 +357,54 @@ fn a_verification_asks_for_volumes_in_order() {
     let tree = world.tree.display().to_string();
     let asked = verify(&["--against", &tree]);
     assert!(rounds(&asked) <= 2, "{asked:?}");
+}
+
+#[test]
+fn a_delta_an_export_and_a_directory_of_cat_ask_for_each_volume_once_in_order() {
+    let world = World::new();
+    for number in 0..200 {
+        let path = world.tree.join(format!("m/{number:03}"));
+        let len = if number % 50 == 7 { 700_000 } else { 30_000 };
+        runs::write(path, noise(1000 + number, len));
+    }
+    let volumes = world.backup();
+    let command = changer(&world);
+    let shelf = world.dir.path().join("shelf");
+    for name in &volumes[..volumes.len() - 1] {
+        fs::rename(world.media.join(name), shelf.join(name)).unwrap();
+    }
+    let last = volumes.len() as u32;
+    // The catalog describes all volumes, whichever is in the drive.
+    let run = |line: &[OsString]| {
+        let change = args!["--change-command", command, "--catalog", world.catalog()];
+        fullbore(line.iter().cloned().chain(change)).ends_with(0);
+        asked_for(&world)
+    };
+    let back = world.dir.path().join("back");
+    run(&args!["restore", world.location(), "--to", back]);
+    // A part of a large file, all of a small one, and one that is gone; on early and on late volumes.
+    let large = fs::File::options()
+        .write(true)
+        .open(back.join("m/007"))
+        .unwrap();
+    large.write_all_at(&[0; 5000], 300_000).unwrap();
+    for name in ["m/003", "m/150"] {
+        runs::write(back.join(name), b"changed");
+    }
+    fs::remove_file(back.join("m/110")).unwrap();
+    let many = ["--workers", "16"].map(OsString::from);
+    let line = args!["restore", world.location(), "--to", back, "--delta"];
+    let asked = run(&[&line[..], &many].concat());
+    assert_same(&shape(&world.tree), &shape(&back), "delta");
+    assert!(asked.is_sorted_by(|a, b| a < b), "{asked:?}");
+    let line = args![
+        "export",
+        world.location(),
+        "--to",
+        world.dir.path().join("full")
+    ];
+    let asked = run(&[&line[..], &many].concat());
+    assert_eq!(asked, (1..=last).collect::<Vec<_>>());
+    let asked = run(&args!["cat", world.location(), "m"]);
+    assert!(asked.is_sorted_by(|a, b| a < b), "{asked:?}");
 }

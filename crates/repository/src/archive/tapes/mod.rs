@@ -22,7 +22,7 @@ use fullbore_format::{
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_platform::{queue::Locked, write};
 use fullbore_storage::Storages;
-use fullbore_tape::{TapeLabel, is_tape_name, simulated};
+use fullbore_tape::{TapeLabel, is_tape_name};
 use part::Part;
 use reader::TapeReader;
 use std::{
@@ -423,7 +423,7 @@ impl ObjectReader for TapeSet {
     }
 
     fn places(&self) -> Vec<Place> {
-        let file = simulated(self.reader.drive_name());
+        let file = self.reader.simulated_file();
         file.and_then(place_of).into_iter().collect()
     }
 }

@@ -5,6 +5,7 @@
 //! for once, in the order of the backup.
 
 use super::record_cache::RecordCache;
+use crate::tape_drive::NamedDrive;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{TapeExtent, TapePlace},
@@ -12,12 +13,13 @@ use fullbore_format::{
 use fullbore_platform::queue::Locked;
 use fullbore_storage::{ChangeAction, ChangeRequest, Changed, MediaChange, Storages};
 use fullbore_tape::{
-    Drive, DriveError, Fault, ReadOutcome, TapeBegin, TapeLabel, open_drive, read_begin,
+    Drive, DriveError, Fault, ReadOutcome, TapeBegin, TapeLabel, TapeUse, read_begin,
 };
 use std::{
     collections::BTreeMap,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
@@ -35,7 +37,7 @@ const MOST_ASKED: u32 = 5;
 
 /// A drive, and the tapes that come into it.
 pub(super) struct TapeReader {
-    drive: OsString,
+    drive: NamedDrive,
     change: MediaChange,
     state: Mutex<ReaderState>,
 }
@@ -62,15 +64,15 @@ pub(super) struct ReaderState {
 impl TapeReader {
     pub(super) fn new(storages: &Storages, drive: &OsStr) -> Self {
         Self {
-            drive: drive.to_owned(),
+            drive: NamedDrive::new(storages, drive),
             change: storages.media_change().clone(),
             state: Mutex::default(),
         }
     }
 
-    /// The drive, as the user named it.
-    pub(super) fn drive_name(&self) -> &OsStr {
-        &self.drive
+    /// The file of a simulated drive.
+    pub(super) fn simulated_file(&self) -> Option<&Path> {
+        self.drive.simulated()
     }
 
     /// Returns the drive for moves that are no reads. The place is unknown afterwards.
@@ -92,7 +94,7 @@ impl TapeReader {
     fn load_into(&self, state: &mut ReaderState) -> Result<TapeLabel> {
         // A drive is opened once at a time.
         state.let_go();
-        let mut drive = open_drive(&self.drive)?;
+        let mut drive = self.drive.open(TapeUse::Read)?;
         let begin = read_begin(&mut *drive).map_err(DriveError::into_error)?;
         let TapeBegin::Labelled(label) = begin else {
             let is = match begin {
@@ -101,7 +103,7 @@ impl TapeReader {
             };
             let message = format!(
                 "could not find a backup in \"tape:{}\"",
-                self.drive.display()
+                self.drive.name().display()
             );
             return Err(Error::new(ErrorKind::NotFound, message).because(is));
         };
@@ -233,7 +235,7 @@ impl TapeReader {
             };
             let request = ChangeRequest {
                 action: ChangeAction::Want,
-                drive: self.drive.display().to_string(),
+                drive: self.drive.name().display().to_string(),
                 set: state.set.clone(),
                 volume: extent.volume,
                 label: tape.clone(),

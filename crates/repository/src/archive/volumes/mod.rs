@@ -7,6 +7,7 @@
 mod volume_file;
 
 use super::{
+    media_turns::MediaTurns,
     object::{ArchiveFile, ObjectName, ObjectReader},
     stored_root::read_root,
 };
@@ -29,12 +30,18 @@ use std::{
     io::{self, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+    time::Duration,
 };
 use volume_file::VolumeFile;
 
 /// Volumes that are open at the same time, at most.
 const OPEN_VOLUMES: usize = 16;
+/// Nobody reads a volume any more if none has for this time.
+const QUIET: Duration = Duration::from_millis(300);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(20);
 /// Bytes of pages that are copied at once.
 const COPIED_BYTES: u64 = 1 << 20;
 
@@ -77,6 +84,7 @@ struct OpenVolumes {
     files: BTreeMap<VolumeId, Arc<VolumeFile>>,
     /// Volumes that did not come, and why.
     lost: BTreeMap<VolumeId, String>,
+    turns: MediaTurns<VolumeId>,
     /// The manifest, once the newest volume may have been taken out.
     manifest: Option<Arc<File>>,
 }
@@ -240,8 +248,8 @@ impl VolumeSet {
             let name = self.name(&ObjectName::Root);
             return Err(Error::corrupt(format!("{name} is of another volume")));
         }
-        let volume = self.volume(&self.newest_id())?;
-        let mut offset = volume.reader().label_end()?;
+        let mut offset =
+            self.with_volume(&self.newest_id(), |volume| volume.reader().label_end())?;
         for page in root.pages.iter().filter(|page| page.backup.is_empty()) {
             let Some(from) = page.manifest_offset else {
                 continue;
@@ -269,21 +277,87 @@ impl VolumeSet {
         }
     }
 
-    /// Returns an open volume.
-    fn volume(&self, id: &VolumeId) -> Result<Arc<VolumeFile>> {
+    /// Reads from a volume.
+    fn with_volume<T>(
+        &self,
+        id: &VolumeId,
+        read: impl FnOnce(&VolumeFile) -> Result<T>,
+    ) -> Result<T> {
+        let (volume, mut open) = self.volume(id)?;
+        open.turns.begin_read();
+        drop(open);
+        let done = read(&volume);
+        self.open.locked().turns.end_read();
+        done
+    }
+
+    /// Returns an open volume. If it is not there, waits until nobody reads the one that is.
+    fn volume(&self, id: &VolumeId) -> Result<(Arc<VolumeFile>, MutexGuard<'_, OpenVolumes>)> {
         let mut open = self.open.locked();
+        let mut is_waiting = false;
+        loop {
+            let found = self.volume_there(id, &mut open);
+            let is_next = open.turns.is_next(id, QUIET);
+            if let (Ok(None), false) = (&found, is_next) {
+                if !is_waiting {
+                    open.turns.begin_wait(id);
+                    is_waiting = true;
+                }
+                drop(open);
+                thread::sleep(LOOK);
+                open = self.open.locked();
+                continue;
+            }
+            if is_waiting {
+                open.turns.end_wait(id);
+            }
+            let volume = match found? {
+                Some(volume) => volume,
+                None => self.come(id, &mut open)?,
+            };
+            return Ok((volume, open));
+        }
+    }
+
+    /// Returns a volume that is open or there; `None` if somebody may bring it.
+    fn volume_there(
+        &self,
+        id: &VolumeId,
+        open: &mut OpenVolumes,
+    ) -> Result<Option<Arc<VolumeFile>>> {
         if let Some(volume) = open.files.get(id) {
-            return Ok(volume.clone());
+            return Ok(Some(volume.clone()));
         }
         if let Some(reason) = open.lost.get(id) {
             return Err(self.missing(id, reason));
         }
-        let volume = match self.open_volume(id) {
-            Err(error) if error.kind == ErrorKind::NotFound || error.kind == ErrorKind::Corrupt => {
-                self.ask_for(id, error, &mut open)
+        match self.open_volume(id) {
+            Err(error)
+                if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt)
+                    && self.storages.media_change().is_possible() =>
+            {
+                Ok(None)
             }
+            opened => self.opened(id, opened, open).map(Some),
+        }
+    }
+
+    /// Asks for a volume.
+    fn come(&self, id: &VolumeId, open: &mut OpenVolumes) -> Result<Arc<VolumeFile>> {
+        let volume = match self.open_volume(id) {
+            Err(error) => self.ask_for(id, error, open),
             opened => opened,
         };
+        self.opened(id, volume, open)
+    }
+
+    /// Notes that a volume is open, or why not.
+    fn opened(
+        &self,
+        id: &VolumeId,
+        volume: Result<VolumeFile>,
+        open: &mut OpenVolumes,
+    ) -> Result<Arc<VolumeFile>> {
         match volume {
             Ok(volume) => {
                 if open.files.len() >= OPEN_VOLUMES {
@@ -382,9 +456,9 @@ impl VolumeSet {
                 .map(drop)
                 .map_err(|error| Error::io("could not copy a manifest", error));
         }
-        let volume = self.volume(&self.newest_id())?;
+        let newest = self.newest_id();
         self.each_piece(
-            |offset, len, out| volume.read_at(offset, len, out),
+            |offset, len, out| self.with_volume(&newest, |volume| volume.read_at(offset, len, out)),
             |bytes, _| {
                 let written = file.write_all(bytes);
                 written.map_err(|error| Error::io("could not write a catalog", error))
@@ -437,8 +511,9 @@ impl VolumeSet {
                 .read_exact_at(out, offset)
                 .map_err(|error| damaged().because(error));
         }
-        self.volume(&self.newest_id())?
-            .read_at(page.offset.saturating_add(inner), len, out)
+        self.with_volume(&self.newest_id(), |volume| {
+            volume.read_at(page.offset.saturating_add(inner), len, out)
+        })
     }
 
     /// Returns the volume that an object is, if it is one of this backup, or one that it refers to.
@@ -460,12 +535,16 @@ impl VolumeSet {
         is_known.then_some(id)
     }
 
-    fn volume_of(&self, object: &ObjectName) -> Result<Arc<VolumeFile>> {
+    fn with_volume_of<T>(
+        &self,
+        object: &ObjectName,
+        read: impl FnOnce(&VolumeFile) -> Result<T>,
+    ) -> Result<T> {
         let id = self.id_of(object).ok_or_else(|| {
             let message = format!("could not find {}", self.name(object));
             Error::new(ErrorKind::NotFound, message)
         })?;
-        self.volume(&id)
+        self.with_volume(&id, read)
     }
 }
 
@@ -509,16 +588,16 @@ impl ObjectReader for VolumeSet {
             }
             ObjectName::Root => {
                 let offset = self.root.offset.saturating_add(offset);
-                self.volume_of(object)?.read_at(offset, len, out)
+                self.with_volume_of(object, |volume| volume.read_at(offset, len, out))
             }
-            _ => self.volume_of(object)?.read_at(offset, len, out),
+            _ => self.with_volume_of(object, |volume| volume.read_at(offset, len, out)),
         }
     }
 
     fn len(&self, object: &ObjectName) -> Result<u64> {
         match object {
             ObjectName::Root => Ok(self.root.len),
-            _ => Ok(self.volume_of(object)?.bytes),
+            _ => self.with_volume_of(object, |volume| Ok(volume.bytes)),
         }
     }
 

@@ -10,6 +10,7 @@ use fullbore_format::{
     root_parts::PSEUDONYM,
     text::{
         self,
+        columns::shortened,
         local_time::{local_second, recent_minute},
         source_text,
     },
@@ -177,23 +178,6 @@ fn row([id, when, files, size, added, source]: [&str; 6]) -> String {
     format!("{id:<23} {when:<16} {files:>6} {size:>8} {added:>7}  {source}")
 }
 
-/// Shortens a source in its middle, so that its host and the end of its path are seen.
-fn shortened(source: &str, columns: usize) -> String {
-    let letters: Vec<char> = source.chars().collect();
-    if letters.len() <= columns {
-        return source.to_owned();
-    }
-    let head = letters
-        .iter()
-        .position(|letter| *letter == ':')
-        .map_or(0, |index| index + 1);
-    let head = head.min(columns / 2);
-    let tail = columns - head - 1;
-    let first = letters[..head].iter();
-    let last = letters[letters.len() - tail..].iter();
-    first.chain(&['…']).chain(last).collect()
-}
-
 /// Returns what is special about a backup: one line or none.
 fn notes(backup: &TableBackup) -> Option<String> {
     let TableBackup {
@@ -357,16 +341,6 @@ mod tests {
                 "vm:/usr/share"
             ]),
             "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:/usr/share"
-        );
-    }
-
-    #[test]
-    fn a_long_source_keeps_its_host_and_the_end_of_its_path() {
-        assert_eq!(shortened("vm:/usr/share", 13), "vm:/usr/share");
-        assert_eq!(shortened("vm:/usr/share/doc/zstd", 14), "vm:…e/doc/zstd");
-        assert_eq!(
-            shortened(&format!("{}:/x", "h".repeat(30)), 14),
-            "hhhhhhh…hhh:/x"
         );
     }
 }

@@ -1,0 +1,278 @@
+//! The state of one source.
+
+use super::{
+    Fleet,
+    expected::{Expectation, ExpectedBy},
+};
+use crate::drill::record::DrillRecord;
+use fullbore_format::{
+    layout::backup_time,
+    root::{PART_BYTES, Root, SourceInfo},
+    text::counted,
+};
+use fullbore_repository::verify_memory::{CheckedShare, VerifyMemory};
+use fullbore_storage::Objects;
+use serde::Serialize;
+use std::cmp::Ordering;
+
+/// The time over which growth is told.
+const GROWTH_SECONDS: i64 = 30 * 86_400;
+
+/// How a source is, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceState {
+    /// A verification found damage in one of its backups.
+    Damaged,
+    /// The newest backup is older than expected.
+    Late,
+    /// There are warnings.
+    Warned,
+    Sound,
+}
+
+/// A source with its newest backup and everything that may be wrong with it.
+#[derive(Debug, Clone, Serialize)]
+pub struct FleetSource {
+    /// The repository, as it was given.
+    pub repository: String,
+    pub source: SourceInfo,
+    pub state: SourceState,
+    /// Is the newest backup older than expected?
+    pub late: bool,
+    /// Number of backups.
+    pub backups: u64,
+    /// Id and time of the newest.
+    pub newest: String,
+    pub newest_time: String,
+    pub age_seconds: u64,
+    /// The interval that is expected, and how it is known; absent if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_by: Option<ExpectedBy>,
+    /// The age from which on it is late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_after_seconds: Option<u64>,
+    /// Content of the newest backup.
+    pub bytes: u64,
+    pub files: u64,
+    /// Bytes that all its backups added.
+    pub stored_bytes: u64,
+    /// Growth of the content in the last 30 days, and the time between the two backups that were compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_bytes: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_seconds: Option<u64>,
+    /// Share of the data of the newest backup that was ever checked, from 0 to 1, and when some of it was checked last, in seconds
+    /// since 1970.
+    pub verified_share: f64,
+    pub last_verified: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified_age_seconds: Option<u64>,
+    /// The newest drill of the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_drill: Option<FleetDrill>,
+    /// Backups that a verification found to be damaged.
+    pub damaged_backups: u64,
+    /// Whatever else a person should look at, in words.
+    pub warnings: Vec<String>,
+}
+
+/// The newest drill of a cluster.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FleetDrill {
+    /// When it ended, as RFC 3339.
+    pub time: String,
+    pub passed: bool,
+    pub age_seconds: u64,
+}
+
+impl FleetSource {
+    /// The order of trouble: the worst state first, then what is late by the most intervals, then by name.
+    pub fn by_trouble(&self, other: &Self) -> Ordering {
+        let lateness = |source: &Self| {
+            let after = source.late_after_seconds.filter(|_| source.late);
+            after.map_or(0.0, |after| source.age_seconds as f64 / after.max(1) as f64)
+        };
+        let name = |source: &Self| (source.source.host.clone(), source.repository.clone());
+        let by_state = self.state.cmp(&other.state);
+        by_state
+            .then_with(|| lateness(other).total_cmp(&lateness(self)))
+            .then_with(|| name(self).cmp(&name(other)))
+    }
+}
+
+/// What is collected of a source while the roots are read.
+pub(super) struct SourceFacts {
+    /// The newest root, without segments and pages.
+    pub(super) newest: Root,
+    put_key: Option<String>,
+    /// Ids, the seconds at which they began, and bytes of content.
+    backups: Vec<(String, i64, u64)>,
+    stored_bytes: u64,
+    pub(super) warnings: Vec<String>,
+}
+
+impl SourceFacts {
+    pub(super) fn new(root: Root, put_key: Option<String>) -> Self {
+        let mut facts = Self {
+            newest: Root::default(),
+            put_key: None,
+            backups: Vec::new(),
+            stored_bytes: 0,
+            warnings: Vec::new(),
+        };
+        facts.add(root, put_key);
+        facts
+    }
+
+    /// Adds a backup; the oldest come first.
+    pub(super) fn add(&mut self, mut root: Root, put_key: Option<String>) {
+        // A server that takes backups has checked the time of the id; what else a root says of time is its host's word.
+        let seconds = backup_time(&root.id).map_or(0, |time| time.as_second());
+        self.backups
+            .push((root.id.clone(), seconds, root.totals.bytes));
+        self.stored_bytes = self.stored_bytes.saturating_add(root.totals.stored_bytes);
+        // The roots of many sources are in memory at the same time.
+        (root.segments, root.pages) = Default::default();
+        root.not_captured.clear();
+        (self.newest, self.put_key) = (root, put_key);
+    }
+
+    pub(super) fn is_of(&self, root: &Root) -> bool {
+        self.newest.source == root.source
+    }
+
+    /// Notes an interrupted backup, if none was completed after it.
+    pub(super) fn note_interrupted(&mut self, root: &Root) {
+        if root.id > self.newest.id {
+            self.warnings
+                .push(format!("backup {} was interrupted", root.id));
+        }
+    }
+
+    pub(super) fn into_source(
+        mut self,
+        objects: &dyn Objects,
+        memory: &VerifyMemory,
+        fleet: &Fleet,
+    ) -> FleetSource {
+        self.add_warnings();
+        let age = |seconds: i64| fleet.now.as_second().saturating_sub(seconds).max(0) as u64;
+        let drill = self.drill(objects, &age);
+        let times: Vec<i64> = self
+            .backups
+            .iter()
+            .map(|(_, seconds, _)| *seconds)
+            .collect();
+        let newest_seconds = times.last().copied().unwrap_or_default();
+        let expected = Expectation::of(fleet.every, &self.newest.tags, &times);
+        let late_after = expected.map(Expectation::late_after_seconds);
+        let age_seconds = age(newest_seconds);
+        let late = late_after.is_some_and(|after| age_seconds > after);
+        let losses = self
+            .backups
+            .iter()
+            .filter(|(id, ..)| memory.loss(id).is_some());
+        let damaged_backups = losses.count() as u64;
+        let growth = self.growth();
+        let (verified_share, last_verified) = verified(&self.newest, memory);
+        let state = match () {
+            () if damaged_backups > 0 => SourceState::Damaged,
+            () if late => SourceState::Late,
+            () if !self.warnings.is_empty() => SourceState::Warned,
+            () => SourceState::Sound,
+        };
+        FleetSource {
+            repository: String::new(),
+            state,
+            late,
+            backups: self.backups.len() as u64,
+            newest_time: self.newest.time,
+            newest: self.newest.id,
+            source: self.newest.source,
+            age_seconds,
+            expected_seconds: expected.map(|expected| expected.seconds),
+            expected_by: expected.map(|expected| expected.by),
+            late_after_seconds: late_after,
+            bytes: self.newest.totals.bytes,
+            files: self.newest.totals.files,
+            stored_bytes: self.stored_bytes,
+            growth_bytes: growth.map(|(bytes, _)| bytes),
+            growth_seconds: growth.map(|(_, seconds)| seconds),
+            verified_share,
+            last_verified,
+            verified_age_seconds: last_verified.map(|time| age(time as i64)),
+            last_drill: drill,
+            damaged_backups,
+            warnings: self.warnings,
+        }
+    }
+
+    fn add_warnings(&mut self) {
+        let totals = &self.newest.totals;
+        if totals.unreadable > 0 {
+            let entries = counted(totals.unreadable, "entry");
+            self.warnings.push(format!("{entries} could not be read"));
+        }
+        if totals.bad_pages > 0 {
+            let files = counted(totals.bad_pages, "file");
+            self.warnings
+                .push(format!("{files} with wrong page checksums"));
+        }
+        // A put key can say any host.
+        let stranger = self
+            .put_key
+            .iter()
+            .filter(|name| **name != self.newest.source.host);
+        let added = stranger.map(|name| format!("added with put key {name:?}"));
+        self.warnings.extend(added);
+    }
+
+    /// Returns the newest drill of the cluster. One that failed is a warning.
+    fn drill(&mut self, objects: &dyn Objects, age: &impl Fn(i64) -> u64) -> Option<FleetDrill> {
+        let system = &self.newest.postgres.as_ref()?.system_identifier;
+        let record = match DrillRecord::newest(objects, system) {
+            Ok(record) => record?,
+            Err(error) => {
+                self.warnings.push(error.line());
+                return None;
+            }
+        };
+        if let Some(why) = &record.error {
+            self.warnings.push(format!("the last drill failed: {why}"));
+        }
+        let time = record.time.parse::<jiff::Timestamp>().ok()?;
+        Some(FleetDrill {
+            age_seconds: age(time.as_second()),
+            passed: record.error.is_none(),
+            time: record.time,
+        })
+    }
+
+    /// Returns by how much the content grew, and in which time.
+    fn growth(&self) -> Option<(i64, u64)> {
+        let ((_, newest, bytes), earlier) = self.backups.split_last()?;
+        let (_, begin, begin_bytes) = earlier
+            .iter()
+            .find(|(_, seconds, _)| *seconds >= newest - GROWTH_SECONDS)?;
+        let seconds = newest.abs_diff(*begin);
+        let grown = i128::from(*bytes) - i128::from(*begin_bytes);
+        let grown = grown.clamp(i64::MIN.into(), i64::MAX.into());
+        Some((grown as i64, seconds))
+    }
+}
+
+/// Returns which share of the data of a backup was ever checked, and when some of it was checked last.
+fn verified(root: &Root, memory: &VerifyMemory) -> (f64, Option<u64>) {
+    let segments = root.liveness.iter().map(|live| {
+        let mut segment = live.id();
+        if segment.backup.is_empty() {
+            segment.backup.clone_from(&root.id);
+        }
+        (segment, live.of_bytes)
+    });
+    let checked = CheckedShare::of(memory, &segments.collect(), PART_BYTES);
+    (checked.share, checked.last)
+}
