@@ -149,7 +149,7 @@ mod tests {
         }
         let objects = LocalObjects::new(dir.path());
         let mut visited = 0;
-        let remove_all = &mut |_: &OwnedFd, _, _| {
+        let remove_all = &mut |_: &OwnedFd, _, _: &fullbore_platform::dir::Stat| {
             visited += 1;
             let _ = fs::remove_dir_all(dir.path().join("a"));
             fs::remove_dir_all(dir.path().join("b"))
