@@ -11,6 +11,9 @@ use fullbore_platform::queue::run_each;
 use fullbore_storage::{Objects, SealedObjects};
 use std::{collections::BTreeMap, sync::Arc};
 
+/// What is called with each id, and with what was found of its document.
+type FoundVisit<'a> = dyn FnMut(&Arc<str>, Result<Option<Document>>) -> Result<()> + 'a;
+
 /// What stays in memory of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownDocument {
@@ -142,7 +145,7 @@ impl<'a> DocumentReader<'a> {
         files: &BTreeMap<String, BackupFiles>,
         uses_index: bool,
         is_wanted: &dyn Fn(&str, BackupState) -> bool,
-        visit: &mut dyn FnMut(&Arc<str>, Result<Option<Document>>) -> Result<()>,
+        visit: &mut FoundVisit<'_>,
     ) -> Result<()> {
         let index = self.index.as_ref().filter(|_| uses_index);
         let mut pass = index.map(|index| index.pass(files.len()));
@@ -177,7 +180,7 @@ impl<'a> DocumentReader<'a> {
         chunk: &[Wanted],
         files: &BTreeMap<String, BackupFiles>,
         mut pass: Option<&mut IndexPass>,
-        visit: &mut dyn FnMut(&Arc<str>, Result<Option<Document>>) -> Result<()>,
+        visit: &mut FoundVisit<'_>,
     ) -> Result<()> {
         let objects = self.objects;
         let mut found = Vec::new();

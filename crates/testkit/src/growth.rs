@@ -62,7 +62,7 @@ impl Growth {
         for round in 0..self.rounds {
             for source in &mut sources {
                 // One backup in two minutes: 100,000 of them are less than a year.
-                let time = begin + SignedDuration::from_secs(120) * number as i32;
+                let time = begin + SignedDuration::from_secs(120) * number;
                 number += 1;
                 self.back_up(source, round, time, put);
             }

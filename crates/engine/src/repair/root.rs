@@ -260,10 +260,7 @@ fn time_of(id: &str) -> String {
 /// frames of raw blocks: the label tells them apart.
 fn segments(objects: &dyn Objects, id: &str) -> Result<Vec<(u32, u32, Codec)>> {
     let files = files_of(objects, id)?;
-    let mut found: Vec<_> = files
-        .names()
-        .filter_map(|name| parse_segment(name))
-        .collect();
+    let mut found: Vec<_> = files.names().filter_map(parse_segment).collect();
     found.sort_by_key(|(stream, number, _)| (*stream, *number));
     Ok(found)
 }

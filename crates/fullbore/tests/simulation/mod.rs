@@ -18,7 +18,7 @@ use fullbore_repository::{
         store_root, write_off,
     },
     prune::prune,
-    roots::{BackupState, NeededObject, documents, key, needs},
+    roots::{BackupState, documents, key, needs},
 };
 use fullbore_storage::{
     Clock, Lease, Leased, MemoryObjects, Objects, PutIf, RENEWAL, Take, TestClock,
