@@ -195,7 +195,7 @@ const OF_FILES: [&str; 13] = [
 ];
 
 /// Files of the rooms below whose files are not those of a repository.
-const MAY_USE_FILES: [&str; 14] = [
+const MAY_USE_FILES: [&str; 15] = [
     "archive/object.rs",        // archives of one file
     "verify/compare_tree.rs",   // the tree that a backup is compared with
     "verify/tree_roots.rs",     // the same
@@ -207,6 +207,7 @@ const MAY_USE_FILES: [&str; 14] = [
     "volume_catalog.rs",        // files in the state directory
     "volume_series.rs",         // the same
     "tape_catalog.rs",          // the same
+    "root_index.rs",            // files in the cache directory
     "tapes/part.rs",            // parts of tapes, as `SealedFile`
     "tapes/mod.rs",             // a temporary file without a name, for the manifest
     "page_spool.rs",            // a temporary file without a name, in TMPDIR

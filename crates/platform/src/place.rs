@@ -1,7 +1,16 @@
 //! The place of a new file: the directory that it needs, and its path in messages.
 
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
-use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::Path,
+};
+
+/// Where disks are mounted, each in a directory of its own.
+const MOUNT_POINTS: [&str; 3] = ["/mnt", "/media", "/run/media"];
+/// The same, in a directory for each user.
+const MOUNT_POINTS_OF_USERS: [&str; 2] = ["/media", "/run/media"];
 
 pub fn quoted_path(path: &Path) -> String {
     quoted(path.as_os_str().as_bytes())
@@ -26,6 +35,35 @@ pub fn check_parent_exists(path: &Path) -> Result<()> {
         }
         _ => Ok(()), // other errors show when the file is created
     }
+}
+
+/// Refuses a directory in which a disk is usually mounted, and is not: what is written there would fill the disk of the system.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`].
+pub fn check_disk_is_mounted(root: &Path) -> Result<()> {
+    let Ok(whole) = std::path::absolute(root) else {
+        return Ok(()); // of no name
+    };
+    let up = |levels| whole.ancestors().nth(levels).unwrap_or(Path::new("/"));
+    let is_place_of_disks = MOUNT_POINTS.iter().any(|dir| up(1) == Path::new(dir))
+        || MOUNT_POINTS_OF_USERS
+            .iter()
+            .any(|dir| up(2) == Path::new(dir));
+    let device = |path: &Path| path.metadata().map(|found| found.dev()).ok();
+    let system = device(Path::new("/"));
+    let is_of_system =
+        device(up(1)) == system && device(&whole).is_none_or(|own| Some(own) == system);
+    if !is_place_of_disks || !is_of_system {
+        return Ok(());
+    }
+    let message = format!(
+        "could not make a repository in {}: no disk is mounted there",
+        quoted_path(root)
+    );
+    Err(Error::new(ErrorKind::NotFound, message).hint(
+        "mount the disk, or plug it in; `fullbore init` makes a repository there all the same",
+    ))
 }
 
 /// Returns the directory of `path`.

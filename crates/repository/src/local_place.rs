@@ -6,14 +6,9 @@ use fullbore_format::{
     layout::{BACKUPS, INTENTS, REPOSITORY, TOMBSTONES},
 };
 use fullbore_pipeline::sink::{Place, place_of};
-use fullbore_platform::place::{check_parent_exists, quoted_path};
+use fullbore_platform::place::{check_disk_is_mounted, check_parent_exists, quoted_path};
 use fullbore_storage::{Objects, refuse_other_contents};
-use std::{os::unix::fs::MetadataExt, path::Path};
-
-/// Where disks are mounted, each in a directory of its own.
-const MOUNT_POINTS: [&str; 3] = ["/mnt", "/media", "/run/media"];
-/// The same, in a directory for each user.
-const MOUNT_POINTS_OF_USERS: [&str; 2] = ["/media", "/run/media"];
+use std::path::Path;
 
 /// Returns the repository at `root` and the directories in it, as far as they exist.
 pub fn places(root: &Path) -> Vec<Place> {
@@ -63,34 +58,8 @@ pub fn must_be_possible(objects: &dyn Objects, no_create: bool) -> Result<()> {
         return Ok(());
     };
     check_parent_exists(local.root())?;
-    refuse_unmounted(local.root())?;
+    check_disk_is_mounted(local.root())?;
     refuse_other_contents(local.root())
-}
-
-/// Refuses a directory in which a disk is usually mounted, and is not.
-fn refuse_unmounted(root: &Path) -> Result<()> {
-    let Ok(whole) = std::path::absolute(root) else {
-        return Ok(());
-    };
-    let up = |levels| whole.ancestors().nth(levels).unwrap_or(Path::new("/"));
-    let is_place_of_disks = MOUNT_POINTS.iter().any(|dir| up(1) == Path::new(dir))
-        || MOUNT_POINTS_OF_USERS
-            .iter()
-            .any(|dir| up(2) == Path::new(dir));
-    let device = |path: &Path| path.metadata().map(|found| found.dev()).ok();
-    let system = device(Path::new("/"));
-    let is_on_system_disk =
-        device(up(1)) == system && device(&whole).is_none_or(|own| Some(own) == system);
-    if !is_place_of_disks || !is_on_system_disk {
-        return Ok(());
-    }
-    let message = format!(
-        "could not make a repository in {}: no disk is mounted there",
-        quoted_path(root)
-    );
-    Err(Error::new(ErrorKind::NotFound, message).hint(
-        "mount the disk, or plug it in; `fullbore init` makes a repository there all the same",
-    ))
 }
 
 /// Returns whether there is neither a repository nor the backups of one.

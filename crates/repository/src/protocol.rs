@@ -484,7 +484,7 @@ pub(super) fn listed_intents(listed: &[ListedObject]) -> Vec<String> {
 /// prune that this backup may still commit.
 ///
 /// # Errors
-/// Those of [`roots::documents`], which shows whether others refer to the backup: then its intent
+/// Those of [`DocumentReader::visit`], which shows whether others refer to the backup: then its intent
 /// stays, because a directory that has neither a document nor an intent counts as one that has lost
 /// its root. Or errors of the storage.
 pub fn remove_abandoned(objects: &dyn Objects) -> Result<()> {

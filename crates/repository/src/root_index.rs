@@ -12,7 +12,7 @@
 
 use super::{
     root_reader::Wanted,
-    roots::{BackupFiles, BackupState, NamePool, NeededObject, RootFacts, is_answered},
+    roots::{BackupFiles, BackupState, NamePool, NeededObject, RootFacts, Stamp, is_answered},
 };
 use fullbore_crypt::{KeyRing, open_by_person, seal_object};
 use fullbore_platform::{debug, guarded_path::own_dir, write};
@@ -38,9 +38,6 @@ const MAX_INDEX_BYTES: u64 = 2 << 30;
 const MAX_PENDING: usize = 1000;
 /// Bytes of a digest in front of a block.
 const DIGEST_BYTES: usize = 32;
-
-/// Names one content of a document, as a listing shows it.
-pub(super) type Stamp = [u8; 16];
 
 /// Where indexes are.
 #[derive(Debug, Clone, Default)]

@@ -2,8 +2,11 @@
 
 use super::{
     repository_file::read_repository,
-    root_index::{IndexOwner, IndexPass, IndexPlace, RootIndex, Stamp},
-    roots::{BackupFiles, BackupState, Document, NamePool, RootFacts, at_once, backup_files, read},
+    root_index::{IndexOwner, IndexPass, IndexPlace, RootIndex},
+    roots::{
+        BackupFiles, BackupState, Document, Documents, NamePool, RootFacts, Stamp, at_once,
+        backup_files, read,
+    },
 };
 use fullbore_crypt::Access;
 use fullbore_format::{error::Result, layout::KEYS};
@@ -229,6 +232,22 @@ impl<'a> DocumentReader<'a> {
         }
         Ok(())
     }
+}
+
+/// Reads the documents of all backups. See [`DocumentReader::visit`].
+///
+/// # Errors
+/// As there.
+pub fn documents(objects: &dyn Objects) -> Result<Documents> {
+    let mut found = Documents::new();
+    DocumentReader::without_index(objects).visit(
+        &mut KnownDocuments::new(),
+        &mut |id, document| {
+            found.insert(id.to_string(), document.clone());
+            Ok(())
+        },
+    )?;
+    Ok(found)
 }
 
 /// Returns the owner of an index; `None` if this process may not read what it would say.

@@ -5,9 +5,6 @@
 //! backup, which was either of these before; or a void root, see [`crate::protocol`]. A
 //! document never changes, except that of a live backup.
 
-pub use super::root_reader::KnownDocuments;
-
-use super::{root_index::Stamp, root_reader::DocumentReader};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{self, BACKUPS, FORGOTTEN, MANIFEST, PARTIAL, ROOT, is_backup_id, is_object},
@@ -19,6 +16,9 @@ use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
 };
+
+/// Tells documents apart that have one name.
+pub(super) type Stamp = [u8; 16];
 
 /// The kind of document that a backup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -340,22 +340,6 @@ pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
         Some(state) => Ok(Some(state)),
         None => Ok(files_of(objects, id)?.state()),
     }
-}
-
-/// Reads the documents of all backups. See [`DocumentReader::visit`](super::root_reader::DocumentReader::visit).
-///
-/// # Errors
-/// As there.
-pub fn documents(objects: &dyn Objects) -> Result<Documents> {
-    let mut found = Documents::new();
-    DocumentReader::without_index(objects).visit(
-        &mut KnownDocuments::new(),
-        &mut |id, document| {
-            found.insert(id.to_string(), document.clone());
-            Ok(())
-        },
-    )?;
-    Ok(found)
 }
 
 /// Documents that are read at the same time if the storage is slow to answer.

@@ -13,9 +13,9 @@ const GLOBAL_LINE: &str =
 /// Options of some commands that `-h` names on one line only.
 const SELECT_LINE: &str = "Options that select backups: --host NAME, --path PATH, --tag TAG.";
 /// Commands that `fullbore -h` describes. It names all others.
-const FIRST: [&str; 12] = [
-    "backup", "restore", "list", "find", "cat", "stats", "verify", "forget", "prune", "copy",
-    "run", "init",
+const FIRST: [&str; 11] = [
+    "backup", "restore", "list", "find", "stats", "verify", "forget", "prune", "copy", "run",
+    "init",
 ];
 
 /// Columns of a small screen.

@@ -287,3 +287,28 @@ fn a_large_file_that_shrinks_is_cut_and_named() {
     let mut pauses = (1..60).map(|number| Duration::from_millis(4 * number % 100));
     assert!(pauses.any(|pause| is_named_if_cut(dir.path(), pause)));
 }
+
+#[test]
+fn a_marked_directory_of_the_target_that_the_source_lost_stays_and_ends_no_copy() {
+    let dir = temp();
+    let (origin, destination) = (dir.path().join("from"), dir.path().join("to"));
+    some_files(&origin, 10);
+    some_files(&destination, 10);
+    write(destination.join("cache/CACHEDIR.TAG"), CACHE_TAG);
+    write(destination.join("cache/data/file"), "kept");
+    write(destination.join("marked/.nobackup"), "");
+    write(destination.join("marked/file"), "kept");
+    let marks = args!["--exclude-caches", "--exclude-if-present", ".nobackup"];
+    for _ in 0..2 {
+        write(destination.join("extra"), "extra");
+        let all = args![origin, destination, "--delete", "--json"];
+        let ran = copy(all.into_iter().chain(marks.clone())).ends_with(0);
+        assert_eq!(result(&ran)["deleted"], 1, "{}", ran.out);
+        assert!(!destination.join("extra").exists());
+        assert!(destination.join("cache/data/file").exists());
+        assert!(destination.join("marked/file").exists());
+    }
+    let all = args![origin, destination, "--delete", "--delete-excluded"];
+    copy(all.into_iter().chain(marks)).ends_with(0);
+    assert!(!destination.join("cache").exists() && !destination.join("marked").exists());
+}

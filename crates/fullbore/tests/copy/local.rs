@@ -492,3 +492,33 @@ fn errors_of_a_copy_are_about_a_copy() {
         assert!(ran.err.contains(line), "{}", ran.err);
     }
 }
+
+#[test]
+fn a_copy_makes_the_last_directory_of_its_target_alone() {
+    let dir = temp();
+    let source = dir.path().join("from");
+    sample(&source);
+    let missing = dir.path().join("missing");
+    let ran = copy(args![source, missing.join("to")]).ends_with(1);
+    assert!(
+        ran.has_one_error("does not exist")
+            .err
+            .contains("check that its disk is mounted")
+    );
+    assert!(!missing.exists());
+    copy(args![source, dir.path().join("to")]).ends_with(0);
+}
+
+#[test]
+fn the_shell_of_rsync_is_no_pattern() {
+    let dir = temp();
+    let (source, to) = (dir.path().join("from"), dir.path().join("to"));
+    super::runs::write(source.join("ssh/key"), "secret");
+    for shell in ["ssh", "ssh -p 22"] {
+        copy(args!["-e", shell, source, to])
+            .ends_with(2)
+            .has_one_error("-e is --exclude here");
+    }
+    copy(args!["--exclude", "ssh", source, to]).ends_with(0);
+    assert!(!to.join("ssh").exists());
+}

@@ -69,7 +69,7 @@ fn a_list_takes_roots_from_the_cache_and_asks_the_store_which_there_are() {
     assert!(requests(&[]).0 <= cold, "backups keep roots in the cache");
     let (cached, second) = requests(&[]);
     // The outcome of the last verification is one of them.
-    assert!(cold <= 5 + 4 && cached <= 5, "{cold} {cached}");
+    assert!(cold <= 5 + 5 && cached <= 6, "{cold} {cached}");
     assert_eq!(first, second);
     let other = dir.path().join("other");
     let other_args = ["--cache-dir", other.to_str().unwrap()];
@@ -143,7 +143,7 @@ fn a_list_of_a_thousand_backups_reads_each_root_once_and_then_none() {
         proxy.seen().len()
     });
     println!("requests of a list of a thousand backups, cold and cached: {counts:?}");
-    assert!(counts[0] <= 1010 && counts[1] <= 9, "{counts:?}");
+    assert!(counts[0] <= 1010 && counts[1] <= 10, "{counts:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Where backups go, and which of them is meant: nothing is made or taken by mistake.
 
 use crate::runs;
-use crate::runs::{Ran, fullbore, names, shell, temp, write};
+use crate::runs::{Ran, fullbore, is_root, names, or_skip, shell, temp, write};
 use std::{
     ffi::OsString,
     fs,
@@ -641,4 +641,37 @@ fn the_latest_base_is_that_of_the_same_source() {
     .ends_with(1)
     .has_one_error("of this source");
     assert_eq!(ids(&repository).len(), before.len() + 1);
+}
+
+/// Removes a directory when the test ends.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn where_disks_are_mounted_and_none_is_no_repository_is_made_unasked() {
+    if !or_skip(
+        is_root() && Path::new("/media").is_dir(),
+        "not root, or no /media",
+    ) {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    write(tree.join("file"), "content");
+    let disk = Removed(format!("/media/fullbore-test-{}", std::process::id()).into());
+    let ran = fullbore(args!["backup", tree, "--to", disk.0]).ends_with(1);
+    ran.has_one_error("no disk is mounted there");
+    assert!(!disk.0.exists());
+    // An empty mount point is as bad.
+    fs::create_dir(&disk.0).unwrap();
+    fullbore(args!["backup", tree, "--to", disk.0]).ends_with(1);
+    assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0);
+    // A directory on it is meant.
+    fullbore(args!["init", disk.0]).ends_with(0);
+    fullbore(args!["backup", tree, "--to", disk.0]).ends_with(0);
 }

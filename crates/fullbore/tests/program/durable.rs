@@ -188,10 +188,10 @@ fn an_archive_that_has_its_name_is_said_to_be_there_when_its_directory_cannot_be
 }
 
 /// A backup whose `nth` sync fails, while what has a root cannot be forgotten; whether it is listed. Repository, intent and root
-/// are renamed by renameat2, a segment by another thread, so only the manifest comes before what was forgotten.
+/// are renamed by renameat2, a segment by another thread, so only the manifest and the list of contents come before what was forgotten.
 fn unsynced(nth: usize, tree: &Path, repo: &Path) -> (runs::Ran, bool) {
     let line = "strace -f -qq -o /dev/null -e inject=\"fsync:error=EIO:when=$1\" \
-                -e inject=rename,renameat:error=EIO:when=2+ \"${@:2}\"";
+                -e inject=rename,renameat:error=EIO:when=3+ \"${@:2}\"";
     let nth = nth.to_string();
     let ran = shell(
         line,

@@ -17,12 +17,16 @@ fn limited(mib: usize, args: impl IntoIterator<Item = OsString>) -> Ran {
 
 /// Limits in MiB: from too little to begin with, in small steps, to plenty.
 fn limits() -> impl Iterator<Item = usize> {
-    (56..=100).step_by(4).chain([130, 250, 500, 2000])
+    (60..=108).step_by(4).chain([130, 250, 500, 2000])
 }
 
 /// Did the run succeed? If not, it ended with an error that says what to do.
 #[track_caller]
 fn succeeded(ran: Ran, case: &str) -> bool {
+    // With too little to map the program, the loader says so.
+    if ran.code == 127 && ran.err.contains("error while loading shared libraries") {
+        return false;
+    }
     assert!(
         matches!(ran.code, 0 | 1),
         "{case}: {}\n{}",

@@ -18,7 +18,8 @@ use fullbore_repository::{
         store_root, write_off,
     },
     prune::prune,
-    roots::{BackupState, documents, key, needs},
+    root_reader::documents,
+    roots::{BackupState, key, needs},
 };
 use fullbore_storage::{
     Clock, Lease, Leased, MemoryObjects, Objects, PutIf, RENEWAL, Take, TestClock,

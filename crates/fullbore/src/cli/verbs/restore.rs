@@ -75,7 +75,8 @@ fn print_end(
 ) {
     let lines = restore_report::lines(summary, run.meter(), limit, output.verbose, &restore.to);
     run.end(&lines, || restore_report::json(summary, run.meter(), limit));
-    if output.quiet && !output.json {
+    // Those of a cluster say what its server may harm, or will lack.
+    if output.quiet && !output.json && !summary.next.is_empty() {
         let notes = summary.notes.iter();
         notes.for_each(|note| aside(format_args!("note: {note}")));
     }
