@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -393,7 +394,11 @@ fn a_signal_ends_the_run_and_after_still_runs() {
     // Its writer opens only when `cat` has it open.
     let writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
     shell("kill -TERM $1", args![child.id().to_string()]).ends_with(0);
-    let ran = Ran::from(child.wait_with_output().unwrap()).ends_with(1);
+    let output = child.wait_with_output().unwrap();
+    // Its parent sees that it was the signal.
+    assert_eq!(output.status.signal(), Some(15));
+    let ran = Ran::from(output);
+    assert!(ran.err.contains("backup: interrupted"), "{}", ran.err);
     drop(writer);
     let after = host.json("after.json");
     assert_eq!(after["outcome"], "failure", "{}", ran.err);

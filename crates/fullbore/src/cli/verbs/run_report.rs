@@ -273,6 +273,7 @@ impl ProfileRun {
         let end = match self.outcome() {
             RunOutcome::Success => "done".to_owned(),
             RunOutcome::Warning => "done, with warnings".to_owned(),
+            RunOutcome::Failure if child::is_interrupted() => "interrupted".to_owned(),
             RunOutcome::Failure => format!("failed with exit code {}", self.exit_code()),
         };
         format!("run {}: {end} in {time}", self.profile)
