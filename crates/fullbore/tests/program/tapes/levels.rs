@@ -239,7 +239,10 @@ fn a_tape_of_a_base_is_not_written_over_by_a_level() {
     world.backup(&["--level", "2", "--append"]).ends_with(0);
     assert_eq!(bases(&world, &newest(&world)), [first]);
     world.assert_comes_back(&[], "added");
-    assert_ne!(base, newest(&world));
+    world
+        .backup(&["--append", "--base", &base])
+        .ends_with(1)
+        .has_one_error("could not find a backup");
     // As the second tape of a level it is refused, whatever was allowed.
     take_out(&world, "A");
     world.insert(&["capacity-bytes=900K", "warning-bytes=300K"]);

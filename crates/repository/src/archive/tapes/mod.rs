@@ -538,6 +538,31 @@ mod tests {
             let error = open(&bad).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Corrupt);
         }
+        let base = "20261121T054501Z-k3abcd";
+        let level = |backup: &str, tape: TapePlace| Root {
+            id: "20261122T054501Z-k3abcd".to_owned(),
+            earlier_places: vec![EarlierPlace {
+                backup: backup.to_owned(),
+                number: 1,
+                tape,
+            }],
+            ..root(place(1 << 20, "A1", 1000), 2000)
+        };
+        assert!(open(&level(base, place(1 << 20, "A0", 1000))).is_ok());
+        for bad in [
+            level(base, place(0, "A0", 1000)),
+            level(base, place(1 << 20, "A\u{1b}[31m", 1000)),
+            level("../a", place(1 << 20, "A0", 1000)),
+            level("20261122T054501Z-k3abcd", place(1 << 20, "A0", 1000)),
+        ] {
+            assert_eq!(open(&bad).unwrap_err().kind, ErrorKind::Corrupt);
+        }
+        // The pages of the base are not in its places.
+        let more = Root {
+            pages: root(place(1, "A1", 1), 2001).pages,
+            ..level(base, place(1 << 20, "A0", 1000))
+        };
+        assert!(open(&more).is_err());
     }
 
     #[test]

@@ -196,7 +196,9 @@ impl TapeReader {
         state.turns.begin_wait(&wanted);
         loop {
             let is_there = state.has_tape(&extent.tape);
-            if is_there || !self.change.is_possible() || state.turns.is_next(&wanted, QUIET) {
+            // A tape that did not come is not waited for again.
+            let is_decided = is_there || state.lost.contains_key(&extent.tape);
+            if is_decided || !self.change.is_possible() || state.turns.is_next(&wanted, QUIET) {
                 state.turns.end_wait(&wanted);
                 return match self.fetch_unless(is_there, (set, extent), &mut state) {
                     Ok(()) => Ok(state),
@@ -218,6 +220,9 @@ impl TapeReader {
         if is_there {
             return Ok(());
         }
+        if let Some(reason) = state.lost.get(&extent.tape) {
+            return Err(reason.clone());
+        }
         // Threads that wait for another tape begin to look again when it has come.
         state.turns.begin_read();
         let fetched = self.fetch((set, extent), state);
@@ -232,9 +237,6 @@ impl TapeReader {
         state: &mut ReaderState,
     ) -> std::result::Result<(), String> {
         let tape = &extent.tape;
-        if let Some(reason) = state.lost.get(tape) {
-            return Err(reason.clone());
-        }
         fullbore_platform::debug(|| format!("record {} of tape {tape:?} is wanted", extent.block));
         let mut reason = match state.drive.is_some() {
             true => state.other_tape(tape),
