@@ -13,6 +13,7 @@ use super::{
     fragmentation,
     renames::RenameIndex,
     roots::{backup_files, key},
+    tape_catalog::needed_tapes,
 };
 use crate::archive::{
     Archive,
@@ -24,7 +25,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{MANIFEST, segment},
     page::{PageItem, SegmentId, describe_whole_file},
-    root::{BackupOptions, ClusterInfo, Live, Root, SourceInfo},
+    root::{BackupOptions, ClusterInfo, EarlierPlace, Live, Root, SourceInfo, TapePlace},
     segment::SERVICE_HEADER_BYTES,
     sizes,
 };
@@ -98,6 +99,8 @@ pub struct Base {
     worn: HashSet<SegmentId>,
     /// Places that a verification found damaged, which must not be referred to.
     damaged: DamagedPlaces,
+    /// Where the segments stand that are on tapes.
+    places: HashMap<SegmentId, TapePlace>,
     frame_bytes: u64,
     block_bytes: u64,
     moved: Mutex<RenameIndex>,
@@ -220,6 +223,7 @@ impl Base {
             lost: segments.lost,
             worn: fragmentation::chosen(segments.live),
             damaged: DamagedPlaces::default(),
+            places: HashMap::new(),
             frame_bytes: new_backup.options.frame_bytes,
             block_bytes: new_backup.options.block_bytes,
             moved: Mutex::default(),
@@ -265,6 +269,8 @@ impl Base {
     ) -> Self {
         let sizes = archives.iter().flat_map(|archive| segments(&archive.root));
         let sizes = sizes.map(|(id, _, size)| (id, size)).collect();
+        let places = archives.iter().flat_map(|archive| places_in(&archive.root));
+        let places = places.collect();
         let archives = archives.into_iter().map(|archive| {
             let is_trusted = is_trusted(&archive.root, new_backup);
             (Arc::new(archive.as_base(false)), is_trusted)
@@ -281,11 +287,31 @@ impl Base {
             lost: HashSet::new(),
             worn: HashSet::new(),
             damaged: DamagedPlaces::default(),
+            places,
             frame_bytes: new_backup.options.frame_bytes,
             block_bytes: new_backup.options.block_bytes,
             moved: Mutex::default(),
             damage: Arc::default(),
         }
+    }
+
+    /// Returns where the segments of earlier backups among these stand, if they are on tapes.
+    pub fn places_of(&self, live: &[Live]) -> Vec<EarlierPlace> {
+        let found = live.iter().filter_map(|live| {
+            let tape = self.places.get(&live.id())?.clone();
+            Some(EarlierPlace {
+                backup: live.backup.clone(),
+                number: live.number,
+                tape,
+            })
+        });
+        found.collect()
+    }
+
+    /// Returns the names of the tapes that the bases need.
+    pub fn tapes(&self) -> BTreeSet<String> {
+        let roots = self.archives.iter().map(|(archive, _)| &archive.root);
+        roots.flat_map(needed_tapes).collect()
     }
 
     /// Returns whether each changed file is stored whole.
@@ -539,6 +565,24 @@ fn segments(root: &Root) -> Vec<(SegmentId, u64, SegmentSize)> {
         .iter()
         .map(|live| (named(live.id()), live.bytes, size(live)))
         .collect()
+}
+
+/// Returns where the segments that a backup refers to stand on tapes, its own and those of earlier ones.
+fn places_in(root: &Root) -> impl Iterator<Item = (SegmentId, TapePlace)> + '_ {
+    let own = root.segments.iter().filter_map(|segment| {
+        let tape = segment.tape.clone()?;
+        Some((root.id.clone(), segment.number, tape))
+    });
+    let earlier = root.earlier_places.iter();
+    let earlier = earlier.map(|place| (place.backup.clone(), place.number, place.tape.clone()));
+    own.chain(earlier).map(|(backup, number, tape)| {
+        let id = SegmentId {
+            backup,
+            stream: 1,
+            number,
+        };
+        (id, tape)
+    })
 }
 
 /// Returns the complaint about an object that is missing or too short. Objects that a listing

@@ -46,7 +46,7 @@ pub mod roots;
 pub mod scan;
 pub mod select;
 pub mod selector;
-mod series_base;
+pub mod series_base;
 pub mod shard;
 pub mod shared_content;
 pub mod stored_memory;

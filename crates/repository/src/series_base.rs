@@ -1,4 +1,4 @@
-//! Finds the base of a new backup in volumes, in the catalog of this host.
+//! Finds the base of a new backup in volumes or on tapes, in the catalog of this host.
 
 use crate::{
     archive::Archive,
@@ -6,6 +6,7 @@ use crate::{
     base_search::{OTHER_HOST, OTHER_SOURCE, differs},
     level::{is_below, level_of},
     selector::LATEST,
+    tape_catalog::{TapeCatalog, needed_tapes},
     volume_series::VolumeSeries,
 };
 use fullbore_format::{
@@ -13,26 +14,77 @@ use fullbore_format::{
     root::Root,
 };
 use fullbore_storage::Storages;
-use std::path::Path;
+use std::{ffi::OsStr, path::Path};
+
+/// Where the earlier backups are, of which the catalog of this host knows.
+#[derive(Debug, Clone, Copy)]
+pub enum Shelf<'a> {
+    /// In volumes with a prefix; without a catalog none is known.
+    Volumes(&'a Path, Option<&'a VolumeSeries>),
+    /// On tapes.
+    Tapes {
+        drive: &'a OsStr,
+        catalog: &'a TapeCatalog,
+        /// The tape that the new backup is written over.
+        replaced: Option<&'a str>,
+    },
+}
+
+impl Shelf<'_> {
+    fn roots(&self) -> Result<Vec<Root>> {
+        match self {
+            Self::Volumes(_, series) => Ok(series.map(VolumeSeries::roots).unwrap_or_default()),
+            Self::Tapes { catalog, .. } => catalog.lasting_roots(),
+        }
+    }
+
+    fn archive(&self, storages: &Storages, id: &str) -> Option<Result<Archive>> {
+        match self {
+            Self::Volumes(prefix, series) => {
+                let kept = (*series)?.read(id)?;
+                Some(Archive::of_catalog(storages, prefix, kept))
+            }
+            Self::Tapes { drive, catalog, .. } => {
+                let kept = catalog.read(id)?;
+                Some(Archive::of_tape_catalog(storages, drive, kept))
+            }
+        }
+    }
+
+    /// Returns the reason why a backup cannot be the base of a new one.
+    fn differs(&self, root: &Root, new_backup: &NewBackup<'_>) -> Option<&'static str> {
+        let reason = differs(root, new_backup);
+        let Self::Tapes {
+            replaced: Some(replaced),
+            ..
+        } = self
+        else {
+            return reason;
+        };
+        reason.or_else(|| needed_tapes(root).contains(*replaced).then_some(REPLACED))
+    }
+}
+
+const REPLACED: &str = "the tape in the drive has a part of it, and is written over";
 
 impl Base {
     /// Finds the base of a new backup among the complete ones in the catalog: the one that is asked for, or the newest of
-    /// the same source with a lower level. Without either, a backup in volumes has no base.
+    /// the same source with a lower level. Without either, a backup in volumes or on tapes has no base.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the base that is asked for cannot be one.
     pub fn find_in_series(
         storages: &Storages,
-        (prefix, series): (&Path, Option<&VolumeSeries>),
+        shelf: Shelf<'_>,
         wanted: &WantedBase,
         new_backup: &NewBackup<'_>,
     ) -> Result<FoundBase> {
-        let begun = match (&wanted.resume, series) {
+        let begun = match (&wanted.resume, shelf) {
             (None, _) => None,
-            (Some(set), Some(series)) => {
+            (Some(set), Shelf::Volumes(prefix, Some(series))) => {
                 Some(begun_in(storages, (prefix, series), set, new_backup)?)
             }
-            (Some(_), None) => return Err(no_catalog()),
+            (Some(_), _) => return Err(no_catalog()),
         };
         let is_wanted = wanted.base.is_some() || wanted.below_level.is_some();
         if (wanted.full || !is_wanted) && begun.is_none() {
@@ -41,7 +93,8 @@ impl Base {
         let search = SeriesSearch {
             wanted,
             new_backup,
-            roots: series.map(VolumeSeries::roots).unwrap_or_default(),
+            shelf,
+            roots: shelf.roots()?,
         };
         let (chosen, unlike) = match &wanted.base {
             Some(base) => (Some(search.asked_for(base)?), None),
@@ -49,8 +102,7 @@ impl Base {
             None => search.newest(),
         };
         let ids = begun.into_iter().chain(chosen);
-        let kept = ids.filter_map(|id| series?.read(&id));
-        let archives = kept.map(|kept| Archive::of_catalog(storages, prefix, kept));
+        let archives = ids.filter_map(|id| shelf.archive(storages, &id));
         let archives = archives.collect::<Result<Vec<_>>>()?;
         let is_any = !archives.is_empty();
         Ok(FoundBase {
@@ -93,6 +145,7 @@ fn no_catalog() -> Error {
 struct SeriesSearch<'a> {
     wanted: &'a WantedBase,
     new_backup: &'a NewBackup<'a>,
+    shelf: Shelf<'a>,
     /// The backups in the catalog, the newest first.
     roots: Vec<Root>,
 }
@@ -105,7 +158,7 @@ impl SeriesSearch<'_> {
             if !is_complete(root) || !is_below(root, self.wanted.below_level) {
                 continue;
             }
-            match differs(root, self.new_backup) {
+            match self.shelf.differs(root, self.new_backup) {
                 None => return (Some(root.id.clone()), None),
                 Some(OTHER_SOURCE) => {}
                 Some(why) => {
@@ -119,7 +172,7 @@ impl SeriesSearch<'_> {
 
     fn asked_for(&self, base: &str) -> Result<String> {
         let is_asked = |root: &&Root| match base {
-            LATEST => differs(root, self.new_backup).is_none(),
+            LATEST => self.shelf.differs(root, self.new_backup).is_none(),
             base => root.id.starts_with(base),
         };
         let Some(root) = self
@@ -130,9 +183,9 @@ impl SeriesSearch<'_> {
         else {
             let message = format!("could not find a backup {base:?} that could be the base");
             return Err(Error::new(ErrorKind::NotFound, message)
-                .because("the catalog of this host has no complete one under this prefix"));
+                .because("the catalog of this host has no complete one there"));
         };
-        match differs(root, self.new_backup) {
+        match self.shelf.differs(root, self.new_backup) {
             // Whoever names the backup trusts its host.
             None | Some(OTHER_HOST) => Ok(root.id.clone()),
             Some(why) => {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Backup {
     /// Returns the level of the next backup by the tower of Hanoi, see [`hanoi_level`]. The earlier backups are those in the
-    /// repository, or those in volumes that the catalog of this host knows.
+    /// repository, or those in volumes or on tapes that the catalog of this host knows.
     ///
     /// # Errors
     /// Those of opening the source, and of reading the repository.
@@ -35,6 +35,9 @@ impl Backup {
         if let Some(spec) = self.to.volumes() {
             let series = spec.catalog.as_ref();
             return Ok(series.map(VolumeSeries::roots).unwrap_or_default());
+        }
+        if let Some(spec) = self.to.tape() {
+            return spec.catalog.lasting_roots();
         }
         let objects = self.to.storage().filter(|_| !self.to.is_new_repository());
         let Some(objects) = objects else {

@@ -59,6 +59,7 @@ use fullbore_repository::{
     compare::Compare,
     first_look::FirstLook,
     ids::{self, SourceMark},
+    series_base::Shelf,
     shared_content::SharedContent,
 };
 use fullbore_storage::Storages;
@@ -371,7 +372,7 @@ impl Backup {
         })
     }
 
-    /// Finds the base among the earlier backups of the same source: in the repository, or in the catalog of volumes.
+    /// Finds the base among the earlier backups of the same source: in the repository, or in the catalog of volumes or tapes.
     fn find_base(
         &self,
         destination: &mut dyn Destination,
@@ -379,10 +380,23 @@ impl Backup {
         chosen: ChosenBases,
     ) -> Result<FoundBase> {
         if let Some(spec) = self.to.volumes() {
-            let series = (&*spec.prefix, spec.catalog.as_ref());
+            let shelf = Shelf::Volumes(&spec.prefix, spec.catalog.as_ref());
             return self.with_facts(subject, |like| {
-                Base::find_in_series(&self.storages, series, &self.base, like)
+                Base::find_in_series(&self.storages, shelf, &self.base, like)
             });
+        }
+        if let Some(spec) = self.to.tape() {
+            let replaced = spec.replaced();
+            let shelf = Shelf::Tapes {
+                drive: spec.drive.name(),
+                catalog: &spec.catalog,
+                replaced: replaced.as_deref(),
+            };
+            let found = self.with_facts(subject, |like| {
+                Base::find_in_series(&self.storages, shelf, &self.base, like)
+            })?;
+            spec.keep(found.base.as_ref().map(Base::tapes).unwrap_or_default());
+            return Ok(found);
         }
         let Some(objects) = self.to.storage() else {
             return Ok(FoundBase::default());
@@ -479,8 +493,11 @@ impl Backup {
         }
     }
 
-    /// Returns the id of the newest backup in volumes under the same prefix, as the catalog of this host knows.
+    /// Returns the id of the newest backup in volumes under the same prefix, or on tapes, as the catalog of this host knows.
     fn newest_in_series(&self) -> Option<String> {
+        if let Some(spec) = self.to.tape() {
+            return spec.catalog.newest_id();
+        }
         let series = self.to.volumes()?.catalog.as_ref()?;
         series.ids().pop()
     }
@@ -764,7 +781,10 @@ fn complete_root(
         root.pages.extend(laid.pages);
         root.not_captured.extend(laid.not_captured);
     }
-    root.liveness.extend(earlier.measured(content));
+    let earlier = earlier.measured(content);
+    let base = content.base.as_ref();
+    root.earlier_places = base.map_or_else(Vec::new, |base| base.places_of(&earlier));
+    root.liveness.extend(earlier);
     root.not_captured.truncate(MAX_NOT_CAPTURED);
     let own_pages = root
         .pages

@@ -226,8 +226,7 @@ impl EstimateRequest {
         }
         planner.finish()?;
         let mut volumes = count.contract.volumes.clone();
-        let parts = volumes.get(&archive.root.id).cloned().unwrap_or_default();
-        let tapes = tapes_of(&archive.root, &parts);
+        let tapes = tapes_of(&archive.root, &volumes);
         if !tapes.is_empty() {
             volumes.clear();
         }
@@ -243,15 +242,28 @@ impl EstimateRequest {
     }
 }
 
-/// Returns the names of the tapes that have these parts, in their order.
-fn tapes_of(root: &Root, parts: &BTreeSet<u32>) -> Vec<String> {
-    let wanted = { root.segments.iter() }.filter(|segment| parts.contains(&segment.number));
-    let places = wanted.filter_map(|segment| segment.tape.as_ref());
-    let extents = places.flat_map(|place| &place.extents);
-    let names: BTreeMap<_, _> = extents
-        .map(|extent| (extent.volume, &extent.tape))
+/// Returns the names of the tapes that have these parts of backups, in their order.
+fn tapes_of(root: &Root, parts: &BTreeMap<String, BTreeSet<u32>>) -> Vec<String> {
+    let own = root.segments.iter().filter_map(|segment| {
+        let tape = segment.tape.as_ref()?;
+        Some((&root.id, segment.number, tape))
+    });
+    let earlier = root.earlier_places.iter();
+    let earlier = earlier.map(|place| (&place.backup, place.number, &place.tape));
+    let wanted = own.chain(earlier).filter(|(backup, number, _)| {
+        let of_backup = parts.get(*backup);
+        of_backup.is_some_and(|parts| parts.contains(number))
+    });
+    let names: BTreeMap<_, _> = wanted
+        .flat_map(|(backup, _, place)| {
+            let extents = place.extents.iter();
+            extents.map(move |extent| ((backup, extent.volume), &extent.tape))
+        })
         .collect();
-    names.into_values().cloned().collect()
+    // The last tape of a base may be the first one of the level.
+    let mut tapes: Vec<String> = names.into_values().cloned().collect();
+    tapes.dedup();
+    tapes
 }
 
 /// Returns the record as it is restored, or `None` if it is left out.

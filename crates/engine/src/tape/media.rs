@@ -4,6 +4,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::utc_second,
 };
+use fullbore_platform::queue::Locked;
 use fullbore_repository::{
     page_spool::PageSpool, tape_catalog::TapeCatalog, tape_drive::NamedDrive,
 };
@@ -13,7 +14,11 @@ use fullbore_tape::{
     TapeUse, read_begin,
 };
 use jiff::Timestamp;
-use std::ffi::OsStr;
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    sync::{Arc, Mutex},
+};
 
 /// A part ends behind this many bytes by default: 700 marks on a tape of 12 TB.
 const PART_BYTES: u64 = 16 << 30;
@@ -65,7 +70,16 @@ pub struct TapeSpec {
     /// The choices of the user.
     pub options: TapeOptions,
     pub(super) change: MediaChange,
-    pub(super) catalog: TapeCatalog,
+    pub(crate) catalog: TapeCatalog,
+    bases: Arc<Mutex<BaseTapes>>,
+}
+
+/// The tapes of bases, which must not be written over.
+#[derive(Debug, Default)]
+struct BaseTapes {
+    /// The tape that the backup is written over first.
+    replaced: Option<String>,
+    kept: BTreeSet<String>,
 }
 
 impl PartialEq for TapeSpec {
@@ -84,7 +98,23 @@ impl TapeSpec {
             options: TapeOptions::default(),
             change: storages.media_change().clone(),
             catalog: TapeCatalog::of(storages),
+            bases: Arc::default(),
         }
+    }
+
+    /// Returns the tape in the drive, if its data will be written over.
+    pub(crate) fn replaced(&self) -> Option<String> {
+        self.bases.locked().replaced.clone()
+    }
+
+    pub(super) fn note_first(&self, first: &LoadedTape) {
+        let is_replaced = first.block == 0;
+        self.bases.locked().replaced = is_replaced.then(|| first.name.clone());
+    }
+
+    /// Notes the tapes of the bases: they are not written over later on.
+    pub(crate) fn keep(&self, tapes: BTreeSet<String>) {
+        self.bases.locked().kept = tapes;
     }
 
     /// Name in messages.
@@ -159,6 +189,10 @@ impl LoadedTape {
         let begin = read_begin(&mut *drive).map_err(DriveError::into_error)?;
         let name = usable_name(&spec.options, &begin, id, volume)
             .map_err(|reason| must_not_write(spec, reason))?;
+        if spec.bases.locked().kept.contains(&name) {
+            let reason = format!("this backup builds on one that is on tape {name:?}");
+            return Err(must_not_write(spec, reason));
+        }
         let is_appended = spec.options.append && volume == 1 && has_backup(&begin);
         let block = if is_appended {
             go_to_end(&mut *drive).map_err(|error| cannot_append(spec, error))?

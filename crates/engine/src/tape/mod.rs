@@ -47,6 +47,7 @@ impl TapeSpec {
         recipients: Option<Arc<[UserRecipient]>>,
     ) -> Result<TapeDestination> {
         let first = LoadedTape::open(self, id, 1)?;
+        self.note_first(&first);
         let progress = TapeProgress {
             first: Some(first),
             ..TapeProgress::default()

@@ -72,6 +72,9 @@ pub struct Root {
     /// every backup named here is referenced too.
     #[serde(default)]
     pub liveness: Vec<Live>,
+    /// Where the segments of other backups stand, if the backup is on tapes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier_places: Vec<EarlierPlace>,
     /// The first [`MAX_NOT_CAPTURED`] entries that were not captured as they were on disk. The
     /// pages list all of them.
     #[serde(default)]
@@ -238,6 +241,17 @@ pub struct TapePlace {
     pub header: String,
     /// Its records, in order. There are several extents only if a tape ended within the segment.
     pub extents: Vec<TapeExtent>,
+}
+
+/// The place on tapes of a segment of an earlier backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct EarlierPlace {
+    /// The ID of its backup.
+    pub backup: String,
+    /// The number of the segment there.
+    pub number: u32,
+    /// Where it stands.
+    pub tape: TapePlace,
 }
 
 /// Records of a segment on one tape.

@@ -285,6 +285,19 @@ impl Archive {
         Self::with_root(root, Box::new(set))
     }
 
+    /// Opens a backup on tapes as the catalog of this host has it. No drive is opened before content is read.
+    ///
+    /// # Errors
+    /// As [`Archive::of_catalog`]; [`ErrorKind::Corrupt`] for a root without places.
+    pub(crate) fn of_tape_catalog(
+        storages: &Storages,
+        drive: &std::ffi::OsStr,
+        kept: CatalogedBackup,
+    ) -> Result<Self> {
+        let (set, root) = TapeSet::known(storages, drive, kept)?;
+        Self::with_root(root, Box::new(set))
+    }
+
     /// As [`Archive::open_tape`] of the newest backup on the tape in the drive. It is read from the tape, and stored in the catalog.
     ///
     /// # Errors

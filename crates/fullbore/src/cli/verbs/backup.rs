@@ -377,11 +377,12 @@ fn plan(
 
 /// Returns whether a backup to this destination can have a base.
 fn has_bases(to: &SinkSpec) -> bool {
-    matches!(to, SinkSpec::Repository(_)) || to.volumes().is_some()
+    matches!(to, SinkSpec::Repository(_)) || to.is_in_volumes()
 }
 
 fn every_backup_is_full(option: &str) -> Error {
-    let message = format!("{option} wants a repository or volumes: elsewhere every backup is full");
+    let message =
+        format!("{option} wants a repository, volumes or tapes: elsewhere every backup is full");
     Error::new(ErrorKind::Usage, message)
 }
 

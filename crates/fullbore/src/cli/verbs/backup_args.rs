@@ -152,7 +152,7 @@ pub(in crate::cli) struct BackupArgs {
     ///
     /// 0 stores everything. The level is the tag "level" of the backup, as `fullbore list` prints it. A
     /// backup without a level does not count. In a repository each backup can be restored alone, whatever
-    /// its level. Of a backup in volumes, a restore needs volumes of its lower levels too.
+    /// its level. Of a backup in volumes or on tapes, a restore needs those of its lower levels too.
     /// hanoi chooses the level: 0 for the first backup of a source, 1 after a week, and between them
     /// the next of 3 2 5 4 7 6 9 8 9 9.
     #[arg(

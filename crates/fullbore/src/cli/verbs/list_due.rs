@@ -10,6 +10,7 @@ use fullbore_repository::{
     level::{LeveledBackup, hanoi_level},
     open::{list_backups, place},
     select::BackupFilter,
+    tape_catalog::TapeCatalog,
     volume_series::VolumeSeries,
 };
 use fullbore_storage::{Location, Storages};
@@ -85,6 +86,7 @@ impl ListDue<'_> {
             Location::Volumes(prefix) => VolumeSeries::of(self.storages, &prefix)
                 .map(|series| series.roots())
                 .unwrap_or_default(),
+            Location::Tape(_) => TapeCatalog::of(self.storages).lasting_roots()?,
             _ => {
                 let objects = self.storages.repository_at(self.from)?;
                 let mut roots: Vec<_> = list_backups(&objects)?

@@ -2,6 +2,7 @@
 
 mod counts;
 mod harm;
+mod levels;
 mod media;
 
 use crate::runs::{self, Ran, assert_same, fullbore, shape, shell, temp};

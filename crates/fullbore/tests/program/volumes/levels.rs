@@ -12,7 +12,7 @@ use std::{
 
 /// Waits until the next backup can be the base for files that changed before: a file that changes in the 2 s before a
 /// backup begins is stored again by the one that follows.
-fn settle() {
+pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(3100));
 }
 
@@ -55,7 +55,7 @@ fn restored(world: &World, id: &str, more: &[&str]) -> (runs::Ran, PathBuf, temp
 }
 
 /// Changes the tree in all ways that matter.
-fn change(tree: &Path, seed: u64) {
+pub(crate) fn change(tree: &Path, seed: u64) {
     runs::write(tree.join("d1/f1"), noise(seed, 3000));
     runs::write(tree.join(format!("new{seed}")), noise(seed + 1, 40_000));
     let mut large = fs::read(tree.join("large")).unwrap();

@@ -4,6 +4,8 @@ mod harm;
 mod levels;
 mod media;
 
+pub(super) use levels::{change, settle};
+
 use crate::runs::{
     self, Ran, assert_same, fullbore, has, names, noise, or_skip, shape, shell, temp, text,
 };

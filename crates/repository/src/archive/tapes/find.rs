@@ -231,7 +231,7 @@ fn root_in(
         }],
     };
     let name = format!("the part at record {} of tape {:?}", file.begin, label.tape);
-    let part = Part::open(storages, reader, place.clone(), &name)?;
+    let part = Part::open(storages, reader, &label.set, place.clone(), &name)?;
     let part_label = part.label()?;
     let Some(at) = part.reader().locator()? else {
         return Ok(None);

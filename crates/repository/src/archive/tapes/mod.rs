@@ -14,8 +14,9 @@ use crate::{from_word::LATEST, tape_catalog::TapeCatalog, volume_catalog::Catalo
 use find::{FoundRoot, end_of_data, find_root};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    layout::is_backup_id,
     page::SegmentId,
-    root::{PageAt, Root, TapePlace},
+    root::{EarlierPlace, PageAt, Root, TapePlace},
     segment::SERVICE_HEADER_BYTES,
     sizes,
 };
@@ -47,14 +48,31 @@ pub(super) struct TapeSet {
     set: String,
     /// The part with the root.
     newest: u32,
-    places: BTreeMap<u32, TapePlace>,
+    /// The parts of the backup, and those of earlier ones that it refers to.
+    places: BTreeMap<PartId, TapePlace>,
     /// The pages of the manifest.
     pages: Vec<PageAt>,
-    parts: Mutex<BTreeMap<u32, Arc<Part>>>,
+    parts: Mutex<BTreeMap<PartId, Arc<Part>>>,
     manifest: Mutex<Option<Arc<File>>>,
 }
 
+/// A part: the id of its backup, and its number there.
+type PartId = (String, u32);
+
 impl TapeSet {
+    /// The backup as the catalog describes it. No drive is opened.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for a root without places.
+    pub(super) fn known(
+        storages: &Storages,
+        drive: &OsStr,
+        known: CatalogedBackup,
+    ) -> Result<(Self, Root)> {
+        let reader = Arc::new(TapeReader::new(storages, drive));
+        Self::of_catalog(storages, &reader, known)
+    }
+
     /// Opens a backup by the tape in the drive, or by the catalog: the one whose id begins with `backup`, or the newest one.
     ///
     /// # Errors
@@ -164,7 +182,7 @@ impl TapeSet {
                 .clone()
                 .filter(is_sound)
                 .ok_or_else(bad_places)?;
-            places.insert(segment.number, place);
+            places.insert((root.id.clone(), segment.number), place);
         }
         let stored = places.values().flat_map(|place| &place.extents);
         let stored_bytes = sizes::sum(stored.map(|extent| extent.bytes));
@@ -172,7 +190,19 @@ impl TapeSet {
         if sizes::sum(root.pages.iter().map(|page| page.bytes)) > stored_bytes {
             return Err(bad_places());
         }
-        reader.expect(&root.id, &places);
+        for EarlierPlace {
+            backup,
+            number,
+            tape,
+        } in &root.earlier_places
+        {
+            let place = Some(tape.clone()).filter(is_sound).ok_or_else(bad_places)?;
+            if !is_backup_id(backup) || *backup == root.id {
+                return Err(bad_places());
+            }
+            places.insert((backup.clone(), *number), place);
+        }
+        reader.expect(&places);
         let own = root.pages.iter().filter(|page| page.backup.is_empty());
         Ok(Self {
             storages: storages.clone(),
@@ -186,23 +216,31 @@ impl TapeSet {
         })
     }
 
-    fn part(&self, number: u32) -> Result<Arc<Part>> {
-        if let Some(part) = self.parts.locked().get(&number) {
+    fn own_id(&self, number: u32) -> PartId {
+        (self.set.clone(), number)
+    }
+
+    fn own_part(&self, number: u32) -> Result<Arc<Part>> {
+        self.part(&self.own_id(number))
+    }
+
+    fn part(&self, id: &PartId) -> Result<Arc<Part>> {
+        if let Some(part) = self.parts.locked().get(id) {
             return Ok(part.clone());
         }
-        let name = self.part_name(number);
+        let name = self.part_name(id);
         let place = self
             .places
-            .get(&number)
+            .get(id)
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("could not find {name}")))?;
-        let part = Part::open(&self.storages, &self.reader, place.clone(), &name)?;
+        let part = Part::open(&self.storages, &self.reader, &id.0, place.clone(), &name)?;
         let part = Arc::new(part);
-        self.parts.locked().insert(number, part.clone());
+        self.parts.locked().insert(id.clone(), part.clone());
         Ok(part)
     }
 
-    fn part_name(&self, number: u32) -> String {
-        let place = self.places.get(&number);
+    fn part_name(&self, id: &PartId) -> String {
+        let place = self.places.get(id);
         let tapes = place.map(|place| {
             let names = place
                 .extents
@@ -210,7 +248,12 @@ impl TapeSet {
                 .map(|extent| format!("{:?}", extent.tape));
             names.collect::<Vec<_>>().join(" and ")
         });
-        format!("part {number} on tape {}", tapes.unwrap_or_default())
+        let (set, number) = id;
+        let of = match *set == self.set {
+            true => String::new(),
+            false => format!(" of backup {set:?}"),
+        };
+        format!("part {number}{of} on tape {}", tapes.unwrap_or_default())
     }
 
     /// Returns the manifest as a file.
@@ -255,20 +298,21 @@ impl TapeSet {
 
     /// Returns the newest part that begins with the pages of all before it.
     fn catalog_part(&self) -> Option<u32> {
-        let mut places = self.places.range(..=self.newest).rev();
+        let own = self.own_id(0)..=self.own_id(self.newest);
+        let mut places = self.places.range(own).rev();
         let found = places.find(|(_, place)| place.has_catalog);
-        found.map(|(number, _)| *number)
+        found.map(|((_, number), _)| *number)
     }
 
     fn behind_label(&self, number: u32) -> Result<u64> {
-        self.part(number)?.reader().label_end()
+        self.own_part(number)?.reader().label_end()
     }
 
     fn copy_page(&self, page: &PageAt, part: u32, begin: u64, file: &File) -> Result<()> {
         let Some(to) = page.manifest_offset else {
             return Ok(());
         };
-        let part = self.part(part)?;
+        let part = self.own_part(part)?;
         let mut buffer = Vec::new();
         let mut done = 0;
         while done < page.bytes {
@@ -299,25 +343,33 @@ impl TapeSet {
         file.read_exact_at(out, offset).map_err(missing)
     }
 
-    /// Returns the number of the part that an object is, if it is one of this backup.
-    fn number_of(&self, object: &ObjectName) -> Option<u32> {
+    /// Returns the part that an object is; it may be one of an earlier backup.
+    fn id_of(&self, object: &ObjectName) -> Option<PartId> {
         match object {
-            ObjectName::Root => Some(self.newest),
-            ObjectName::Segment(SegmentId {
-                backup,
-                stream: 1,
-                number,
-            }) if backup.is_empty() || *backup == self.set => Some(*number),
+            ObjectName::Root => Some(self.own_id(self.newest)),
+            ObjectName::Segment(
+                segment @ SegmentId {
+                    stream: 1, number, ..
+                },
+            ) => Some((self.set_of(segment), *number)),
             _ => None,
         }
     }
 
+    /// Returns the id of the backup of a segment.
+    fn set_of(&self, segment: &SegmentId) -> String {
+        match &segment.backup[..] {
+            "" => self.set.clone(),
+            earlier => earlier.to_owned(),
+        }
+    }
+
     fn part_of(&self, object: &ObjectName) -> Result<Arc<Part>> {
-        let number = self.number_of(object).ok_or_else(|| {
+        let id = self.id_of(object).ok_or_else(|| {
             let message = format!("could not find {}", self.name(object));
             Error::new(ErrorKind::NotFound, message)
         })?;
-        self.part(number)
+        self.part(&id)
     }
 }
 
@@ -412,9 +464,11 @@ impl ObjectReader for TapeSet {
 
     fn name(&self, object: &ObjectName) -> String {
         match object {
-            ObjectName::Root => format!("the root in {}", self.part_name(self.newest)),
+            ObjectName::Root => {
+                format!("the root in {}", self.part_name(&self.own_id(self.newest)))
+            }
             ObjectName::Manifest(_) => format!("the manifest of backup {:?}", self.set),
-            ObjectName::Segment(id) => self.part_name(id.number),
+            ObjectName::Segment(id) => self.part_name(&(self.set_of(id), id.number)),
         }
     }
 
@@ -484,6 +538,31 @@ mod tests {
             let error = open(&bad).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Corrupt);
         }
+        let base = "20261121T054501Z-k3abcd";
+        let level = |backup: &str, tape: TapePlace| Root {
+            id: "20261122T054501Z-k3abcd".to_owned(),
+            earlier_places: vec![EarlierPlace {
+                backup: backup.to_owned(),
+                number: 1,
+                tape,
+            }],
+            ..root(place(1 << 20, "A1", 1000), 2000)
+        };
+        assert!(open(&level(base, place(1 << 20, "A0", 1000))).is_ok());
+        for bad in [
+            level(base, place(0, "A0", 1000)),
+            level(base, place(1 << 20, "A\u{1b}[31m", 1000)),
+            level("../a", place(1 << 20, "A0", 1000)),
+            level("20261122T054501Z-k3abcd", place(1 << 20, "A0", 1000)),
+        ] {
+            assert_eq!(open(&bad).unwrap_err().kind, ErrorKind::Corrupt);
+        }
+        // The pages of the base are not in its places.
+        let more = Root {
+            pages: root(place(1, "A1", 1), 2001).pages,
+            ..level(base, place(1 << 20, "A0", 1000))
+        };
+        assert!(open(&more).is_err());
     }
 
     #[test]

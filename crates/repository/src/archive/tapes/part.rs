@@ -15,12 +15,15 @@ use std::{io, sync::Arc};
 /// The records of a part.
 pub(super) struct PartBytes {
     reader: Arc<TapeReader>,
+    /// Id of the backup.
+    set: String,
     place: TapePlace,
 }
 
 impl PositionalBytes for PartBytes {
     fn read_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
-        self.reader.read_at(&self.place, offset, len, out)
+        self.reader
+            .read_at((&self.set, &self.place), offset, len, out)
     }
 }
 
@@ -38,13 +41,14 @@ enum PartContent {
 }
 
 impl Part {
-    /// Opens the part at a place; messages call it `name`.
+    /// Opens the part of backup `set` at a place; messages call it `name`.
     ///
     /// # Errors
     /// Those of reading its begin, unless the place has it; those of keys.
     pub(super) fn open(
         storages: &Storages,
         reader: &Arc<TapeReader>,
+        set: &str,
         place: TapePlace,
         name: &str,
     ) -> Result<Self> {
@@ -52,6 +56,7 @@ impl Part {
         let known = bytes_of(&place.header);
         let records = PartBytes {
             reader: reader.clone(),
+            set: set.to_owned(),
             place,
         };
         let mut head = Vec::new();

@@ -4,7 +4,8 @@
 //! head back. Before another tape is asked for, the reader waits until no thread wants the one in the drive: so each tape is asked
 //! for once, in the order of the backup.
 
-use super::record_cache::RecordCache;
+use super::{PartId, record_cache::RecordCache};
+use crate::archive::media_turns::MediaTurns;
 use crate::tape_drive::NamedDrive;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -22,7 +23,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// A gap of at most this many bytes is read over: a drive that goes to a place stops and starts, which
@@ -34,6 +35,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a tape is asked for, if another one is in the drive.
 const MOST_ASKED: u32 = 5;
+
+/// A tape: the id of the backup, and the number of the tape in it.
+type TapeId = (String, u32);
 
 /// A drive, and the tapes that come into it.
 pub(super) struct TapeReader {
@@ -50,13 +54,9 @@ pub(super) struct ReaderState {
     /// The number of the record or mark that comes next, if it is known.
     next: Option<u64>,
     records: RecordCache,
-    last_read: Option<Instant>,
-    /// Threads that wait for tapes, by the numbers of the tapes.
-    waiting: BTreeMap<u32, u32>,
-    /// Id of the backup that is read.
-    set: String,
-    /// The first place of the backup on each tape.
-    firsts: BTreeMap<String, u64>,
+    turns: MediaTurns<TapeId>,
+    /// For each tape the first place that may be read, and the id of the backup there.
+    firsts: BTreeMap<String, (u64, String)>,
     /// Tapes that did not come, and why.
     lost: BTreeMap<String, String>,
 }
@@ -113,26 +113,28 @@ impl TapeReader {
         Ok(label)
     }
 
-    /// Learns which backup is read.
-    pub(super) fn expect(&self, set: &str, places: &BTreeMap<u32, TapePlace>) {
+    /// Learns which parts are read: those of a backup, and of earlier ones.
+    pub(super) fn expect(&self, places: &BTreeMap<PartId, TapePlace>) {
         let mut state = self.state.locked();
-        state.set = set.to_owned();
         state.firsts.clear();
-        for extent in places.values().flat_map(|place| &place.extents) {
-            let first = state.firsts.entry(extent.tape.clone());
-            let first = first.or_insert(extent.block);
-            *first = extent.block.min(*first);
+        for ((set, _), place) in places {
+            for extent in &place.extents {
+                let found = (extent.block, set.clone());
+                let first = state.firsts.entry(extent.tape.clone());
+                let first = first.or_insert_with(|| found.clone());
+                *first = found.min(first.clone());
+            }
         }
     }
 
-    /// Replaces the contents of `out` by `len` bytes at `offset` of the records of a place.
+    /// Replaces the contents of `out` by `len` bytes at `offset` of the records of a place of backup `set`.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if a tape does not come, [`io::ErrorKind::InvalidData`] if a record is
     /// damaged, [`io::ErrorKind::UnexpectedEof`] if there are fewer bytes; those of the drive.
     pub(super) fn read_at(
         &self,
-        place: &TapePlace,
+        (set, place): (&str, &TapePlace),
         offset: u64,
         len: usize,
         out: &mut Vec<u8>,
@@ -144,7 +146,8 @@ impl TapeReader {
             let end = begin + extent.bytes;
             while out.len() < len && (begin..end).contains(&(offset + out.len() as u64)) {
                 let inner = offset + out.len() as u64 - begin;
-                let record = self.record(extent, inner / record_bytes, place.record_bytes)?;
+                let index = inner / record_bytes;
+                let record = self.record((set, extent), index, place.record_bytes)?;
                 let from = (inner % record_bytes) as usize;
                 let rest = record.get(from..).unwrap_or_default();
                 let wanted = rest.len().min(len - out.len());
@@ -163,32 +166,41 @@ impl TapeReader {
     }
 
     /// Returns record `index` of an extent.
-    fn record(&self, extent: &TapeExtent, index: u64, most: u32) -> io::Result<Arc<Vec<u8>>> {
+    fn record(
+        &self,
+        (set, extent): (&str, &TapeExtent),
+        index: u64,
+        most: u32,
+    ) -> io::Result<Arc<Vec<u8>>> {
         let block = extent.block.saturating_add(index);
         if let Some(record) = self.state.locked().records.get(&extent.tape, block) {
             return Ok(record);
         }
-        let mut state = self.with_tape(extent)?;
+        let mut state = self.with_tape(set, extent)?;
         if let Some(record) = state.records.get(&extent.tape, block) {
             return Ok(record);
         }
+        state.turns.begin_read();
         let record = state.read_record(&extent.tape, block, most as usize);
-        state.last_read = Some(Instant::now());
+        state.turns.end_read();
         record
     }
 
     /// Returns the state with the tape of an extent in the drive.
-    fn with_tape(&self, extent: &TapeExtent) -> io::Result<MutexGuard<'_, ReaderState>> {
+    fn with_tape(&self, set: &str, extent: &TapeExtent) -> io::Result<MutexGuard<'_, ReaderState>> {
         let mut state = self.state.locked();
         if state.has_tape(&extent.tape) {
             return Ok(state);
         }
-        *state.waiting.entry(extent.volume).or_default() += 1;
+        let wanted = (set.to_owned(), extent.volume);
+        state.turns.begin_wait(&wanted);
         loop {
             let is_there = state.has_tape(&extent.tape);
-            if is_there || !self.change.is_possible() || state.is_next(extent.volume) {
-                state.stop_waiting(extent.volume);
-                return match self.fetch_unless(is_there, extent, &mut state) {
+            // A tape that did not come is not waited for again.
+            let is_decided = is_there || state.lost.contains_key(&extent.tape);
+            if is_decided || !self.change.is_possible() || state.turns.is_next(&wanted, QUIET) {
+                state.turns.end_wait(&wanted);
+                return match self.fetch_unless(is_there, (set, extent), &mut state) {
                     Ok(()) => Ok(state),
                     Err(error) => Err(io::Error::new(io::ErrorKind::NotFound, error)),
                 };
@@ -202,28 +214,29 @@ impl TapeReader {
     fn fetch_unless(
         &self,
         is_there: bool,
-        extent: &TapeExtent,
+        (set, extent): (&str, &TapeExtent),
         state: &mut ReaderState,
     ) -> std::result::Result<(), String> {
         if is_there {
             return Ok(());
         }
-        let fetched = self.fetch(extent, state);
-        // Threads that wait for another tape begin to look again.
-        state.last_read = Some(Instant::now());
+        if let Some(reason) = state.lost.get(&extent.tape) {
+            return Err(reason.clone());
+        }
+        // Threads that wait for another tape begin to look again when it has come.
+        state.turns.begin_read();
+        let fetched = self.fetch((set, extent), state);
+        state.turns.end_read();
         fetched
     }
 
     /// Asks for a tape until it is in the drive.
     fn fetch(
         &self,
-        extent: &TapeExtent,
+        (set, extent): (&str, &TapeExtent),
         state: &mut ReaderState,
     ) -> std::result::Result<(), String> {
         let tape = &extent.tape;
-        if let Some(reason) = state.lost.get(tape) {
-            return Err(reason.clone());
-        }
         fullbore_platform::debug(|| format!("record {} of tape {tape:?} is wanted", extent.block));
         let mut reason = match state.drive.is_some() {
             true => state.other_tape(tape),
@@ -236,7 +249,7 @@ impl TapeReader {
             let request = ChangeRequest {
                 action: ChangeAction::Want,
                 drive: self.drive.name().display().to_string(),
-                set: state.set.clone(),
+                set: set.to_owned(),
                 volume: extent.volume,
                 label: tape.clone(),
                 reason: why.clone(),
@@ -267,25 +280,6 @@ impl TapeReader {
 }
 
 impl ReaderState {
-    /// Returns whether a tape may be asked for: no thread reads the one in the drive, and none waits for an
-    /// earlier one.
-    fn is_next(&self, volume: u32) -> bool {
-        let is_quiet = self.last_read.is_none_or(|last| last.elapsed() > QUIET);
-        is_quiet
-            && self
-                .waiting
-                .keys()
-                .next()
-                .is_none_or(|first| volume <= *first)
-    }
-
-    fn stop_waiting(&mut self, volume: u32) {
-        if let Some(count) = self.waiting.get_mut(&volume) {
-            *count -= 1;
-        }
-        self.waiting.retain(|_, count| *count > 0);
-    }
-
     fn let_go(&mut self) {
         self.label = None;
         self.next = None;
@@ -317,8 +311,8 @@ impl ReaderState {
             return Some(format!("tape {:?} is in the drive", label.tape));
         }
         // The first backup on a tape stands behind its label: another label, another backup.
-        let is_first = self.firsts.get(tape) == Some(&FIRST_BLOCK);
-        (is_first && label.set != self.set).then(|| {
+        let (first, set) = self.firsts.get(tape)?;
+        (*first == FIRST_BLOCK && label.set != *set).then(|| {
             format!(
                 "tape {tape:?} was written again, and has backup {:?}",
                 label.set
