@@ -25,7 +25,7 @@ use fullbore_platform::{queue::Locked, write};
 use fullbore_storage::Storages;
 use fullbore_tape::{TapeLabel, is_tape_name};
 use part::Part;
-use reader::TapeReader;
+use reader::{PartId, TapeReader};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -55,9 +55,6 @@ pub(super) struct TapeSet {
     parts: Mutex<BTreeMap<PartId, Arc<Part>>>,
     manifest: Mutex<Option<Arc<File>>>,
 }
-
-/// A part: the id of its backup, and its number there.
-type PartId = (String, u32);
 
 impl TapeSet {
     /// The backup as the catalog describes it. No drive is opened.

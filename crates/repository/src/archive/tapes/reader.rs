@@ -4,7 +4,7 @@
 //! head back. Before another tape is asked for, the reader waits until no thread wants the one in the drive: so each tape is asked
 //! for once, in the order of the backup.
 
-use super::{PartId, record_cache::RecordCache};
+use super::record_cache::RecordCache;
 use crate::archive::media_turns::MediaTurns;
 use crate::tape_drive::NamedDrive;
 use fullbore_format::{
@@ -35,6 +35,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a tape is asked for, if another one is in the drive.
 const MOST_ASKED: u32 = 5;
+
+/// A part: the id of its backup, and its number there.
+pub(super) type PartId = (String, u32);
 
 /// A tape: the id of the backup, and the number of the tape in it.
 type TapeId = (String, u32);
