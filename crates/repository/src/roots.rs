@@ -358,7 +358,7 @@ pub(super) fn at_once(objects: &dyn Objects) -> usize {
 /// Reads the document of one backup, of any kind.
 ///
 /// # Errors
-/// As [`documents`].
+/// As [`documents`](super::root_reader::documents).
 pub fn document(objects: &dyn Objects, id: &str) -> Result<Option<Document>> {
     for state in [
         BackupState::Listed,
