@@ -282,6 +282,12 @@ impl TapeReader {
     }
 }
 
+impl Drop for ReaderState {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 impl ReaderState {
     fn let_go(&mut self) {
         self.label = None;
