@@ -4,10 +4,7 @@
 //! it failed.
 
 use crate::{ask::Running, place::Place};
-use fullbore_format::{
-    digest::Running as RunningDigest,
-    error::{Error, ErrorKind, Result, quoted},
-};
+use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use fullbore_repository::archive::{Archive, stored_file::StoredFile};
 use std::{
     ffi::OsString,
@@ -16,9 +13,6 @@ use std::{
     sync::Arc,
 };
 use zstd_safe::{CCtx, InBuffer, OutBuffer, zstd_sys::ZSTD_EndDirective};
-
-/// Bytes that are read at once.
-const STEP_BYTES: usize = 1 << 20;
 
 /// Opens a file of a backup.
 ///
@@ -30,39 +24,6 @@ pub(crate) fn open_file(place: &Place, archive: Arc<Archive>, path: &[u8]) -> Re
         let message = format!("could not find a file {}", quoted(path));
         Error::new(ErrorKind::NotFound, message)
     })
-}
-
-/// Writes the content of a file, with zeros for its holes, and compares its digest at the end.
-///
-/// # Errors
-/// [`ErrorKind::Corrupt`] for damage; those of `out`.
-pub(crate) fn write_file(file: &StoredFile, out: &mut dyn Write) -> Result<()> {
-    let mut digest = RunningDigest::default();
-    let mut buf = Vec::new();
-    let mut written = 0;
-    for run in file.data_runs(0) {
-        write_zeros(run.offset - written, out)?;
-        written = run.offset + run.len;
-        for offset in (run.offset..written).step_by(STEP_BYTES) {
-            buf.resize((written - offset).min(STEP_BYTES as u64) as usize, 0);
-            file.read_at(offset, &mut buf)?;
-            digest.update(&buf);
-            out.write_all(&buf).map_err(gone)?;
-        }
-    }
-    write_zeros(file.size() - written, out)?;
-    match file.content().digest() {
-        Some(wanted) if !digest.finish().contains(&wanted) => {
-            let message = format!("file {} is damaged", quoted(&file.entry().path));
-            Err(Error::corrupt(message).because("its digest is not the one in the backup"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn write_zeros(count: u64, out: &mut dyn Write) -> Result<()> {
-    let mut zeros = io::repeat(0).take(count);
-    io::copy(&mut zeros, out).map(drop).map_err(gone)
 }
 
 pub(crate) fn gone(error: io::Error) -> Error {

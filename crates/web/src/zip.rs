@@ -4,7 +4,7 @@
 //! second pass over the records, so that memory holds 24 bytes for each entry, and no names. Entries that a zip does not
 //! know, such as devices, are left out. Format: PKWARE's APPNOTE 6.3.10, with Zip64.
 
-use crate::downloads::{gone, write_file};
+use crate::downloads::gone;
 use flate2::{Compression, Crc, write::DeflateEncoder};
 use fullbore_format::{
     entry::{Entry, EntryKind, is_within},
@@ -126,7 +126,7 @@ fn write_content(
         out: deflater,
         crc: Crc::new(),
     };
-    write_file(&file, &mut summed)?;
+    file.write_to(&mut summed, gone)?;
     summed.out.finish().map_err(gone)?;
     Ok((summed.crc.sum(), file.size()))
 }

@@ -13,11 +13,19 @@ use super::{
     schedule::{ContentEnd, check_whole, misfit},
 };
 use fullbore_format::{
+    digest::Running,
     entry::{ByteRun, Entry, EntryKind},
     error::{Error, ErrorKind, Result, quoted},
     page::PageItem,
 };
-use std::{ops::Range, sync::Arc};
+use std::{
+    io::{self, Read, Write},
+    ops::Range,
+    sync::Arc,
+};
+
+/// Bytes of a file that are written at once.
+const STEP_BYTES: usize = 1 << 20;
 
 /// A regular file of a backup. Takes its pages, and 16 bytes for each extent.
 pub struct StoredFile {
@@ -145,6 +153,36 @@ impl StoredFile {
     }
 
     /// The bytes of data before byte `place` of the file, which is not in a hole.
+    /// Writes the content to `out`, with zeros for its holes, and compares its digest at the end. `failed` makes the error if `out` takes
+    /// no more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for damage, which is found after a part was written; those of reading, and of `failed`.
+    pub fn write_to(&self, out: &mut dyn Write, failed: fn(io::Error) -> Error) -> Result<()> {
+        let mut digest = Running::default();
+        let mut buf = Vec::new();
+        let mut written = 0;
+        for run in self.data_runs(0) {
+            write_zeros(run.offset - written, out).map_err(failed)?;
+            written = run.offset + run.len;
+            // In steps, so that a large run does not fill the memory.
+            for offset in (run.offset..written).step_by(STEP_BYTES) {
+                buf.resize((written - offset).min(STEP_BYTES as u64) as usize, 0);
+                self.read_at(offset, &mut buf)?;
+                digest.update(&buf);
+                out.write_all(&buf).map_err(failed)?;
+            }
+        }
+        write_zeros(self.size() - written, out).map_err(failed)?;
+        match self.content().digest() {
+            Some(wanted) if !digest.finish().contains(&wanted) => {
+                let message = format!("file {} is damaged", quoted(&self.entry().path));
+                Err(Error::corrupt(message).because("its digest is not the one in the backup"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn data_offset(&self, place: u64) -> Result<u64> {
         match &self.entry().kind {
             EntryKind::File { map: Some(map), .. } => map.data_before(place),
@@ -312,6 +350,10 @@ impl StoredFile {
             }
         }
     }
+}
+
+fn write_zeros(count: u64, out: &mut dyn Write) -> io::Result<()> {
+    io::copy(&mut io::repeat(0).take(count), out).map(drop)
 }
 
 /// The runs of data of a regular file that end behind `offset`, ascending; holes lie between them.

@@ -159,7 +159,7 @@ pub(super) fn picture(asked: &Asked<'_>) -> Result<Response> {
         return Err(refused());
     }
     let mut bytes = Vec::new();
-    crate::downloads::write_file(&file, &mut bytes)?;
+    file.write_to(&mut bytes, crate::downloads::gone)?;
     let kind = picture_kind(&bytes).ok_or_else(refused)?;
     Ok(Response::picture(kind, bytes))
 }

@@ -18,7 +18,7 @@ mod versions;
 
 use crate::{
     asked::Asked,
-    downloads::{cat_words, open_file, write_file, write_tar_zst},
+    downloads::{cat_words, gone, open_file, write_tar_zst},
     http::response::Response,
     zip::write_zip,
 };
@@ -86,7 +86,7 @@ fn file_download(asked: &Asked<'_>) -> Result<Response> {
     let path = asked.path()?;
     let file = open_file(asked.place()?, asked.archive()?, &path)?;
     let length = Some(file.size());
-    let write = Box::new(move |out: &mut dyn std::io::Write| write_file(&file, out));
+    let write = Box::new(move |out: &mut dyn std::io::Write| file.write_to(out, gone));
     Ok(Response::download(split(&path).1, length, write))
 }
 

@@ -8,10 +8,8 @@ use crate::cli::{
 use clap::{Args, ValueHint};
 use fullbore_engine::{export::ExportOptions, plan::SinkSpec};
 use fullbore_format::{
-    digest::Running,
     entry::EntryKind,
     error::{Error, ErrorKind, Result, quoted},
-    page::PageItem,
 };
 use fullbore_pipeline::stage::codec::Codec;
 use fullbore_platform as platform;
@@ -27,9 +25,6 @@ use std::{
     os::unix::ffi::OsStringExt,
     sync::Arc,
 };
-
-/// Bytes that are written at once.
-const STEP_BYTES: usize = 1 << 20;
 
 /// Memory of all buffers for a directory.
 const MEMORY_BYTES: u64 = 128 << 20;
@@ -68,7 +63,9 @@ fn cat(storages: &Storages, archive: Archive, path: &[u8], out: &mut dyn Write) 
     };
     let parts = archive.file_parts(path)?;
     match parts.last().map(|item| &item.entry.kind) {
-        Some(EntryKind::File { .. }) => write_file(archive, parts, out).map(|()| 0),
+        Some(EntryKind::File { .. }) => StoredFile::new(Arc::new(archive), Arc::default(), parts)?
+            .write_to(out, failed)
+            .map(|()| 0),
         Some(EntryKind::Directory) => write_tar(storages, archive, &selection),
         None if archive.has(path)? => write_tar(storages, archive, &selection),
         None => Err(not_there(&archive, path)),
@@ -93,39 +90,6 @@ fn write_tar(storages: &Storages, archive: Archive, selection: &Selection) -> Re
     };
     let exported = options.run_archive(archive, selection, &Arc::new(Meter::default()))?;
     Ok(exported.exit_code())
-}
-
-/// Writes the content of a file, with zeros for its holes, and compares its digest at the end.
-fn write_file(archive: Archive, parts: Vec<PageItem>, out: &mut dyn Write) -> Result<()> {
-    let file = StoredFile::new(Arc::new(archive), Arc::default(), parts)?;
-    let mut digest = Running::default();
-    let mut buf = Vec::new();
-    let mut written = 0;
-    for run in file.data_runs(0) {
-        write_zeros(run.offset - written, out)?;
-        written = run.offset + run.len;
-        // In steps, so that a large run does not fill the memory.
-        for offset in (run.offset..written).step_by(STEP_BYTES) {
-            buf.resize((written - offset).min(STEP_BYTES as u64) as usize, 0);
-            file.read_at(offset, &mut buf)?;
-            digest.update(&buf);
-            out.write_all(&buf).map_err(failed)?;
-        }
-    }
-    write_zeros(file.size() - written, out)?;
-    match file.content().digest() {
-        Some(wanted) if !digest.finish().contains(&wanted) => {
-            let message = format!("file {} is damaged", quoted(&file.entry().path));
-            Err(Error::corrupt(message).because("its digest is not the one in the backup"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn write_zeros(count: u64, out: &mut dyn Write) -> Result<()> {
-    io::copy(&mut io::Read::take(io::repeat(0), count), out)
-        .map(drop)
-        .map_err(failed)
 }
 
 fn failed(error: io::Error) -> Error {
