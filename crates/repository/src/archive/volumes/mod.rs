@@ -79,6 +79,13 @@ struct PagePlace {
     offset: u64,
 }
 
+/// What a look for a volume finds.
+enum FoundVolume {
+    Open(Arc<VolumeFile>),
+    /// It is not there, and somebody may bring it.
+    Absent(Error),
+}
+
 #[derive(Default)]
 struct OpenVolumes {
     files: BTreeMap<VolumeId, Arc<VolumeFile>>,
@@ -298,7 +305,7 @@ impl VolumeSet {
         loop {
             let found = self.volume_there(id, &mut open);
             let is_next = open.turns.is_next(id, QUIET);
-            if let (Ok(None), false) = (&found, is_next) {
+            if let (Ok(FoundVolume::Absent(_)), false) = (&found, is_next) {
                 if !is_waiting {
                     open.turns.begin_wait(id);
                     is_waiting = true;
@@ -312,21 +319,20 @@ impl VolumeSet {
                 open.turns.end_wait(id);
             }
             let volume = match found? {
-                Some(volume) => volume,
-                None => self.come(id, &mut open)?,
+                FoundVolume::Open(volume) => volume,
+                FoundVolume::Absent(error) => {
+                    let asked = self.ask_for(id, error, &mut open);
+                    self.opened(id, asked, &mut open)?
+                }
             };
             return Ok((volume, open));
         }
     }
 
-    /// Returns a volume that is open or there; `None` if somebody may bring it.
-    fn volume_there(
-        &self,
-        id: &VolumeId,
-        open: &mut OpenVolumes,
-    ) -> Result<Option<Arc<VolumeFile>>> {
+    /// Returns a volume that is open or there.
+    fn volume_there(&self, id: &VolumeId, open: &mut OpenVolumes) -> Result<FoundVolume> {
         if let Some(volume) = open.files.get(id) {
-            return Ok(Some(volume.clone()));
+            return Ok(FoundVolume::Open(volume.clone()));
         }
         if let Some(reason) = open.lost.get(id) {
             return Err(self.missing(id, reason));
@@ -336,19 +342,10 @@ impl VolumeSet {
                 if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt)
                     && self.storages.media_change().is_possible() =>
             {
-                Ok(None)
+                Ok(FoundVolume::Absent(error))
             }
-            opened => self.opened(id, opened, open).map(Some),
+            opened => self.opened(id, opened, open).map(FoundVolume::Open),
         }
-    }
-
-    /// Asks for a volume.
-    fn come(&self, id: &VolumeId, open: &mut OpenVolumes) -> Result<Arc<VolumeFile>> {
-        let volume = match self.open_volume(id) {
-            Err(error) => self.ask_for(id, error, open),
-            opened => opened,
-        };
-        self.opened(id, volume, open)
     }
 
     /// Notes that a volume is open, or why not.
