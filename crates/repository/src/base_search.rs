@@ -42,7 +42,7 @@ pub struct Unlike {
 #[derive(Default)]
 pub struct ChosenBases {
     pub(super) archives: Vec<Archive>,
-    /// Backups that are not there any more.
+    /// Backups that are not there any more, or not in each destination.
     pub(super) gone: HashSet<String>,
     /// The latest backup of the source that cannot be the base.
     pub(super) unlike: Option<Unlike>,
@@ -55,17 +55,21 @@ pub struct ChosenBases {
 }
 
 impl ChosenBases {
-    /// Chooses among the backups of a listing.
+    /// Chooses among the backups of a listing, but for those in `not`.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one.
     pub fn of(
         objects: &Arc<dyn Objects>,
         files: &BTreeMap<String, BackupFiles>,
+        not: HashSet<String>,
         wanted: &WantedBase,
         new_backup: &NewBackup<'_>,
     ) -> Result<Self> {
-        let mut chosen = Self::default();
+        let mut chosen = Self {
+            gone: not,
+            ..Self::default()
+        };
         chosen.choose(objects, files, wanted, new_backup)?;
         Ok(chosen)
     }

@@ -57,7 +57,8 @@ impl<'a> ChangeList<'a> {
         let base = match objects {
             Some(objects) => backup.with_facts(subject, |like| {
                 let look = FirstLook::take(&**objects)?;
-                let chosen = ChosenBases::of(objects, &look.files, &backup.base, like)?;
+                let not = backup.not_in_all(&look);
+                let chosen = ChosenBases::of(objects, &look.files, not, &backup.base, like)?;
                 // Nothing is announced: this backup stores nothing.
                 let referred = |_: &[String]| {
                     let sizes = objects.answers_late().then(|| look.sizes());

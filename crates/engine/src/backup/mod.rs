@@ -344,7 +344,8 @@ impl Backup {
         };
         let choose = || {
             self.with_facts(subject, |like| {
-                ChosenBases::of(objects, &look.files, &self.base, like)
+                let not = self.not_in_all(look);
+                ChosenBases::of(objects, &look.files, not, &self.base, like)
             })
         };
         if objects.answers_late() && look.has_no_intents() {

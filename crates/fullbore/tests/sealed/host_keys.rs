@@ -615,3 +615,38 @@ fn people_share_content_in_an_encrypted_repository() {
     world.run_as(&me, host).ends_with(0);
     runs::assert_same(&world.shape(), &runs::shape(&world.path("out")), "other");
 }
+
+/// A run that is killed between its two commits leaves its backup in one repository alone.
+#[test]
+fn a_put_key_takes_as_base_what_all_destinations_have() {
+    let (world, me, host) = world_with_host();
+    let first = world.repository();
+    let second = world.path("second");
+    world.init(&second, &me);
+    let recipient = &host.recipient;
+    let put = args!["key", "put", second, "--for", recipient, "--name", "web1"];
+    world.run_as(&me, put).ends_with(0);
+    let backup = || {
+        let to = args!["backup", world.tree(), "--to", first, "--to", second];
+        let ran = world.run_as(&host, to.into_iter().chain(args!["--json"]));
+        ran.ends_with(0).json().pop().unwrap()
+    };
+    let in_both = backup();
+    world.change(1);
+    let in_one = backup();
+    assert_eq!(in_one["bases"][0], id_of(&in_both));
+    fs::remove_dir_all(second.join("backups").join(id_of(&in_one))).unwrap();
+
+    world.change(2);
+    let last = backup();
+    assert_eq!(last["bases"][0], id_of(&in_both), "{last}");
+    for repository in [&first, &second] {
+        let to = world.path("back");
+        let restore = args!["restore", repository, "--to", to, "-q"];
+        world.run_as(&me, restore).ends_with(0);
+        runs::assert_same(&world.shape(), &runs::shape(&to), "restored");
+        fs::remove_dir_all(to).unwrap();
+    }
+    // Once it is in both, it is the base again.
+    assert_eq!(backup()["bases"][0], id_of(&last));
+}
