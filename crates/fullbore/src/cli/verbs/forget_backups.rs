@@ -8,7 +8,7 @@ use fullbore_format::text::{local_time::recent_minute, source_text};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::is_of_future,
-    root::{BackupOptions, Root},
+    root::{BackupOptions, Root, SourceInfo},
     text,
 };
 use fullbore_repository::{
@@ -81,12 +81,17 @@ pub(super) struct NamedBackups {
     pub(super) emptied: Vec<String>,
 }
 
+/// The type of the lines of `forget --json`.
+pub(super) const DECISION: &str = "decision";
+
 /// The decision on one backup.
 #[derive(Debug, Default, Serialize)]
 struct Decision {
+    r#type: &'static str,
     id: String,
     time: Option<String>,
-    source: Option<String>,
+    source: Option<SourceInfo>,
+    source_text: Option<String>,
     bytes: Option<u64>,
     /// The reasons to keep the backup.
     reasons: Vec<String>,
@@ -152,7 +157,7 @@ impl Forget {
         for (id, error) in &damaged {
             let error = error.line();
             if self.json {
-                let line = serde_json::json!({"id": id, "forgotten": false, "error": error});
+                let line = serde_json::json!({"type": DECISION, "id": id, "forgotten": false, "dry_run": self.dry_run, "error": error});
                 text::json(out, &line)?;
             } else {
                 text::line(out, &format!("{id}  kept: {error}"))?;
@@ -507,10 +512,12 @@ pub(super) fn identity_of(root: &Root) -> Result<Identity> {
 impl Decision {
     fn new(root: &Root, reasons: Vec<String>, dry_run: bool) -> Self {
         Self {
+            r#type: DECISION,
             dry_run,
             id: root.id.clone(),
             time: Some(root.time.clone()),
-            source: Some(source_text(&root.source)),
+            source: Some(root.source.clone()),
+            source_text: Some(source_text(&root.source)),
             bytes: Some(root.totals.bytes),
             forgotten: reasons.is_empty(),
             reasons,
