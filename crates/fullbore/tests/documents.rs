@@ -268,6 +268,18 @@ fn every_link_in_the_documents_leads_to_a_file_and_a_heading() -> Result {
     Ok(())
 }
 
+#[test]
+fn the_contents_of_the_site_list_every_document() -> Result {
+    let contents = fs::read_to_string(source("doc/SUMMARY.md"))?;
+    for entry in fs::read_dir(source("doc"))? {
+        let name = entry?.file_name().display().to_string();
+        if name.ends_with(".md") && name != "SUMMARY.md" {
+            assert!(contents.contains(&format!("]({name})")), "{name}");
+        }
+    }
+    Ok(())
+}
+
 /// The long options in a manual page, as `--keep-daily`.
 fn long_options(page: &str) -> Vec<String> {
     let plain = page
