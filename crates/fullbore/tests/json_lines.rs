@@ -30,7 +30,7 @@ const SEALED: &str =
     "init sealed --encrypt-to age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
 
 /// Command lines, the rows of the document that are about them, and exit codes.
-const LINES: [(&[&str], &str, i32); 44] = [
+const LINES: [(&[&str], &str, i32); 46] = [
     (&["`init`"], "init repo", 0),
     (&["`backup`"], "backup tree --to repo", 0),
     (&["`backup`"], "backup tree --to repo", 0),
@@ -96,6 +96,8 @@ const LINES: [(&[&str], &str, i32); 44] = [
     (&["`tag`"], "tag copy a=b", 0),
     (&["`pin`, `unpin`"], "pin copy", 0),
     (&["`pin`, `unpin`"], "unpin copy", 0),
+    (&["`forget`"], "forget copy latest --yes", 0),
+    (&["`forget`"], "forget repo --keep-last 1 --path tree -n", 0),
     (&["`stats`"], "stats repo", 0),
     (&["`fleet`"], "fleet repo nowhere --every 1d", 1),
     (&["`repair`"], "repair repo", 0),

@@ -617,6 +617,35 @@ fn a_tag_of_a_profile_is_set_and_does_not_hide_older_backups() {
 }
 
 #[test]
+fn a_forget_of_a_profile_names_the_sources_that_it_had_before() {
+    let host = Host::new();
+    host.profile("p", "[forget]\nkeep-last = 1\n");
+    host.run("init -P p").ends_with(0);
+    host.run("backup -P p").ends_with(0);
+    let said = host.run("forget -P p").ends_with(0).out;
+    assert!(!said.contains("no source of this profile"), "{said}");
+    write(host.path("other/f"), "f");
+    let dir = host.path("");
+    let dir = dir.to_str().unwrap().trim_end_matches('/');
+    let text =
+        format!("repository = '{dir}/repo'\nsources = ['{dir}/other']\n[forget]\nkeep-last = 1\n");
+    write(host.path("config/fullbore/p.toml"), text);
+    host.run("backup -P p").ends_with(0);
+    host.run("backup --to repo --host elsewhere src")
+        .ends_with(0);
+    let said = host.run("forget -P p").ends_with(0).out;
+    let notes: Vec<_> = said
+        .lines()
+        .filter(|line| line.starts_with("note: "))
+        .collect();
+    assert_eq!(notes.len(), 1, "{said}");
+    assert!(
+        notes[0].contains("1 backup of ") && notes[0].contains("/src: no source of this profile"),
+        "{said}"
+    );
+}
+
+#[test]
 fn the_units_of_a_repository_in_a_store_read_its_credentials_from_a_file() {
     let host = Host::new();
     let line = "EnvironmentFile=-/etc/fullbore/p.env\n";

@@ -373,7 +373,7 @@ fn answer(error: &clap::Error) -> Option<Error> {
     }
     let message = format!("there is no option {word} here");
     let instead = habit_answer(&OPTIONS, word).map(str::to_owned);
-    let hint = instead.or_else(|| Some(likely_option(error, word)?))?;
+    let hint = instead.or_else(|| likely_option(error, word))?;
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 
@@ -560,7 +560,7 @@ mod tests {
             ("verify r --all", "means all backups"),
             ("restore r --to d --db-include shop", "--database"),
             ("backup x --to r --link-dest y", "since the last one"),
-            ("forget r --host h", "list REPO --host"),
+            ("prune r --host h", "list REPO --host"),
             ("find r -i x", "[lL]etter"),
             ("find r --name x", "'*.conf'"),
             ("list r --limit 3", "REPO@latest"),

@@ -199,3 +199,46 @@ fn a_tag_and_a_pin_choose_a_backup_as_other_commands_do() {
         (&true.into(), &false.into())
     );
 }
+
+#[test]
+fn rules_of_a_forget_count_among_what_is_selected_and_touch_nothing_else() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    for (number, host) in ["a", "b", "a", "b", "a"].iter().enumerate() {
+        write(tree.join("f"), number.to_string());
+        let tag = format!("n={number}");
+        let line = args![
+            "backup", tree, "--to", repository, "--host", host, "--tag", tag, "-q"
+        ];
+        fullbore(line).ends_with(0);
+    }
+    let hosts = || -> Vec<String> {
+        let listed = fullbore(args!["list", repository, "--json"])
+            .ends_with(0)
+            .json();
+        let host = |line: &serde_json::Value| line["source"]["host"].as_str().unwrap().to_owned();
+        listed.iter().map(host).collect()
+    };
+    let forget = |more: &[&str]| {
+        let line = args!["forget", repository, "--keep-last", "1"].into_iter();
+        fullbore(line.chain(more.iter().map(OsString::from)))
+    };
+    forget(&["--host", "c"])
+        .ends_with(1)
+        .has_one_error("could not find a backup");
+    assert_eq!(hosts().len(), 5);
+    let ran = forget(&["--host", "a"]).ends_with(0);
+    assert!(
+        ran.out.contains("2 backups forgotten, 1 kept"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(hosts(), ["b", "b", "a"]);
+    let ran = forget(&["--tag", "n=1"]).ends_with(0);
+    assert!(
+        ran.out.contains("0 backups forgotten, 1 kept"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(hosts(), ["b", "b", "a"]);
+}

@@ -315,6 +315,7 @@ impl Forget {
             }
             let dry_run = self.dry_run;
             let decision = Decision {
+                r#type: DECISION,
                 id: id.clone(),
                 reasons: vec![],
                 forgotten: true,
@@ -334,6 +335,9 @@ impl Forget {
                 .hint("for example --keep-daily 7 --keep-weekly 4"));
         }
         let (groups, damaged) = self.candidates(objects)?;
+        if groups.is_empty() && damaged.is_empty() && !self.filter.is_empty() {
+            return Err(self.filter.none_selected(objects)?);
+        }
         let now = Timestamp::now();
         let mut groups = groups
             .into_values()
@@ -367,7 +371,7 @@ impl Forget {
         Ok((groups, damaged))
     }
 
-    /// Returns a backup as a candidate, unless its source is not among those that are wanted.
+    /// Returns a backup as a candidate, unless it or its source is not among those that are wanted.
     fn candidate(
         &self,
         objects: &dyn Objects,
@@ -379,7 +383,12 @@ impl Forget {
         {
             return Ok(None);
         }
-        candidate(objects, id, root).map(Some)
+        // Without its root nothing says that it is one of those that are selected.
+        if root.source.is_unknown() && !self.filter.is_empty() {
+            return Ok(None);
+        }
+        let listed = candidate(objects, id, root)?;
+        Ok(Some(listed).filter(|listed| self.filter.selects(&listed.root)))
     }
 
     /// Decides on the backups of one group. Returns the name of the group and the decisions.
@@ -447,7 +456,33 @@ impl Forget {
         } else {
             String::new()
         };
-        text::line(out, &format!("{gone} {would}{stay}"))
+        text::line(out, &format!("{gone} {would}{stay}"))?;
+        let notes = self.former_sources(groups);
+        notes.iter().try_for_each(|note| text::line(out, note))
+    }
+
+    /// Returns notes about sources that the profile of this process had before its paths were changed.
+    fn former_sources(&self, groups: &Groups) -> Vec<String> {
+        let Some(own) = &self.filter.own else {
+            return Vec::new();
+        };
+        let mut former: BTreeMap<String, u64> = BTreeMap::new();
+        let decisions = groups.iter().flat_map(|(_, decisions)| decisions);
+        for source in decisions
+            .filter(|decision| !decision.forgotten)
+            .filter_map(|decision| decision.source.as_ref())
+        {
+            if source.host == own.host && !own.is(source) {
+                *former.entry(source_text(source)).or_default() += 1;
+            }
+        }
+        let note = |(source, count): (String, u64)| {
+            let backups = text::counted(count, "backup");
+            format!(
+                "note: {backups} of {source}: no source of this profile, and the rules always keep one; `fullbore forget REPO ID` forgets it"
+            )
+        };
+        former.into_iter().map(note).collect()
     }
 
     /// Prints how much a prune frees now, or would free after a run that is not dry.
