@@ -39,6 +39,7 @@ pub(crate) struct BackupSummary {
     pub(crate) id: String,
     /// When it began and ended, as RFC 3339.
     pub(crate) time: String,
+    #[serde(rename = "end_time")]
     pub(crate) finished: String,
     #[serde(skip)]
     pub(crate) begun: Timestamp,

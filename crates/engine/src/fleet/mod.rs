@@ -64,8 +64,10 @@ pub struct FleetRepository {
     /// Backups with a root that can be read.
     pub backups: u64,
     /// Backups with a root that cannot be read, whose source is not known.
+    #[serde(rename = "unreadable_ids")]
     pub unreadable: Vec<String>,
     /// Backups with a time of more than a day in the future, which do not count.
+    #[serde(rename = "future_backups")]
     pub of_future: u64,
     /// Bytes of all objects of backups.
     pub stored_bytes: u64,

@@ -8,11 +8,11 @@ use crate::drill::record::DrillRecord;
 use fullbore_format::{
     layout::backup_time,
     root::{PART_BYTES, Root, SourceInfo},
-    text::counted,
+    text::{counted, utc_time},
 };
 use fullbore_repository::verify_memory::{CheckedShare, VerifyMemory};
 use fullbore_storage::Objects;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::cmp::Ordering;
 
 /// The time over which growth is told.
@@ -43,6 +43,7 @@ pub struct FleetSource {
     /// Number of backups.
     pub backups: u64,
     /// Id and time of the newest.
+    #[serde(rename = "newest_id")]
     pub newest: String,
     pub newest_time: String,
     pub age_seconds: u64,
@@ -65,8 +66,9 @@ pub struct FleetSource {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_seconds: Option<u64>,
     /// Share of the data of the newest backup that was ever checked, from 0 to 1, and when some of it was checked last, in seconds
-    /// since 1970.
+    /// since 1970 (in JSON as RFC 3339).
     pub verified_share: f64,
+    #[serde(rename = "last_verified_time", serialize_with = "as_rfc3339")]
     pub last_verified: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified_age_seconds: Option<u64>,
@@ -77,6 +79,10 @@ pub struct FleetSource {
     pub damaged_backups: u64,
     /// Whatever else a person should look at, in words.
     pub warnings: Vec<String>,
+}
+
+fn as_rfc3339<S: Serializer>(seconds: &Option<u64>, out: S) -> Result<S::Ok, S::Error> {
+    seconds.and_then(utc_time).serialize(out)
 }
 
 /// The newest drill of a cluster.

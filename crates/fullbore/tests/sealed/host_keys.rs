@@ -136,7 +136,7 @@ fn a_host_does_a_full_backup_where_it_has_no_right_copy_of_its_list() {
             }
         }
         let result = world.backup(&repository, &host);
-        assert_eq!(result["kept"], 0, "{damage}: {result}");
+        assert_eq!(result["kept_files"], 0, "{damage}: {result}");
     }
     world
         .run_as(&me, args!["verify", repository, "--data"])
@@ -297,6 +297,43 @@ fn a_backup_that_was_under_way_at_a_rotation_is_named_and_not_lost_silently() {
         .run_as(&me, args!["verify", repository, "--data"])
         .ends_with(0);
     world.assert_restores(&repository, &me, "accepted");
+}
+
+#[test]
+fn changes_of_keys_are_told_as_json_and_their_words_aside() {
+    let (world, me, _) = world_with_host();
+    let repository = world.repository();
+    let recipient = "age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
+    let put = args![
+        "key", "put", repository, "--for", recipient, "--name", "w9", "--json"
+    ];
+    for (line, change, name) in [
+        (&put[..], "added", serde_json::json!("w9")),
+        (
+            &args!["key", "remove", repository, "--name", "w9", "--json"],
+            "removed",
+            serde_json::json!("w9"),
+        ),
+        (
+            &args!["key", "rotate", repository, "--yes", "--json"],
+            "rotated",
+            serde_json::Value::Null,
+        ),
+    ] {
+        let ran = world.run_as(&me, line.to_vec()).ends_with(0);
+        let told = ran.json();
+        assert_eq!(told.len(), 1, "{}", ran.out);
+        assert_eq!(
+            (&told[0]["change"], &told[0]["name"]),
+            (&change.into(), &name)
+        );
+        assert!(
+            !ran.err.is_empty(),
+            "the words for a person are on standard error"
+        );
+    }
+    let none = world.run_as(&me, args!["key", "remove", repository, "--name", "w9"]);
+    none.ends_with(1).has_one_error("fullbore key list REPO");
 }
 
 #[test]

@@ -835,7 +835,7 @@ pub fn not_there(archive: &Archive, path: &[u8]) -> Error {
     );
     Error::new(ErrorKind::NotFound, message).hint(match std::str::from_utf8(path) {
         Ok(word) if word.starts_with("latest") || is_backup_id(word) => {
-            format!("a backup is chosen with @, as in REPO@{word}")
+            format!("a backup is chosen with @: write REPO@{word}, or @{word} behind -r REPO")
         }
         _ => "`fullbore find REPO NAME` finds a file by its name, and `fullbore list REPO@latest` shows the paths of a backup"
             .to_owned(),

@@ -115,12 +115,9 @@ fn choice(view: &DiffView, label: &str, name: &str, chosen: &str) -> Markup {
 
 fn summary(result: &Value) -> String {
     let count = |kind: &str| {
-        let sum = &result[kind];
-        let entries = text::count(sum["entries"].as_u64().unwrap_or(0));
-        format!(
-            "{entries} {kind} ({})",
-            size(sum["bytes"].as_u64().unwrap_or(0))
-        )
+        let number = |key: &str| result[key].as_u64().unwrap_or(0);
+        let bytes = size(number(&format!("{kind}_bytes")));
+        format!("{} {kind} ({bytes})", text::count(number(kind)))
     };
     ["added", "removed", "changed"].map(count).join(", ")
 }
@@ -138,7 +135,7 @@ fn row(view: &DiffView, line: &Value) -> Markup {
     } else {
         "file"
     };
-    let what = line["what"].as_array().into_iter().flatten();
+    let what = line["properties"].as_array().into_iter().flatten();
     let what: Vec<_> = what.filter_map(Value::as_str).collect();
     html! {
         tr {

@@ -202,15 +202,15 @@ fn wal_html(wal: &Value) -> Markup {
     html! {
         (facts(&[
             ("Segments", text::count(number("segments"))),
-            ("Size", size(number("bytes"))),
+            ("Size", size(number("stored_bytes"))),
             ("Gaps", text::count(gaps.len() as u64)),
         ]))
         (layout::table("Timelines", &heads, &rows))
         @for gap in gaps.iter().take(MOST_ROWS) {
-            p.trouble { "Missing: " (words(&gap["from"])) " to " (words(&gap["to"])) }
+            p.trouble { "Missing: " (words(&gap["first_segment"])) " to " (words(&gap["last_segment"])) }
         }
         @for cut in list("cut_off").iter().take(MOST_ROWS) {
-            p.trouble { "Backup " (words(&cut["backup"])) " cannot reach the end: WAL is missing on its way." }
+            p.trouble { "Backup " (words(&cut["id"])) " cannot reach the end: WAL is missing on its way." }
         }
     }
 }
@@ -220,8 +220,8 @@ fn timeline_html(timeline: &Value) -> Markup {
         tr {
             th scope="row" { (words(&timeline["timeline"])) }
             td { @if timeline["parent"].is_null() { "the beginning" } @else { (words(&timeline["parent"])) " at " (words(&timeline["switch_lsn"])) } }
-            td { code { (words(&timeline["first"])) } }
-            td { code { (words(&timeline["last"])) } }
+            td { code { (words(&timeline["first_segment"])) } }
+            td { code { (words(&timeline["last_segment"])) } }
             td.number { (words(&timeline["segments"])) }
         }
     }

@@ -211,7 +211,7 @@ pub(super) fn retention(asked: &Asked<'_>) -> Result<RetentionView> {
     words.extend(["--".into(), place.shown.location.clone()]);
     let answer = ask(&words, MOST_LINES, &[0, 4])?;
     let mut backups = answer.lines;
-    backups.retain(|line| line["source"] == source.name.as_str());
+    backups.retain(|line| line["source_text"] == source.name.as_str());
     backups.reverse();
     let goes = |line: &&Value| line["forgotten"] == true;
     let forgotten = backups.iter().filter(goes).count();

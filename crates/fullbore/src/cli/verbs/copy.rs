@@ -441,8 +441,8 @@ fn last_lines(copied: &CopySummary, is_dry_run: bool) -> Vec<String> {
 
 /// The result of a copy as JSON.
 fn result(copied: &CopySummary, is_dry_run: bool) -> Value {
-    json!({"type": "result", "dry_run": is_dry_run, "new": copied.new, "changed": copied.changed,
-        "same": copied.same, "deleted": copied.deleted, "sent_bytes": copied.sent_bytes,
-        "skipped": copied.skipped, "skipped_lines": copied.skipped_lines, "warnings": copied.warnings,
+    json!({"type": "result", "dry_run": is_dry_run, "added": copied.new, "changed": copied.changed,
+        "same": copied.same, "removed": copied.deleted, "sent_bytes": copied.sent_bytes,
+        "failure_count": copied.skipped, "failures": copied.skipped_lines, "warnings": copied.warnings,
         "seconds": copied.seconds})
 }

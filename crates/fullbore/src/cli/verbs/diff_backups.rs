@@ -22,6 +22,7 @@ use fullbore_repository::{
 };
 use fullbore_storage::{Location, Storages};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
 
 /// The backups to compare, and the form of the output.
@@ -58,12 +59,13 @@ struct DiffLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     size_after: Option<u64>,
     differing_bytes: u64,
+    /// The properties that changed.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    what: &'a [&'static str],
+    properties: &'a [&'static str],
 }
 
 /// A number of entries and their bytes.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntrySum {
     /// Number of entries.
     pub(super) entries: u64,
@@ -72,9 +74,8 @@ pub(super) struct EntrySum {
 }
 
 /// Totals of the differences.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct DiffTotals {
-    r#type: &'static str,
     /// ID of the older backup.
     pub(super) a: String,
     /// ID of the newer backup.
@@ -152,7 +153,6 @@ impl Diff {
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
         let totals = DiffTotals {
-            r#type: "result",
             a: ids.0,
             b: ids.1,
             ..DiffTotals::default()
@@ -176,7 +176,7 @@ impl Diff {
         } = run;
         totals.growth = growth.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         if self.json {
-            text::json(out, &totals)?
+            text::json(out, &totals_json(&totals))?
         } else {
             text::line(out, &summary(&totals))?
         }
@@ -301,14 +301,14 @@ impl DiffRun<'_> {
         let growth = i128::from(after.unwrap_or(0)) - i128::from(before.unwrap_or(0));
         self.growth += growth;
         let line = DiffLine {
-            r#type: "difference",
+            r#type: "change",
             change,
             path: EntryName(entry.path.clone()),
             kind: kind_parts(&entry.kind).0,
             size_before: before,
             size_after: after,
             differing_bytes: bytes,
-            what: &word,
+            properties: &word,
         };
         if std::mem::take(&mut self.lacks_header) {
             text::line(self.out, &format!("  {:>15}  PATH", "BYTES"))?;
@@ -344,12 +344,26 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
         }
         _ => String::new(),
     };
-    let message = if line.what.is_empty() {
+    let message = if line.properties.is_empty() {
         String::new()
     } else {
-        format!("  ({sizes}{})", line.what.join(", "))
+        format!("  ({sizes}{})", line.properties.join(", "))
     };
     format!("{sign} {bytes:>15}  {path}{slash}{message}")
+}
+
+fn totals_json(totals: &DiffTotals) -> Value {
+    let DiffTotals {
+        a,
+        b,
+        added,
+        removed,
+        changed,
+        growth,
+    } = totals;
+    json!({"type": "result", "id_before": a, "id_after": b,
+        "added": added.entries, "added_bytes": added.bytes, "removed": removed.entries, "removed_bytes": removed.bytes,
+        "changed": changed.entries, "changed_bytes": changed.bytes, "growth_bytes": growth})
 }
 
 fn summary(totals: &DiffTotals) -> String {
@@ -360,7 +374,6 @@ fn summary(totals: &DiffTotals) -> String {
         removed,
         changed,
         growth,
-        ..
     } = totals;
     let sum = |sum: &EntrySum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
     let sign = if *growth < 0 { "less" } else { "more" };

@@ -42,7 +42,7 @@ fn each_page_has_its_json_and_says_what_the_commands_say() {
         for key in [
             "id",
             "time",
-            "finished",
+            "end_time",
             "entries",
             "files",
             "bytes",
