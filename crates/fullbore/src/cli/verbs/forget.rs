@@ -3,7 +3,7 @@
 use super::prune::WalKeepArgs;
 use crate::cli::{
     options::rare,
-    output::{aside, is_terminal, told, told_unless},
+    output::{aside, is_terminal, terminal_columns, told, told_unless_within},
     select::{no_filter, wanted},
     verbs::{forget_backups::Forget, unforget::unforget},
 };
@@ -150,6 +150,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         return undo(args, storages);
     }
     let filter = no_filter(&args.repository, false);
+    let columns = terminal_columns().filter(|_| !args.json);
     let mut forget = Forget {
         storages: storages.clone(),
         filter,
@@ -161,6 +162,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         prune: args.prune,
         wal: args.wal.retention(),
         has_header: is_terminal(),
+        columns,
         json: args.json,
         sources: None,
     };
@@ -171,7 +173,8 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         }
         forget.ids = named.ids;
     }
-    told_unless(args.quiet && !args.json, |out| forget.run(out))
+    let is_quiet = args.quiet && !args.json;
+    told_unless_within(is_quiet, columns, |out| forget.run(out))
 }
 
 /// Lists forgotten backups again.

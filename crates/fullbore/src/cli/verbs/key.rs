@@ -3,7 +3,7 @@
 use super::key_change::{Agreement, NewRecipient, RepositoryKeys};
 use crate::cli::{
     options::EXIT_CODES,
-    output::told,
+    output::{terminal_columns, told_within},
     values::{any_bytes, destination},
 };
 use clap::{Args, Subcommand, ValueHint};
@@ -133,7 +133,9 @@ fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> New
 }
 
 pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {
-    told(|out| args.verb.run(storages, out).map(|()| 0))
+    let is_json = matches!(args.verb, KeyVerb::List { json: true, .. });
+    let columns = terminal_columns().filter(|_| !is_json);
+    told_within(columns, |out| args.verb.run(storages, out).map(|()| 0))
 }
 
 impl KeyVerb {
