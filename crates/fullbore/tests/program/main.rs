@@ -63,6 +63,7 @@ mod tape;
 mod tape_programs;
 mod tapes;
 mod target;
+mod terminal;
 mod unheard;
 mod verdict;
 mod volumes;
