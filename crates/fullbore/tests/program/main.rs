@@ -48,6 +48,7 @@ mod reports;
 mod restore;
 mod round;
 mod roundtrip;
+mod schedule;
 mod scope;
 mod several;
 mod shards;

@@ -255,7 +255,7 @@ fn colours_end_with_no_color_and_names_are_shown_escaped() {
         let list = format!("{locale} NO_COLOR=1 '{FULLBORE}' list -R '{name}@latest'");
         let (code, text) = Terminal::run(&list).ends();
         assert_eq!(code, 0);
-        assert!(text.contains(r"caf\xe9\x1b[31m.txt"), "{text:?}");
+        assert!(text.contains(r"caf\xe9\u{1b}[31m.txt"), "{text:?}");
         assert!(!text.contains('\x1b'), "{text:?}");
     }
 }
