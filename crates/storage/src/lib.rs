@@ -26,6 +26,7 @@ mod kept;
 mod key_change;
 mod key_file;
 pub mod keys;
+mod last_backups;
 mod lease;
 mod local;
 mod location;
@@ -65,6 +66,7 @@ pub use faulty::{Fault, Faulty};
 pub use fullbore_wire::key::{MAX_KEY_BYTES, MAX_NAME_BYTES, check_key};
 pub use fullbore_wire::object::{ListedObject, PutIf, Take, Version};
 pub use kept::KeptBackups;
+pub use last_backups::{LastBackup, LastBackups};
 pub use lease::{LeaseTaker, RENEWAL, is_released, lease_body};
 pub use local::{
     LocalObjects, Storing, asked_twice, failed_to_read,

@@ -13,4 +13,5 @@ pub mod shared;
 pub mod slow_line;
 pub mod sshd;
 pub mod stores;
+pub mod terminal;
 pub mod web;

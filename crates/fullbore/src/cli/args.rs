@@ -10,9 +10,10 @@ use super::{
         copy::CopyTreeArgs, diff::DiffArgs, drill::DrillArgs, export::ExportArgs, find::FindArgs,
         fleet::FleetArgs, forget::ForgetArgs, host::HostArgs, init::InitArgs, key::KeyArgs,
         list::ListArgs, mount::MountArgs, pin::PinArgs, prune::PruneArgs, repair::RepairArgs,
-        restore_args::RestoreArgs, run::RunProfileArgs, serve::ServeArgs, show::ShowArgs,
-        simtape::SimtapeArgs, stats::StatsArgs, sync::SyncArgs, systemd::SystemdArgs, tag::TagArgs,
-        tape::TapeArgs, verify::VerifyArgs, wal::WalArgs, web::WebArgs,
+        restore_args::RestoreArgs, run::RunProfileArgs, schedule::ScheduleArgs, serve::ServeArgs,
+        show::ShowArgs, simtape::SimtapeArgs, stats::StatsArgs, status::StatusArgs, sync::SyncArgs,
+        systemd::SystemdArgs, tag::TagArgs, tape::TapeArgs, verify::VerifyArgs, wal::WalArgs,
+        web::WebArgs,
     },
 };
 use clap::{CommandFactory, Parser, Subcommand};
@@ -130,6 +131,15 @@ pub(super) enum Command {
     Config(ConfigArgs),
     /// Print systemd units that run a profile every night
     Systemd(SystemdArgs),
+    /// Repeat a backup each hour, day, week or month, by a timer
+    ///
+    /// The words are those of a backup: `fullbore schedule daily ~ --to REPO`. Without words,
+    /// schedules are listed.
+    Schedule(ScheduleArgs),
+    /// Remind of backups that are late, and print nothing if none is
+    ///
+    /// It reads what this host remembers of its own backups, and asks no repository.
+    Status(StatusArgs),
     /// Measure this machine, and how much of its speed a backup reaches
     Bench(BenchArgs),
     /// Print the state of a tape drive, label tapes and list them

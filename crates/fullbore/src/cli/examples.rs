@@ -4,7 +4,7 @@
 type CommandExamples = [(&'static str, &'static str); 3];
 
 /// The examples of each command.
-const EXAMPLES: [(&str, CommandExamples); 35] = [
+const EXAMPLES: [(&str, CommandExamples); 37] = [
     (
         "backup",
         [
@@ -520,6 +520,28 @@ const EXAMPLES: [(&str, CommandExamples); 35] = [
                 "Print those of a file elsewhere",
                 "fullbore systemd --config /srv/web.toml",
             ),
+        ],
+    ),
+    (
+        "schedule",
+        [
+            (
+                "Back up the home directory each day",
+                "fullbore schedule daily ~ --to /mnt/disk/home",
+            ),
+            ("List what is scheduled", "fullbore schedule"),
+            ("End all of it", "fullbore schedule off"),
+        ],
+    ),
+    (
+        "status",
+        [
+            ("Remind of backups that are late", "fullbore status"),
+            (
+                "Remind of backups that are older than two days",
+                "fullbore status --late 2d",
+            ),
+            ("Print the age of all", "fullbore status -v"),
         ],
     ),
     (

@@ -111,7 +111,7 @@ fn list_section(name: &str, list: &[(&str, &str)], out: &mut dyn Write) -> Resul
 }
 
 /// Commands that a reader of the page of a command may want.
-const RELATED: [(&str, &[&str]); 10] = [
+const RELATED: [(&str, &[&str]); 12] = [
     ("backup", &["init", "restore", "list", "run"]),
     ("restore", &["backup", "list", "find", "verify"]),
     ("drill", &["restore", "verify", "backup"]),
@@ -120,7 +120,9 @@ const RELATED: [(&str, &[&str]); 10] = [
     ("verify", &["repair", "run"]),
     ("run", &["config", "systemd", "backup", "forget", "verify"]),
     ("config", &["run", "systemd"]),
-    ("systemd", &["run", "config"]),
+    ("systemd", &["run", "config", "schedule"]),
+    ("schedule", &["backup", "status", "systemd"]),
+    ("status", &["schedule", "fleet"]),
     ("list", &["show", "find", "diff"]),
 ];
 

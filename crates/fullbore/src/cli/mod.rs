@@ -136,6 +136,8 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Wal(args) => verbs::wal::run(args, storages, is_quiet),
         Command::Config(args) => verbs::config::run(args),
         Command::Systemd(args) => verbs::systemd::run(args),
+        Command::Schedule(args) => verbs::schedule::run(args),
+        Command::Status(args) => verbs::status::run(args, storages),
         Command::Bench(args) => verbs::bench::run(args),
         Command::Tape(args) => verbs::tape::run(args, storages),
         Command::Simtape(args) => verbs::simtape::run(args),

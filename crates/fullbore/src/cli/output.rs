@@ -7,7 +7,7 @@
 use super::color::{self, LinePainter};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    text::shown,
+    text::{columns::wrapped, shown},
 };
 use fullbore_platform::BlockedCalls;
 use std::{
@@ -44,6 +44,28 @@ pub(super) fn printed(tell: impl FnOnce(&mut dyn Write) -> Result<u8>) -> Result
     }
 }
 
+/// As [`printed`]; lines that are wider than so many columns are broken between words. `None` breaks no line.
+///
+/// # Errors
+/// As [`printed`].
+pub(super) fn printed_within(
+    columns: Option<usize>,
+    tell: impl FnOnce(&mut dyn Write) -> Result<u8>,
+) -> Result<u8> {
+    printed(|out| tell(&mut WrappedLines::new(out, columns)))
+}
+
+/// As [`told`], with lines broken as by [`printed_within`].
+///
+/// # Errors
+/// Those of `act`.
+pub(super) fn told_within(
+    columns: Option<usize>,
+    act: impl FnOnce(&mut dyn Write) -> Result<u8>,
+) -> Result<u8> {
+    told(|out| act(&mut WrappedLines::new(out, columns)))
+}
+
 /// Runs a command that does work. It completes even if standard output cannot be written.
 ///
 /// # Errors
@@ -77,17 +99,18 @@ pub(super) fn plain_output(write: impl FnOnce(&mut dyn Write) -> Result<u8>) -> 
     }
 }
 
-/// As [`told`], but with `is_quiet` nothing is printed.
+/// As [`told_within`], but with `is_quiet` nothing is printed.
 ///
 /// # Errors
 /// Those of `act`.
-pub(super) fn told_unless(
+pub(super) fn told_unless_within(
     is_quiet: bool,
+    columns: Option<usize>,
     act: impl FnOnce(&mut dyn Write) -> Result<u8>,
 ) -> Result<u8> {
     match is_quiet {
         true => act(&mut io::sink()),
-        false => told(act),
+        false => told_within(columns, act),
     }
 }
 
@@ -111,6 +134,52 @@ pub(super) fn terminal_columns() -> Option<usize> {
 
 fn failed(error: io::Error) -> Error {
     Error::io("could not write to standard output", error)
+}
+
+/// Breaks lines that are too wide for a terminal. It gets whole lines, as [`fullbore_format::text::line`] writes them.
+struct WrappedLines<'a> {
+    out: &'a mut dyn Write,
+    columns: Option<usize>,
+    /// The begin of a line.
+    line: Vec<u8>,
+}
+
+impl<'a> WrappedLines<'a> {
+    fn new(out: &'a mut dyn Write, columns: Option<usize>) -> Self {
+        Self {
+            out,
+            columns,
+            line: Vec::new(),
+        }
+    }
+
+    fn write_line(&mut self, columns: usize) -> io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&line);
+        for part in wrapped(text.trim_end_matches('\n'), columns) {
+            writeln!(self.out, "{part}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Write for WrappedLines<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(columns) = self.columns else {
+            return self.out.write(bytes);
+        };
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.write_line(columns)?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Accepts all output, and keeps the first error.

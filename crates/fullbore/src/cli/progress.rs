@@ -9,6 +9,7 @@ use fullbore_format::{
     root::Root,
     text::{
         self,
+        columns::width,
         size::{self, counted},
     },
 };
@@ -20,8 +21,10 @@ use fullbore_storage::Storages;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::{
+    env,
+    ffi::OsString,
     io::{IsTerminal, Write},
-    sync::{Mutex, atomic::Ordering::Relaxed, mpsc},
+    sync::{Mutex, OnceLock, atomic::Ordering::Relaxed, mpsc},
     time::Duration,
 };
 
@@ -95,11 +98,43 @@ fn draw(bar: &ProgressBar, meter: &Meter, recent: &RecentSpeed, sample: MeterSam
     let files = counted(meter.files.load(Relaxed), "file");
     let doing = match waits_for {
         Some(what) => format!("waiting for {what}"),
-        None if recent.limit.is_empty() => files,
-        None => format!("{files}, limit: {}", recent.limit),
+        None => files,
     };
     let speed = size::rate(recent.speed as u64, 1.0);
-    bar.set_message(format!("{amount}, {speed}, {time}; {doing}"));
+    let limit = format!(", limit: {}", recent.limit);
+    let parts = [
+        amount,
+        format!(", {speed}"),
+        format!(", {time}"),
+        format!("; {doing}"),
+        limit,
+    ];
+    let has_limit = waits_for.is_none() && !recent.limit.is_empty();
+    let parts = &parts[..if has_limit { 5 } else { 4 }];
+    let before = if total.is_some() { BAR_COLUMNS + 1 } else { 2 };
+    let room = bar_columns().map(|columns| columns.saturating_sub(before));
+    bar.set_message(whole_parts(parts, room.unwrap_or(usize::MAX)));
+}
+
+/// Columns of the bar itself.
+const BAR_COLUMNS: usize = 20;
+
+/// Returns the columns of the terminal at standard error.
+fn bar_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Joins parts of a line, without the last ones that do not fit.
+fn whole_parts(parts: &[String], columns: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        if width(&line) + width(part) > columns {
+            break;
+        }
+        line += part;
+    }
+    line
 }
 
 fn progress_json(meter: &Meter, last: &MeterSample, sample: &MeterSample) -> Value {
@@ -128,7 +163,10 @@ impl Progress {
         let wanted =
             !output.json && !output.quiet && !output.verbose && std::io::stderr().is_terminal();
         let bar = wanted.then(ProgressBar::no_length);
-        bar.iter().for_each(|bar| bar.set_style(style(false)));
+        if let Some(bar) = &bar {
+            bar.set_style(style(false));
+            let _ = DRAWN.set(bar.clone());
+        }
         Self {
             bar,
             output: output.clone(),
@@ -235,12 +273,64 @@ fn about(seconds: f64) -> String {
     }
 }
 
-/// Cuts off text that does not fit the line.
+/// Returns the form of the line. Without a locale that has such letters, the bar is of ASCII.
 fn style(known: bool) -> ProgressStyle {
     let template = if known {
-        "{bar:20} {wide_msg}"
+        format!("{{bar:{BAR_COLUMNS}}} {{wide_msg}}")
     } else {
-        "{spinner} {wide_msg}"
+        "{spinner} {wide_msg}".to_owned()
     };
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    let style = ProgressStyle::with_template(&template);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    match is_utf8_locale(|name| env::var_os(name)) {
+        true => style,
+        false => style.progress_chars("#>-").tick_chars("|/-\\ "),
+    }
+}
+
+/// Returns whether the locale has letters other than those of ASCII.
+fn is_utf8_locale(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().map(variable);
+    let locale = set.flatten().find(|value| !value.is_empty());
+    let locale = locale.unwrap_or_default().to_string_lossy().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// The bar of this process, for [`clear_line`].
+static DRAWN: OnceLock<ProgressBar> = OnceLock::new();
+
+/// Removes the line of the bar, and draws it no more. For the end of the process by a signal.
+pub(super) fn clear_line() {
+    DRAWN
+        .get()
+        .into_iter()
+        .for_each(ProgressBar::finish_and_clear);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_terminal_gets_fewer_whole_parts() {
+        let parts = ["1.0 MB", ", 2 MB/s", ", 9 s left", "; 文件 3"].map(str::to_owned);
+        assert_eq!(whole_parts(&parts, 80), "1.0 MB, 2 MB/s, 9 s left; 文件 3");
+        assert_eq!(whole_parts(&parts, 31), "1.0 MB, 2 MB/s, 9 s left");
+        assert_eq!(whole_parts(&parts, 15), "1.0 MB, 2 MB/s");
+        assert_eq!(whole_parts(&parts, 3), "");
+    }
+
+    #[test]
+    fn the_first_variable_that_is_set_names_the_locale() {
+        let is_utf8 = |set: &[(&str, &str)]| {
+            is_utf8_locale(|name| {
+                let found = set.iter().find(|(variable, _)| *variable == name);
+                found.map(|(_, value)| OsString::from(value))
+            })
+        };
+        assert!(is_utf8(&[("LANG", "de_DE.UTF-8")]));
+        assert!(is_utf8(&[("LC_ALL", ""), ("LANG", "C.utf8")]));
+        assert!(!is_utf8(&[("LC_ALL", "C"), ("LANG", "de_DE.UTF-8")]));
+        assert!(!is_utf8(&[]));
+    }
 }

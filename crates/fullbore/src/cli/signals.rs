@@ -3,7 +3,13 @@
 //! A signal that was ignored when the program started (`nohup`) stays ignored. After the handler ran, the process ends by the
 //! signal, so that its parent sees it.
 
-use super::{args::Command, child, output::aside, progress::A_MOMENT, report};
+use super::{
+    args::Command,
+    child,
+    output::aside,
+    progress::{A_MOMENT, clear_line},
+    report,
+};
 use fullbore_engine::{drill::end_drill, plan::SinkSpec, sink::local_file::remove_partials};
 use fullbore_format::error::{Error, ErrorKind};
 use fullbore_pipeline::sink::commit_flag::is_named;
@@ -80,6 +86,7 @@ fn end_run(name: &str, lost: &str, hint: &'static str) {
     } else {
         error.hint(hint)
     };
+    clear_line();
     aside(report::error(&error));
 }
 

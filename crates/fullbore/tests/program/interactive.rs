@@ -4,13 +4,9 @@ use crate::runs::{self, fullbore, temp, write};
 use std::{
     ffi::OsString,
     fs,
-    io::{Read, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
 };
+use testkit::terminal::Terminal;
 
 fn repository(dir: &Path) -> (PathBuf, PathBuf) {
     let (tree, repository) = (dir.join("tree"), dir.join("repo"));
@@ -176,62 +172,6 @@ fn modes_of_marked_directories_are_set_again() {
     assert_eq!(files(&to), [""; 0]);
 }
 
-/// The program on a terminal of its own.
-struct Terminal {
-    child: Child,
-    shown: Arc<Mutex<String>>,
-}
-
-impl Terminal {
-    fn run(command: &str) -> Self {
-        let mut script = Command::new("script");
-        script
-            .args(["-qec", command, "/dev/null"])
-            .env("TERM", "xterm");
-        let script = script.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = script.spawn().unwrap();
-        let shown: Arc<Mutex<String>> = Arc::default();
-        let mut out = child.stdout.take().unwrap();
-        let kept = shown.clone();
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = out.read(&mut bytes) {
-                kept.lock()
-                    .unwrap()
-                    .push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
-        });
-        Self { child, shown }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.child
-            .stdin
-            .as_mut()
-            .unwrap()
-            .write_all(keys.as_bytes())
-            .unwrap();
-    }
-
-    /// Waits until the terminal shows a text, and forgets what stands before its end.
-    fn shows(&self, text: &str) {
-        let start = Instant::now();
-        loop {
-            let mut shown = self.shown.lock().unwrap();
-            if let Some(place) = shown.find(text) {
-                shown.drain(..place + text.len());
-                return;
-            }
-            assert!(
-                start.elapsed() < Duration::from_secs(30),
-                "{text:?} not in {shown:?}"
-            );
-            drop(shown);
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
 #[test]
 fn a_terminal_has_completion_and_history_and_errors_do_not_end_the_session() {
     if !runs::or_skip(runs::has("script"), "script is missing") {
@@ -271,6 +211,6 @@ fn a_terminal_has_completion_and_history_and_errors_do_not_end_the_session() {
     terminal.types("extract\r");
     terminal.shows("every digest matched");
     terminal.types("\x04");
-    assert!(terminal.child.wait().unwrap().success());
+    assert_eq!(terminal.ends().0, 0);
     assert_eq!(files(&to), ["home/ana/my notes"]);
 }

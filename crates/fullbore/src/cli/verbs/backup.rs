@@ -39,7 +39,7 @@ use fullbore_platform::{
     queue::start,
 };
 use fullbore_repository::{base::WantedBase, level::LEVEL_TAG};
-use fullbore_storage::Storages;
+use fullbore_storage::{LastBackup, LastBackups, Storages};
 use fullbore_tree::far::MAX_FRAME_BYTES;
 use std::{
     collections::BTreeMap,
@@ -119,6 +119,7 @@ fn store(
     let mut numbers = result_json(&outcome, run.meter(), &limit);
     several::add_to(&mut numbers, &each);
     *result = Some(numbers);
+    remember(storages, &plan, &outcome, several::holders(&each));
     let code = print_end(
         &plan,
         &destination,
@@ -130,6 +131,26 @@ fn store(
         dumpdates.note(&outcome.root)?;
     }
     Ok(code)
+}
+
+/// Remembers a backup for `fullbore status`, unless it is stored nowhere or has no files.
+fn remember(storages: &Storages, plan: &Backup, outcome: &Outcome, holders: Option<String>) {
+    let root = &outcome.root;
+    let is_kept = !plan.to.is_stdout() && !matches!(plan.to, SinkSpec::Null);
+    let Some(dir) = storages
+        .state_dir()
+        .filter(|_| is_kept && !has_no_files(root))
+    else {
+        return;
+    };
+    let every = root.tags.get(EVERY_TAG);
+    let every = every.and_then(|every| duration::parse(every).ok());
+    LastBackups::new(dir).note(&LastBackup {
+        source: text::source_text(&root.source),
+        place: holders.unwrap_or_else(|| plan.to.name()),
+        time: root.time.clone(),
+        every_seconds: every.map(|every| every.as_secs()),
+    });
 }
 
 /// Prints the end of a backup, and writes its report. Returns the exit code.

@@ -91,6 +91,13 @@ pub(super) fn completion_text(ends: &[NamedEnd]) -> Option<String> {
     (!ends.is_empty()).then(|| format!("is complete in {}{of}", complete.join(" and in ")))
 }
 
+/// Returns the names of the destinations that have the backup, if there are several.
+pub(super) fn holders(ends: &[NamedEnd]) -> Option<String> {
+    let complete = ends.iter().filter(|named| named.end.result.is_ok());
+    let names: Vec<&str> = complete.map(|named| &*named.name).collect();
+    (!ends.is_empty()).then(|| names.join(" and "))
+}
+
 /// Adds the outcome of each destination, if there are several.
 pub(super) fn add_to(result: &mut Value, ends: &[NamedEnd]) {
     if ends.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     options::selected,
-    output::{is_terminal, printed},
+    output::{is_terminal, printed_within, terminal_columns},
     select::SelectArgs,
     verbs::diff_backups::Diff,
 };
@@ -71,7 +71,8 @@ pub(in crate::cli) fn run(args: DiffArgs, storages: &Storages) -> Result<u8> {
         has_header: is_terminal() && !json && !quiet,
         json,
     };
-    printed(|out| diff.run(out).map(|_| 0))
+    let columns = terminal_columns().filter(|_| !json);
+    printed_within(columns, |out| diff.run(out).map(|_| 0))
 }
 
 /// The backups to compare, as the words mean them.

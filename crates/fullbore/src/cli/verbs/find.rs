@@ -5,7 +5,7 @@ use super::{
     find_pattern::{FindPattern, check_pattern},
 };
 use crate::cli::{
-    output::{is_terminal, printed},
+    output::{is_terminal, printed_within, terminal_columns},
     select::{SelectArgs, no_filter},
     values::any_bytes,
 };
@@ -16,7 +16,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::BACKUPS,
     root::{EntryName, SourceInfo},
-    text::{self, arguments::pattern, source_text},
+    text::{self, arguments::pattern, columns::fitted_row, source_text},
 };
 use fullbore_repository::{
     archive::{Archive, object::Sealing},
@@ -56,6 +56,8 @@ pub(in crate::cli) struct FindArgs {
     json: bool,
     #[arg(from_global)]
     quiet: bool,
+    #[arg(from_global)]
+    verbose: bool,
 }
 
 /// A version as JSON.
@@ -79,15 +81,17 @@ struct FindLine<'a> {
 
 pub(in crate::cli) fn run(args: FindArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.repository, true)?;
+    let columns = terminal_columns().filter(|_| !args.json && !args.verbose);
     let find = FindBackups {
         storages,
+        columns,
         repository: &args.repository,
         pattern: &args.pattern,
         filter,
         has_header: is_terminal() && !args.json && !args.quiet,
         is_json: args.json,
     };
-    printed(|out| find.run(out))
+    printed_within(columns, |out| find.run(out))
 }
 
 /// Prints the versions of one path in all backups of a repository.
@@ -107,6 +111,7 @@ pub(super) fn print_versions(
         pattern: OsStr::from_bytes(&pattern),
         filter: no_filter(repository, true),
         has_header: false,
+        columns: None,
         is_json: false,
     };
     find.run(out).map(drop)
@@ -123,6 +128,8 @@ struct FindBackups<'a> {
     filter: BackupFilter,
     /// Whether to print a line about the columns first.
     has_header: bool,
+    /// Columns of the terminal, into which lines are fitted; `None` for whole lines.
+    columns: Option<usize>,
     is_json: bool,
 }
 
@@ -257,13 +264,20 @@ impl FindBackups<'_> {
             .filter_map(|source| source.found.peek().map(drop))
             .take(2)
             .count();
+        let is_of_several = with_some > 1;
         if self.has_header && with_some > 0 {
-            let heading = if with_some > 1 { "  SOURCE" } else { "" };
-            let dates = format!(
-                "{:>15} {:<16}  {:<23}{:<27}",
-                "SIZE", "CHANGED", "FROM", "    TO"
-            );
-            text::line(out, &format!("{dates}  {:>4}  PATH{heading}", "IN"))?;
+            let source = (is_of_several && self.columns.is_none()).then_some("SOURCE");
+            let heading = VersionRow {
+                size: "SIZE",
+                time: "CHANGED",
+                first: "FROM",
+                to: "",
+                last: "TO",
+                backups: "IN",
+                path: "PATH",
+                source: source.unwrap_or_default(),
+            };
+            text::line(out, &heading.line(self.columns))?;
         }
         for FindSource {
             name,
@@ -272,16 +286,20 @@ impl FindBackups<'_> {
             found,
         } in sources
         {
+            // A source takes a line of its own where each row has to fit a terminal.
+            let is_group = is_of_several && !self.is_json && self.columns.is_some();
+            let mut heading = is_group.then(|| fitted_row("", &name, self.columns));
+            let of_row = (is_of_several && self.columns.is_none()).then_some(&*name);
             for found in found {
                 let (path, versions) = found?;
+                if let Some(heading) = heading.take() {
+                    text::line(out, &heading)?;
+                }
                 for held in &versions {
                     if self.is_json {
                         text::json(out, &line((&info, &name), &ids, &path, held))?
                     } else {
-                        text::line(
-                            out,
-                            &plain((with_some > 1).then_some(&name), &ids, &path, held),
-                        )?
+                        text::line(out, &plain(of_row, &ids, &path, held, self.columns))?
                     }
                 }
             }
@@ -344,26 +362,74 @@ fn line<'a>(
     }
 }
 
+/// Returns the row of a version.
 fn plain(
-    source: Option<&String>,
+    source: Option<&str>,
     ids: &[String],
     path: &EntryPath,
     (version, run): &InRange,
+    columns: Option<usize>,
 ) -> String {
-    let first = run.start();
-    let last = run.end();
-    let backups = run.clone().count();
-    let size = text::count(version.size);
-    let time = text::local_minute(version.mtime);
-    let source = source.map_or(String::new(), |source| format!("  of {source}"));
-    let until = if first == last {
-        format!("{:>27}", "")
-    } else {
-        format!(" to {}", ids[*last])
+    let is_one = run.start() == run.end();
+    let size = match columns {
+        Some(..ALL_FIGURES) => text::bytes(version.size),
+        _ => text::count(version.size),
     };
-    let first = &ids[*first];
-    format!(
-        "{size:>15} {time}  {first}{until}  {backups:>4}  {}{source}",
-        text::name(path)
-    )
+    let row = VersionRow {
+        size: &size,
+        time: &text::local_minute(version.mtime),
+        first: &ids[*run.start()],
+        to: if is_one { "" } else { "to" },
+        last: if is_one { "" } else { &ids[*run.end()] },
+        backups: &run.clone().count().to_string(),
+        path: &text::name(path),
+        source: source.unwrap_or_default(),
+    };
+    row.line(columns)
+}
+
+/// Terminals with fewer columns get sizes rounded, and not the last backup of a version.
+const ALL_FIGURES: usize = 112;
+/// Terminals with fewer columns get no time of the change either.
+const WITH_TIMES: usize = 76;
+
+/// The cells of a row, or of the line above the rows.
+struct VersionRow<'a> {
+    size: &'a str,
+    time: &'a str,
+    first: &'a str,
+    /// The word before the last backup. It and the backup are empty for a version of one backup.
+    to: &'a str,
+    last: &'a str,
+    backups: &'a str,
+    path: &'a str,
+    /// Empty if all rows are of one source.
+    source: &'a str,
+}
+
+impl VersionRow<'_> {
+    fn line(&self, columns: Option<usize>) -> String {
+        let Self {
+            size,
+            time,
+            first,
+            to,
+            last,
+            backups,
+            path,
+            source,
+        } = self;
+        let before = match columns {
+            Some(..WITH_TIMES) => format!("{size:>8}  {first:<23}  {backups:>4}  "),
+            Some(..ALL_FIGURES) => format!("{size:>8} {time:<16}  {first:<23}  {backups:>4}  "),
+            _ => {
+                format!("{size:>15} {time:<16}  {first:<23} {to:<2} {last:<23}  {backups:>4}  ")
+            }
+        };
+        let row = fitted_row(&before, path, columns);
+        match source.is_empty() {
+            true => row,
+            false => format!("{row}  of {source}"),
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::fleet_table::FleetTable;
 use crate::cli::{
     metrics_file::{RunNumbers, measured, metrics_path},
-    output::{aside, printed, terminal_columns},
+    output::{aside, printed, printed_within, terminal_columns},
     select::SelectArgs,
 };
 use clap::{Args, ValueHint};
@@ -78,8 +78,9 @@ fn look(args: FleetArgs, storages: &Storages, numbers: &mut RunNumbers) -> Resul
         printed(|out| print_json(&report, out).map(|()| 0))?;
     } else if !args.quiet {
         let is_long = args.long || args.verbose;
-        let table = FleetTable::new(&report, terminal_columns().filter(|_| !is_long), is_long);
-        printed(|out| table.print(out).map(|()| 0))?;
+        let columns = terminal_columns().filter(|_| !is_long);
+        let table = FleetTable::new(&report, columns, is_long);
+        printed_within(columns, |out| table.print(out).map(|()| 0))?;
     }
     for repository in &report.repositories {
         if let Some(error) = repository.error.as_ref().filter(|_| !args.json) {

@@ -8,15 +8,16 @@ use fullbore_format::{
     root::is_pseudonym,
     text::{
         self,
-        columns::{cut, padded, shortened, width},
+        columns::{cut, fitted, padded, width},
         duration::{exact, short},
         source_text,
     },
 };
 use std::{io::Write, time::Duration};
 
-/// Columns behind the source.
+/// Columns behind the source, and in a narrow terminal, where GROWTH and DRILL are left out.
 const REST_COLUMNS: usize = 55;
+const NARROW_REST_COLUMNS: usize = 39;
 /// Columns of the source in a narrow terminal.
 const LEAST_SOURCE_COLUMNS: usize = 14;
 /// Columns of an interval.
@@ -31,6 +32,7 @@ pub(super) struct FleetTable<'a> {
     columns: Option<usize>,
     /// Whether all facts of each source are printed.
     is_long: bool,
+    is_narrow: bool,
     /// Columns of the sources.
     source_columns: usize,
 }
@@ -40,8 +42,16 @@ impl<'a> FleetTable<'a> {
         let sources = report.sources.iter();
         let widest = sources.map(|source| width(&source_text(&source.source)));
         let widest = widest.max().unwrap_or(0).max("SOURCE".len());
-        let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(REST_COLUMNS));
+        let is_narrow =
+            columns.is_some_and(|columns| columns < REST_COLUMNS + LEAST_SOURCE_COLUMNS);
+        let rest = if is_narrow {
+            NARROW_REST_COLUMNS
+        } else {
+            REST_COLUMNS
+        };
+        let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(rest));
         Self {
+            is_narrow,
             report,
             columns,
             is_long,
@@ -61,7 +71,7 @@ impl<'a> FleetTable<'a> {
             text::line(out, &self.row("SOURCE", header.map(str::to_owned)))?;
         }
         for source in &self.report.sources {
-            let name = shortened(&source_text(&source.source), self.source_columns);
+            let name = fitted(&source_text(&source.source), self.source_columns);
             text::line(out, &self.row(&name, cells(source)))?;
             for note in self.notes(source) {
                 let note = format!("{:NOTE_COLUMN$}{note}", "");
@@ -98,11 +108,12 @@ impl<'a> FleetTable<'a> {
         [age, every, size, growth, verified, drill, state]: [String; 7],
     ) -> String {
         let source = padded(source, self.source_columns);
-        format!(
-            "{source} {age:>5} {every:>6} {size:>8} {growth:>9} {verified:>8} {drill:>5} {state:<7}"
-        )
-        .trim_end()
-        .to_owned()
+        let first = format!("{source} {age:>5} {every:>6} {size:>8}");
+        let row = match self.is_narrow {
+            true => format!("{first} {verified:>8} {state:<7}"),
+            false => format!("{first} {growth:>9} {verified:>8} {drill:>5} {state:<7}"),
+        };
+        row.trim_end().to_owned()
     }
 
     /// Returns what is wrong with a source on one line, or with `--long` all facts.

@@ -3,7 +3,7 @@
 use super::prune::WalKeepArgs;
 use crate::cli::{
     options::rare,
-    output::{aside, is_terminal, told, told_unless},
+    output::{aside, is_terminal, terminal_columns, told, told_unless_within},
     select::{SelectArgs, wanted},
     verbs::{forget_backups::Forget, unforget::unforget},
 };
@@ -152,6 +152,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         return undo(args, storages);
     }
     let filter = args.select.filter(&args.repository, false)?;
+    let columns = terminal_columns().filter(|_| !args.json);
     let mut forget = Forget {
         storages: storages.clone(),
         filter,
@@ -163,6 +164,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         prune: args.prune,
         wal: args.wal.retention(),
         has_header: is_terminal(),
+        columns,
         json: args.json,
         sources: None,
     };
@@ -173,7 +175,8 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
         }
         forget.ids = named.ids;
     }
-    told_unless(args.quiet && !args.json, |out| forget.run(out))
+    let is_quiet = args.quiet && !args.json;
+    told_unless_within(is_quiet, columns, |out| forget.run(out))
 }
 
 /// Lists forgotten backups again.

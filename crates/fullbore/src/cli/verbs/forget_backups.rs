@@ -4,7 +4,7 @@
 //! backups need, see [`crate::cli::verbs::prune_report`].
 
 use super::prune_report::{Prune, amount};
-use fullbore_format::text::{local_time::recent_minute, source_text};
+use fullbore_format::text::{columns::fitted_row, local_time::recent_minute, source_text};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::is_of_future,
@@ -34,6 +34,9 @@ use std::{
     sync::Arc,
 };
 
+/// Terminals with fewer columns get no WHEN in tables of actions: the id has the time.
+pub(super) const WITH_TIMES: usize = 76;
+
 /// The backups to forget, and the form of the output.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Forget {
@@ -57,6 +60,8 @@ pub(super) struct Forget {
     pub(super) wal: WalRetention,
     /// Whether to print a line about the columns first.
     pub(super) has_header: bool,
+    /// Columns of the terminal, into which lines are fitted; `None` for whole lines.
+    pub(super) columns: Option<usize>,
     /// Whether to print JSON, one object a line.
     pub(super) json: bool,
     /// The sources whose backups the rules may forget; `None` for all.
@@ -432,16 +437,16 @@ impl Forget {
         if self.has_header {
             text::line(
                 out,
-                &decision_row(["ACTION", "BACKUP", "WHEN", "SIZE", "REASON"]),
+                &decision_row(["ACTION", "BACKUP", "WHEN", "SIZE", "REASON"], self.columns),
             )?;
         }
         for (group, decisions) in groups {
             if !group.is_empty() {
-                text::line(out, group)?;
+                text::line(out, &fitted_row("", group, self.columns))?;
             }
             decisions
                 .iter()
-                .try_for_each(|decision| text::line(out, &decision.line(&now)))?;
+                .try_for_each(|decision| text::line(out, &decision.line(&now, self.columns)))?;
         }
         let all = groups.iter().flat_map(|(_, decisions)| decisions);
         let (gone, stay): (Vec<_>, Vec<_>) = all.partition(|decision| decision.forgotten);
@@ -559,23 +564,29 @@ impl Decision {
         }
     }
 
-    fn line(&self, now: &Zoned) -> String {
+    fn line(&self, now: &Zoned, columns: Option<usize>) -> String {
         let when = self.time.as_ref().map(|time| recent_minute(time, now));
         let bytes = self.bytes.map(text::bytes);
         let action = if self.forgotten { "forget" } else { "keep" };
-        let row = decision_row([
-            action,
-            &self.id,
-            &when.unwrap_or_default(),
-            &bytes.unwrap_or_default(),
-            &self.reasons.join(", "),
-        ]);
+        let row = decision_row(
+            [
+                action,
+                &self.id,
+                &when.unwrap_or_default(),
+                &bytes.unwrap_or_default(),
+                &self.reasons.join(", "),
+            ],
+            columns,
+        );
         row.trim_end().to_owned()
     }
 }
 
-fn decision_row([action, id, when, size, reason]: [&str; 5]) -> String {
-    format!("{action:<7} {id:<23} {when:<16} {size:>8}  {reason}")
+fn decision_row([action, id, when, size, reason]: [&str; 5], columns: Option<usize>) -> String {
+    match columns {
+        Some(..WITH_TIMES) => format!("{action:<7} {id:<23} {size:>8}  {reason}"),
+        _ => format!("{action:<7} {id:<23} {when:<16} {size:>8}  {reason}"),
+    }
 }
 
 fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {

@@ -3,7 +3,7 @@
 use super::key_change::{Agreement, NewRecipient, RepositoryKeys};
 use crate::cli::{
     options::EXIT_CODES,
-    output::{aside, told},
+    output::{aside, terminal_columns, told, told_within},
     values::{any_bytes, destination},
 };
 use clap::{Args, Subcommand, ValueHint};
@@ -140,7 +140,8 @@ fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> New
 
 pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {
     let Some(change) = args.verb.change().filter(|_| args.json) else {
-        return told(|out| args.verb.run(storages, out).map(|()| 0));
+        let columns = terminal_columns().filter(|_| !args.json);
+        return told_within(columns, |out| args.verb.run(storages, out).map(|()| 0));
     };
     // The words for a person would not be JSON.
     let mut said = Vec::new();

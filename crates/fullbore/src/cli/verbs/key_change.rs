@@ -4,7 +4,7 @@ use fullbore_crypt::{Access, KeyOptions, KeyRing, UserRecipient, recipients_of_w
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{ROOT, is_backup_id},
-    text,
+    text::{self, columns::padded},
 };
 use fullbore_repository::{roots, verify_memory::carry_memory};
 use fullbore_storage::{
@@ -271,7 +271,7 @@ fn fingerprint_line(ring: &KeyRing) -> String {
 fn line_of(file: &KeyFile) -> String {
     let access = access_word(file.access);
     let recipient = file.recipient.as_deref().unwrap_or("");
-    format!("{:<20} {access:<5} {recipient}", file.name)
+    format!("{} {access:<5} {recipient}", padded(&file.name, 20))
         .trim_end()
         .to_owned()
 }

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     options::selected,
-    output::{aside, printed, terminal_columns},
+    output::{aside, printed_within, terminal_columns},
     select::SelectArgs,
     verbs::{
         list_due::ListDue,
@@ -63,15 +63,20 @@ pub(in crate::cli) struct ListArgs {
 
 pub(in crate::cli) fn run(args: ListArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.filter(&args.from, true)?;
+    let is_long = args.long || args.verbose;
+    // Whole with -l, in a pipe and as JSON.
+    let columns = terminal_columns().filter(|_| !is_long && !args.json);
     if args.due {
         let list = ListDue {
             storages,
             from: &args.from,
             filter: &filter,
-            all: args.long || args.verbose,
+            all: is_long,
             json: args.json,
         };
-        return printed(|out| list.run(out));
+        return printed_within(terminal_columns().filter(|_| !args.json), |out| {
+            list.run(out)
+        });
     }
     let list = List {
         storages: storages.clone(),
@@ -85,12 +90,12 @@ pub(in crate::cli) fn run(args: ListArgs, storages: &Storages) -> Result<u8> {
             EntryForm::Lines
         },
         human: args.human_readable,
-        long: args.long || args.verbose,
+        long: is_long,
         quiet: args.quiet,
-        columns: terminal_columns(),
+        columns,
         json: args.json,
     };
-    let code = printed(|out| list.run(out))?;
+    let code = printed_within(columns, |out| list.run(out))?;
     // Not on standard output, where the list goes.
     if code == 0 && list.is_of_backups() && holds_none(&*storages.repository_at(&list.from)?)? {
         aside(format_args!("{:?} holds no backup", list.from));

@@ -1,6 +1,10 @@
 //! `fullbore prune`.
 
-use crate::cli::{output::told_unless, values::days, verbs::prune_report::Prune};
+use crate::cli::{
+    output::{terminal_columns, told_unless_within},
+    values::days,
+    verbs::prune_report::Prune,
+};
 use clap::{Args, ValueHint};
 use fullbore_format::error::Result;
 use fullbore_repository::wal::WalRetention;
@@ -59,5 +63,7 @@ pub(in crate::cli) fn run(args: PruneArgs, storages: &Storages) -> Result<u8> {
         json: args.json,
         wal: args.wal.retention(),
     };
-    told_unless(args.quiet && !args.json, |out| prune.run(out).map(|()| 0))
+    let columns = terminal_columns().filter(|_| !args.json);
+    let is_quiet = args.quiet && !args.json;
+    told_unless_within(is_quiet, columns, |out| prune.run(out).map(|()| 0))
 }

@@ -1,7 +1,12 @@
 //! `fullbore show`: prints the facts of one backup, without its entries.
 
 use super::listing::{BackupLine, TableBackup};
-use crate::cli::{options::EXIT_CODES, output::printed, report, select::SelectArgs};
+use crate::cli::{
+    options::EXIT_CODES,
+    output::{printed_within, terminal_columns},
+    report,
+    select::SelectArgs,
+};
 use clap::Args;
 use fullbore_engine::verify::stream::{self, InspectedInput, look};
 use fullbore_format::text::{local_time::local_second, source_text};
@@ -35,7 +40,10 @@ pub(in crate::cli) struct ShowArgs {
 
 pub(in crate::cli) fn run(args: ShowArgs, storages: &Storages) -> Result<u8> {
     let filter = args.select.clone().filter(&args.from, true)?;
-    printed(|out| print_facts(storages, &args, &filter, out).map(|()| 0))
+    let columns = terminal_columns().filter(|_| !args.json);
+    printed_within(columns, |out| {
+        print_facts(storages, &args, &filter, out).map(|()| 0)
+    })
 }
 
 /// Prints the facts to `out`.

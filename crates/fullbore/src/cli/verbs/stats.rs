@@ -1,7 +1,10 @@
 //! `fullbore stats`: prints how many backups a repository holds, and what they take.
 
 use super::wal_report::counted_gaps;
-use crate::cli::{options::EXIT_CODES, output::printed};
+use crate::cli::{
+    options::EXIT_CODES,
+    output::{printed_within, terminal_columns},
+};
 use clap::{Args, ValueHint};
 use fullbore_engine::{drill::record::DrillRecord, wal::system_reports};
 use fullbore_format::{
@@ -40,7 +43,8 @@ pub(in crate::cli) struct StatsArgs {
 }
 
 pub(in crate::cli) fn run(args: StatsArgs, storages: &Storages) -> Result<u8> {
-    printed(|out| args.print(storages, out))
+    let columns = terminal_columns().filter(|_| !args.json);
+    printed_within(columns, |out| args.print(storages, out))
 }
 
 /// The numbers of a repository.

@@ -2,7 +2,7 @@
 
 use super::{
     forget::Keep,
-    forget_backups::{Forget, ForgottenByRules, Identity, identity_of},
+    forget_backups::{Forget, ForgottenByRules, Identity, WITH_TIMES, identity_of},
     init::say_new,
 };
 use crate::cli::{
@@ -10,7 +10,7 @@ use crate::cli::{
     limit::{RunEnds, RunLimit},
     metered_run::{JudgedRun, MeteredRun, ReportHead},
     options::{DESTINATION, OutputArgs, PERFORMANCE, RunArgs, rare},
-    output::{aside, printed},
+    output::{aside, printed_within, terminal_columns},
     report,
     select::SelectArgs,
     values::threads,
@@ -24,6 +24,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::{
         self,
+        columns::fitted_row,
         local_time::recent_minute,
         size::{self, bytes, counted, rate, seconds},
         source_text,
@@ -247,13 +248,17 @@ impl SyncVerb {
         };
         self.warn_of(&plan.damaged);
         let code = if plan.damaged.is_empty() { 0 } else { DAMAGED };
-        printed(|out| {
+        let columns = terminal_columns().filter(|_| !self.output.json && !self.output.verbose);
+        printed_within(columns, |out| {
             if self.output.json {
                 text::json(out, &plan_json(plan, left_out, &would_forget))?;
             } else if !self.output.quiet {
                 let now = Zoned::now();
                 for missing in &plan.missing {
-                    text::line(out, &plan_row(plan, &missing.id, missing.bytes, &now))?;
+                    text::line(
+                        out,
+                        &plan_row(plan, (&missing.id, missing.bytes), &now, columns),
+                    )?;
                 }
                 for id in &would_forget {
                     text::line(out, &format!("forget {id}"))?;
@@ -403,16 +408,24 @@ fn sources_of(plan: &SyncPlan) -> Result<BTreeSet<Identity>> {
     plan.selected.iter().map(identity_of).collect()
 }
 
-fn plan_row(plan: &SyncPlan, id: &str, len: u64, now: &Zoned) -> String {
+fn plan_row(
+    plan: &SyncPlan,
+    (id, len): (&str, u64),
+    now: &Zoned,
+    columns: Option<usize>,
+) -> String {
     let root = plan.root(id);
     let when = root.map(|root| recent_minute(&root.time, now));
     let source = root.map(|root| source_text(&root.source));
-    format!(
-        "copy   {id:<23} {:<16} {:>8}  {}",
-        when.unwrap_or_default(),
-        bytes(len),
-        source.unwrap_or_default()
-    )
+    let size = bytes(len);
+    let before = match columns {
+        Some(..WITH_TIMES) => format!("copy   {id:<23} {size:>8}  "),
+        _ => format!(
+            "copy   {id:<23} {:<16} {size:>8}  ",
+            when.unwrap_or_default()
+        ),
+    };
+    fitted_row(&before, &source.unwrap_or_default(), columns)
 }
 
 fn plan_summary(plan: &SyncPlan, left_out: usize, forgotten: usize) -> String {

@@ -16,6 +16,7 @@ use fullbore_storage::Location;
 use serde_json::{Value, json};
 use std::{
     env,
+    ffi::OsString,
     fmt::Write as _,
     fs,
     os::unix::ffi::OsStrExt,
@@ -280,18 +281,31 @@ SystemCallArchitectures=native
 /// The command of the service: the path of this program, and the profile.
 fn command_of(profile: &NamedProfile) -> Result<String> {
     let failed = |e| Error::io("could not find the path of this program", e);
-    let program = env::current_exe().map_err(failed)?;
+    let mut command = unit_word(&env::current_exe().map_err(failed)?)?;
+    for word in run_words(profile)? {
+        let _ = write!(command, " {}", unit_word(Path::new(&word))?);
+    }
+    Ok(command)
+}
+
+/// The words behind the name of this program that run a profile, in any directory.
+///
+/// # Errors
+/// The system's.
+pub(super) fn run_words(profile: &NamedProfile) -> Result<Vec<OsString>> {
+    let failed = |e| Error::io("could not find the profile", e);
     let file = std::path::absolute(&profile.file).map_err(failed)?;
-    let profile = if file.starts_with(profile::SYSTEM) {
-        profile.name.clone()
-    } else {
-        format!("--config {}", unit_word(&file)?)
-    };
-    Ok(format!("{} run {profile}", unit_word(&program)?))
+    Ok(match file.starts_with(profile::SYSTEM) {
+        true => vec!["run".into(), profile.name.clone().into()],
+        false => vec!["run".into(), "--config".into(), file.into()],
+    })
 }
 
 /// A word of a command in a unit.
-fn unit_word(path: &Path) -> Result<String> {
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for a word that is not text.
+pub(super) fn unit_word(path: &Path) -> Result<String> {
     let text = unit_text(path)?;
     if text.contains([' ', '"', '\'', '\\', '$', ';']) {
         let text = text.replace('\\', "\\\\").replace('"', "\\\"");

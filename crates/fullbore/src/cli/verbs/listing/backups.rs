@@ -1,6 +1,7 @@
 //! The table of the backups of a repository.
 //!
-//! A row fits 80 columns if the source is short; facts that few backups have follow on a line below it.
+//! A row fits its terminal: the source is shortened in its middle, and a narrow terminal gets fewer columns. Facts that few
+//! backups have follow on a line below it.
 
 use super::List;
 use crate::cli::report::tag;
@@ -10,7 +11,7 @@ use fullbore_format::{
     root_parts::PSEUDONYM,
     text::{
         self,
-        columns::shortened,
+        columns::fitted_row,
         local_time::{local_second, recent_minute},
         source_text,
     },
@@ -23,10 +24,10 @@ use std::{
     io::Write,
 };
 
-/// Columns before the source.
-const SOURCE_COLUMN: usize = 66;
-/// Columns of the source in a narrow terminal.
-const LEAST_SOURCE_COLUMNS: usize = 14;
+/// Terminals with fewer columns get neither FILES nor ADDED.
+const ALL_FIGURES: usize = 80;
+/// Terminals with fewer columns get no SIZE either.
+const WITH_SIZE: usize = 66;
 /// Columns of an id, and the space behind it.
 const NOTE_COLUMN: usize = 24;
 
@@ -44,6 +45,8 @@ pub(in crate::cli::verbs) struct TableBackup {
 pub(super) struct BackupTable<'a> {
     list: &'a List,
     now: Zoned,
+    /// Columns of the terminal, if rows are fitted.
+    columns: Option<usize>,
     has_header: bool,
     backups: u64,
     sources: BTreeSet<String>,
@@ -58,6 +61,7 @@ impl<'a> BackupTable<'a> {
         Self {
             list,
             now: Zoned::now(),
+            columns: list.columns.filter(|_| !list.long),
             has_header: list.quiet,
             backups: 0,
             sources: BTreeSet::new(),
@@ -75,23 +79,16 @@ impl<'a> BackupTable<'a> {
         let TableBackup { root, .. } = backup;
         self.print_header(out)?;
         let source = source_text(&root.source);
-        let shown = match self.list.columns {
-            Some(columns) if !self.list.long => {
-                let room = columns.saturating_sub(SOURCE_COLUMN);
-                shortened(&source, room.max(LEAST_SOURCE_COLUMNS))
-            }
-            _ => source.clone(),
-        };
         let totals = &root.totals;
-        let row = row([
-            &root.id,
+        let cells = [
+            &*root.id,
             &recent_minute(&root.time, &self.now),
             &text::count(totals.files),
             &text::bytes(totals.bytes),
             &text::bytes(totals.stored_bytes),
-            &shown,
-        ]);
-        text::line(out, &row)?;
+            &source,
+        ];
+        text::line(out, &row(cells, self.columns))?;
         self.backups += 1;
         self.sources.insert(source);
         self.has_pseudonyms |=
@@ -144,7 +141,10 @@ impl<'a> BackupTable<'a> {
         }
         text::line(
             out,
-            &row(["BACKUP", "WHEN", "FILES", "SIZE", "ADDED", "SOURCE"]),
+            &row(
+                ["BACKUP", "WHEN", "FILES", "SIZE", "ADDED", "SOURCE"],
+                self.columns,
+            ),
         )
     }
 
@@ -174,8 +174,14 @@ impl<'a> BackupTable<'a> {
     }
 }
 
-fn row([id, when, files, size, added, source]: [&str; 6]) -> String {
-    format!("{id:<23} {when:<16} {files:>6} {size:>8} {added:>7}  {source}")
+fn row([id, when, files, size, added, source]: [&str; 6], columns: Option<usize>) -> String {
+    let name = format!("{id:<23} {when:<16}");
+    let before = match columns {
+        Some(..WITH_SIZE) => format!("{name}  "),
+        Some(..ALL_FIGURES) => format!("{name} {size:>8}  "),
+        _ => format!("{name} {files:>6} {size:>8} {added:>7}  "),
+    };
+    fitted_row(&before, source, columns)
 }
 
 /// Returns what is special about a backup: one line or none.
@@ -332,19 +338,32 @@ mod tests {
     #[test]
     fn rows_stand_below_their_header() {
         assert_eq!(
-            row(["BACKUP", "WHEN", "FILES", "SIZE", "ADDED", "SOURCE"]),
+            row(["BACKUP", "WHEN", "FILES", "SIZE", "ADDED", "SOURCE"], None),
             "BACKUP                  WHEN              FILES     SIZE   ADDED  SOURCE"
         );
+        let cells = [
+            "20261125T185348Z-pwdtl7",
+            "today 19:53",
+            "46,470",
+            "559 MB",
+            "252 MB",
+            "vm:/usr/share/doc",
+        ];
         assert_eq!(
-            row([
-                "20261125T185348Z-pwdtl7",
-                "today 19:53",
-                "46,470",
-                "559 MB",
-                "252 MB",
-                "vm:/usr/share"
-            ]),
-            "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:/usr/share"
+            row(cells, Some(200)),
+            "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:/usr/share/doc"
+        );
+        assert_eq!(
+            row(cells, Some(80)),
+            "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:…/share/doc"
+        );
+        assert_eq!(
+            row(cells, Some(66)),
+            "20261125T185348Z-pwdtl7 today 19:53        559 MB  vm:…/share/doc"
+        );
+        assert_eq!(
+            row(cells, Some(60)),
+            "20261125T185348Z-pwdtl7 today 19:53       vm:/usr/share/doc"
         );
     }
 }

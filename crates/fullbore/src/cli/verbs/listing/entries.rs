@@ -2,13 +2,14 @@
 
 use fullbore_format::{
     entry::{EntryKind, split},
-    error::Result,
     page::{EntryState, Record},
     root::EntryName,
-    text,
+    text::{
+        self,
+        columns::{fitted_row, padded},
+    },
 };
 use serde::Serialize;
-use std::io::Write;
 
 /// How entries are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,19 +21,19 @@ pub(in crate::cli) enum EntryForm {
     Tree,
 }
 
-/// Prints an entry; `human` rounds its size.
-///
-/// # Errors
-/// Those of `out`.
-pub(super) fn print_entry(
+/// Terminals with fewer columns do not get the owner of an entry, and get its size rounded.
+const WITH_OWNER: usize = 76;
+
+/// Returns the line of an entry, fitted into the columns of a terminal if there are some; `human` rounds its size.
+pub(super) fn shown_entry(
     record: &Record,
     form: EntryForm,
     human: bool,
-    out: &mut dyn Write,
-) -> Result<()> {
+    columns: Option<usize>,
+) -> String {
     match form {
-        EntryForm::Lines => text::line(out, &entry_line(record, human)),
-        EntryForm::Tree => text::line(out, &tree_line(record)),
+        EntryForm::Lines => fitted_entry(record, human, columns),
+        EntryForm::Tree => tree_line(record),
     }
 }
 
@@ -70,6 +71,11 @@ fn target_text(kind: &EntryKind) -> String {
 }
 
 pub(in crate::cli) fn entry_line(record: &Record, human: bool) -> String {
+    fitted_entry(record, human, None)
+}
+
+fn fitted_entry(record: &Record, human: bool, columns: Option<usize>) -> String {
+    let is_narrow = columns.is_some_and(|columns| columns < WITH_OWNER);
     let entry = &record.entry;
     let owners = format!(
         "{}/{}",
@@ -80,7 +86,7 @@ pub(in crate::cli) fn entry_line(record: &Record, human: bool) -> String {
         EntryKind::CharDevice(device) | EntryKind::BlockDevice(device) => {
             format!("{},{}", device.major, device.minor)
         }
-        _ if human => text::bytes(entry.size()),
+        _ if human || is_narrow => text::bytes(entry.size()),
         _ => entry.size().to_string(),
     };
     let target = target_text(&entry.kind);
@@ -91,10 +97,12 @@ pub(in crate::cli) fn entry_line(record: &Record, human: bool) -> String {
     };
     let mode = text::mode(entry);
     let time = text::local_minute(entry.mtime);
-    format!(
-        "{mode} {owners:<15} {size:>12} {time} {path}{target}{}",
-        state_text(&record.state)
-    )
+    let before = match is_narrow {
+        true => format!("{mode} {size:>8} {time} "),
+        false => format!("{mode} {} {size:>12} {time} ", padded(&owners, 15)),
+    };
+    let last = format!("{path}{target}{}", state_text(&record.state));
+    fitted_row(&before, &last, columns)
 }
 
 fn owner_text(name: &str, number: u32) -> String {

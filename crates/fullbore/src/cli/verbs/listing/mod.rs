@@ -16,7 +16,7 @@ use super::{
 };
 use crate::cli::{output::aside, report};
 use backups::BackupTable;
-use entries::{EntryLine, print_entry};
+use entries::{EntryLine, shown_entry};
 use fullbore_engine::{
     drill::record::DrillRecord,
     report::damage::missing_end,
@@ -77,7 +77,7 @@ pub(in crate::cli) struct List {
     pub(in crate::cli) long: bool,
     /// Whether to print neither a header nor a last line.
     pub(in crate::cli) quiet: bool,
-    /// Columns of the terminal; `None` if the output is no terminal.
+    /// Columns of the terminal, into which lines are fitted; `None` for whole lines.
     pub(in crate::cli) columns: Option<usize>,
     /// Whether to print JSON, one object a line.
     pub(in crate::cli) json: bool,
@@ -276,7 +276,8 @@ impl List {
         if self.json {
             text::json(out, &EntryLine::new(record))
         } else {
-            print_entry(record, self.form, self.human, out)
+            let line = shown_entry(record, self.form, self.human, self.columns);
+            text::line(out, &line)
         }
     }
 
