@@ -10,7 +10,7 @@ use super::{
     examples::examples,
     help,
     output::aside,
-    profile, verbs,
+    profile, rsync_words, verbs,
 };
 use clap::{
     Command, FromArgMatches,
@@ -322,7 +322,9 @@ fn answer(error: &clap::Error) -> Option<Error> {
     // Other errors are about arguments that exist.
     let word = context_text(error, ContextKind::InvalidArg)
         .filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
-    let instead = habit_answer(&OPTIONS, word)?;
+    let verb = command_line::own_words();
+    let of_rsync = rsync_words::answer(word).filter(|_| verb.is_of("copy"));
+    let instead = of_rsync.or_else(|| habit_answer(&OPTIONS, word))?;
     Some(Error::new(ErrorKind::Usage, format!("there is no option {word} here")).hint(instead))
 }
 

@@ -155,7 +155,10 @@ impl FindBackups<'_> {
                 "could not find {:?} in any backup of {:?}",
                 self.pattern, self.repository
             );
-            return Err(Error::new(ErrorKind::NotFound, message));
+            return Err(with_hint(
+                Error::new(ErrorKind::NotFound, message),
+                self.pattern,
+            ));
         }
         Ok(code)
     }
@@ -282,6 +285,16 @@ struct OpenedSources {
     code: u8,
     /// How many have lists that the key does not open.
     locked: u64,
+}
+
+/// Adds how a part of a name is found, if the pattern is a name alone.
+fn with_hint(error: Error, pattern: &OsStr) -> Error {
+    match pattern.to_str() {
+        Some(name) if !name.contains(['*', '?', '[', '/', '\\']) => error.hint(format!(
+            "'*{name}*' finds a part of a name; capital letters count, and [aA] is either"
+        )),
+        _ => error,
+    }
 }
 
 /// The error of backups that may have the path, and whose lists the key does not open.
