@@ -26,6 +26,7 @@ mod output_file;
 mod profile;
 mod progress;
 mod report;
+mod rsync_words;
 mod scope_args;
 mod select;
 mod signals;

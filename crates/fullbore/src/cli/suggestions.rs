@@ -10,7 +10,7 @@ use super::{
     examples::examples,
     help,
     output::aside,
-    profile, verbs,
+    profile, rsync_words, verbs,
 };
 use clap::{
     Command, FromArgMatches,
@@ -372,7 +372,10 @@ fn answer(error: &clap::Error) -> Option<Error> {
         return one_word_too_many(error, word);
     }
     let message = format!("there is no option {word} here");
-    let instead = habit_answer(&OPTIONS, word).map(str::to_owned);
+    let of_rsync = rsync_words::answer(word).filter(|_| command_line::own_words().is_of("copy"));
+    let instead = of_rsync
+        .or_else(|| habit_answer(&OPTIONS, word))
+        .map(str::to_owned);
     let hint = instead.or_else(|| likely_option(error, word))?;
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
