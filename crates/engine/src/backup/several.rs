@@ -8,11 +8,13 @@ use crate::{
     fan_out::{Completed, FanOut, FanOutLog, MemberEnd},
     plan::SinkSpec,
 };
+use fullbore_crypt::Access;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::sink::Destination;
 use fullbore_platform::metrics::meter::Meter;
-use fullbore_repository::{first_look::FirstLook, writer::RepositoryWriter};
-use std::{sync::Arc, time::Instant};
+use fullbore_repository::{first_look::FirstLook, roots::backup_files, writer::RepositoryWriter};
+use fullbore_storage::Objects;
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 /// Destinations of one backup at most.
 pub const MAX_DESTINATIONS: usize = 8;
@@ -60,6 +62,33 @@ impl Backup {
                 return Err(with_others(error, &specs, &ends));
             }
         }
+    }
+
+    /// Returns the backups of the first repository that another one lacks, if this host cannot copy them there: a put key reads no
+    /// content. A backup that was interrupted counts there as well: its commit may have come to one repository alone.
+    ///
+    /// A repository that cannot be listed fails by itself, and does not count.
+    pub(super) fn lacking_elsewhere(
+        &self,
+        first: &Arc<dyn Objects>,
+        look: &FirstLook,
+    ) -> HashSet<String> {
+        let sealed = first.as_sealed();
+        let is_put = sealed.is_some_and(|sealed| sealed.access() == Some(Access::Put));
+        if self.also.is_empty() || !is_put {
+            return HashSet::new();
+        }
+        let others = self.also.iter().filter_map(SinkSpec::storage);
+        let others: Vec<_> = others
+            .filter_map(|objects| backup_files(&**objects).ok())
+            .collect();
+        let has = |id: &String, state| {
+            let mut others = others.iter();
+            others.all(|files| files.get(id).is_some_and(|files| files.state() == state))
+        };
+        let all = look.files.iter();
+        let lacking = all.filter(|(id, files)| !has(id, files.state()));
+        lacking.map(|(id, _)| id.clone()).collect()
     }
 
     /// The same backup, for these destinations.

@@ -615,3 +615,41 @@ fn people_share_content_in_an_encrypted_repository() {
     world.run_as(&me, host).ends_with(0);
     runs::assert_same(&world.shape(), &runs::shape(&world.path("out")), "other");
 }
+
+#[test]
+fn the_base_of_a_put_key_is_one_that_all_destinations_have() {
+    let (world, me, host) = world_with_host();
+    let (one, two) = (world.repository(), world.path("two"));
+    world.init(&two, &me);
+    let recipient = &host.recipient;
+    let put = args!["key", "put", two, "--for", recipient, "--name", "web1"];
+    world.run_as(&me, put).ends_with(0);
+    let small = || args!["--json", "--segment-size", "1M", "--host", "hidden-host"];
+    let both = || {
+        let words = args!["backup", world.tree(), "--to", one, "--to", two];
+        let ran = world.run_as(&host, words.into_iter().chain(small()));
+        ran.ends_with(0).json().pop().unwrap()
+    };
+    let first = id_of(&both());
+    // As after a death between the two commits: one of the repositories has a newer backup.
+    world.change(1);
+    let words = args!["backup", world.tree(), "--to", one];
+    let ran = world.run_as(&host, words.into_iter().chain(small()));
+    ran.ends_with(0);
+    world.change(2);
+    let third = both();
+    assert_eq!(third["bases"][0], first.as_str());
+    world.change(3);
+    let fourth = both();
+    assert_eq!(fourth["bases"][0], id_of(&third).as_str());
+    for repository in [&one, &two] {
+        let place = format!("{}@latest", repository.display());
+        let words = args!["verify", place, "--against", world.tree()];
+        world.run_as(&me, words).ends_with(0);
+    }
+    let listed = |repository: &Path| {
+        let listed = world.run_as(&me, args!["list", repository, "--json"]);
+        listed.ends_with(0).json().len()
+    };
+    assert_eq!((listed(&one), listed(&two)), (4, 3));
+}

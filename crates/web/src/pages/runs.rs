@@ -22,7 +22,7 @@ pub(super) struct RunsView {
     first: usize,
     /// The newest first.
     runs: Vec<RunRow>,
-    /// Backups that cannot be read.
+    /// The first backups that cannot be read, and why.
     damaged: Vec<(String, String)>,
 }
 
@@ -42,23 +42,26 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<RunsView> {
     let place = asked.place()?;
     let listing = place.listing()?;
     let first = asked.fields.number("first").unwrap_or(0) as usize;
-    let newest = listing.backups.iter().rev().skip(first).take(PAGE_ROWS);
-    let damaged = listing.damaged.iter().take(PAGE_ROWS);
+    let newest = listing.all().iter().rev().skip(first).take(PAGE_ROWS);
+    let name_of = |id: &str| {
+        let row = listing.row(id);
+        row.map_or_else(String::new, |row| listing.source_of(row).name())
+    };
     Ok(RunsView {
         r: asked.place_number(),
         location: place.name(),
-        count: listing.backups.len(),
+        count: listing.all().len(),
         first,
-        runs: newest
+        runs: place
+            .summaries(&listing, newest)
+            .into_iter()
             .map(|backup| RunRow {
-                source: listing.sources[backup.source].name.clone(),
+                source: name_of(&backup.id),
                 bytes_per_second: backup.bytes as f64 / backup.seconds.max(1e-3),
-                backup: backup.clone(),
+                backup,
             })
             .collect(),
-        damaged: damaged
-            .map(|backup| (backup.id.clone(), backup.error.clone()))
-            .collect(),
+        damaged: listing.errors.clone(),
     })
 }
 
