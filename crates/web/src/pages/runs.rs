@@ -9,6 +9,7 @@ use crate::{asked::Asked, catalog::SharedBackup};
 use fullbore_format::{error::Result, text};
 use maud::{Markup, html};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Runs of a page.
 const PAGE_ROWS: usize = 100;
@@ -68,7 +69,9 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<RunsView> {
 /// Draws the page.
 pub(super) fn html(view: &RunsView) -> Markup {
     let rows = html! { @for run in &view.runs { (row(view.r, run)) } };
-    let heads = ["Backup", "Source", "State", "Seconds", "Speed", "Limit"];
+    let heads = [
+        "Backup", "Source", "State", "Seconds", "Speed", "Limit", "Busy",
+    ];
     let caption = format!("Runs, the newest first ({} in all)", view.count);
     let at = |first: usize| of_place("runs", view.r, &[("first", first.to_string().as_bytes())]);
     layout::page(
@@ -99,6 +102,16 @@ fn row(r: usize, run: &RunRow) -> Markup {
             td.number { (format!("{:.1}", backup.seconds)) }
             td.number { (size(run.bytes_per_second as u64)) "/s" }
             td { (text::shown(&backup.limit)) }
+            td { (busy(&backup.shares)) }
         }
     }
+}
+
+/// The share of the time in which each of the three was busy, such as `source 12 %`.
+fn busy(shares: &BTreeMap<String, [f64; 3]>) -> String {
+    let one = |(name, share): (&String, &[f64; 3])| {
+        format!("{} {:.0} %", text::shown(name), share[0] * 100.0)
+    };
+    let all: Vec<_> = shares.iter().map(one).collect();
+    all.join(", ")
 }
