@@ -42,7 +42,7 @@ fn a_single_file_is_written_below_a_directory_or_by_another_name() {
         for (target, made) in [("d", "d/f"), ("named", "named"), ("new/", "new/f")] {
             let target = format!("{}/{target}", dir.path().display());
             let ran = copy(args![at("f"), target, "--json"]).ends_with(0);
-            assert_eq!(result(&ran)["new"], again, "{target}: {}", ran.out);
+            assert_eq!(result(&ran)["added"], again, "{target}: {}", ran.out);
             assert_eq!(read(&at(made)), "one");
         }
     }
@@ -104,7 +104,7 @@ fn several_sources_are_written_by_their_names_and_nothing_beside_them_is_touched
     write(at("to/b/extra"), "gone");
     let same = run(&["--json"]).ends_with(0);
     assert_eq!(
-        (&result(&same)["new"], &result(&same)["changed"]),
+        (&result(&same)["added"], &result(&same)["changed"]),
         (&0.into(), &2.into())
     );
     let planned = run(&["--delete", "-n"]).ends_with(0).out;
@@ -118,7 +118,7 @@ fn several_sources_are_written_by_their_names_and_nothing_beside_them_is_touched
     assert_same(&shape(&at("e/b")), &shape(&at("to/b")), "b, with --delete");
     let all = result(&run(&["--delete", "--checksum", "--json"]).ends_with(0));
     assert_eq!(
-        (&all["new"], &all["changed"], &all["deleted"]),
+        (&all["added"], &all["changed"], &all["removed"]),
         (&0.into(), &0.into(), &0.into())
     );
     // A pattern may be for one of them, and for one as a whole.
@@ -245,7 +245,7 @@ fn a_system_is_cloned_to_a_disk_that_is_mounted_below_its_root() {
         .unwrap();
     let last: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!(
-        (&last["new"], &last["deleted"]),
+        (&last["added"], &last["removed"]),
         (&0.into(), &0.into()),
         "{last}"
     );
@@ -269,7 +269,7 @@ fn a_target_below_the_source_is_copied_to_if_a_pattern_leaves_it_out() {
             "--json"
         ])
         .ends_with(0);
-        assert_eq!(result(&ran)["new"], again, "{}", ran.out);
+        assert_eq!(result(&ran)["added"], again, "{}", ran.out);
         assert_eq!(read(&target.join("a/b")), "b");
         assert!(!target.join("to").exists());
     }
@@ -355,9 +355,9 @@ fn counts_are_of_what_is_there_at_the_end() {
         let ran = as_user("copy from to --json", dir.path());
         assert_eq!(ran.code, 3, "{}", ran.err);
         let counts = result(&ran);
-        let found = (&counts["new"], &counts["same"], &counts["sockets"]);
+        let found = (&counts["added"], &counts["same"], &counts["sockets"]);
         assert_eq!(found, (&new.into(), &same.into(), &1.into()), "{counts}");
-        assert_eq!(counts["skipped"], 3, "{counts}");
+        assert_eq!(counts["failure_count"], 3, "{counts}");
     }
     let text = as_user("copy from to", dir.path());
     assert!(
@@ -378,7 +378,7 @@ fn counts_are_of_what_is_there_at_the_end() {
     let refused = as_user("copy two 'to two' --json", dir.path());
     assert_eq!(refused.code, 3, "{}", refused.err);
     assert_eq!(
-        (&result(&refused)["new"], read(&target.join("f"))),
+        (&result(&refused)["added"], read(&target.join("f"))),
         (&0.into(), "earlier".to_owned())
     );
 }

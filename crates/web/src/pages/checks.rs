@@ -44,9 +44,8 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<ChecksView> {
     let lines = ask(&words, 1000, &[0, 1, 4])?.lines;
     let stats = lines.into_iter().find(|line| line["type"] == "result");
     let systems = listing
-        .backups
-        .iter()
-        .filter_map(|backup| backup.system.as_ref());
+        .sources()
+        .filter_map(|source| source.system.as_ref());
     let systems: std::collections::BTreeSet<_> = systems.collect();
     let mut drills = Vec::new();
     for system in systems {
@@ -58,8 +57,8 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<ChecksView> {
             });
         }
     }
-    let damaged = listing.backups.iter();
-    let damaged = damaged.filter_map(|backup| Some((backup.id.clone(), backup.lost_files?)));
+    let damaged = listing.losses().iter();
+    let damaged = damaged.map(|(id, files)| (id.clone(), *files));
     Ok(ChecksView {
         r: asked.place_number(),
         location: place.name(),

@@ -39,8 +39,9 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<VersionsView> {
     let listing = place.listing()?;
     let path = asked.path()?;
     let none = || Error::new(ErrorKind::NotFound, "there is no such backup");
-    let backup = listing.backup(asked.backup()).ok_or_else(none)?;
-    let source = &listing.sources[backup.source];
+    let row = listing.row(asked.backup()).ok_or_else(none)?;
+    let source = listing.source_of(row);
+    let source_name = source.name();
     let mut words: Vec<OsString> = vec!["find".into(), "--json".into()];
     words.push(format!("--host={}", source.info.host).into());
     for path in &source.info.paths {
@@ -57,7 +58,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<VersionsView> {
     let mut versions = answer.lines;
     // The command reads a pattern also as a path of the host.
     let own = serde_json::to_value(EntryName(path.clone())).unwrap_or_default();
-    versions.retain(|line| line["source_text"] == source.name.as_str() && line["path"] == own);
+    versions.retain(|line| line["source_text"] == source_name.as_str() && line["path"] == own);
     versions.reverse();
     Ok(VersionsView {
         r: asked.place_number(),
