@@ -202,7 +202,7 @@ fn a_diff_names_a_renamed_directory_once() {
         .out;
     assert!(plain.contains("  Documents/ -> below/Papers/\n"), "{plain}");
     assert!(
-        plain.contains("30 (15 kB) in renamed directories, "),
+        plain.contains("30 (15.0 kB) in renamed directories, "),
         "{plain}"
     );
     // What is asked for alone is not compared with what is not.
