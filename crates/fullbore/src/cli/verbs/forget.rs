@@ -151,7 +151,9 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
     if !args.undo.is_empty() {
         return undo(args, storages);
     }
-    let filter = args.select.filter(&args.repository, false)?;
+    let mut filter = args.select.filter(&args.repository, false)?;
+    // What is deleted is listed by ids, and not by a rule that may mean another backup tomorrow.
+    filter.retry.has_options = false;
     let columns = terminal_columns().filter(|_| !args.json);
     let mut forget = Forget {
         storages: storages.clone(),
