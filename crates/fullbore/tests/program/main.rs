@@ -51,6 +51,7 @@ mod roundtrip;
 mod scope;
 mod several;
 mod shards;
+mod short_roots;
 mod slow;
 mod stock_tools;
 mod stream;
