@@ -137,7 +137,7 @@ fn lists_outlive_their_backup(world: &World) {
     world.assert_restores("repo", &third);
     let last = world.backup();
     world.run(&["forget", "repo", &third], 0);
-    world.run(&["unforget", "repo", &third], 0);
+    world.run(&["forget", "repo", "--undo", &third], 0);
     world.assert_restores("repo", &third);
     world.run(&["forget", "repo", &third, &last, "--force"], 0);
     world.run(&["prune", "repo"], 0);
@@ -241,7 +241,7 @@ fn a_repaired_root_gives_its_lists_to_those_that_share_them() {
     bytes[middle] ^= 1;
     fs::write(&segment, bytes).unwrap();
     world.run(&["verify", "repo", "--data", "-q"], 4);
-    world.run(&["repair", "repo", "--yes"], 0);
+    world.run(&["repair", "repo", "--data", "--yes"], 0);
     let repaired = world.stored_root("repo", &second);
     assert!(repaired.lists_of.is_empty() && !repaired.totals.is_complete());
     world.run(&["verify", "repo", "--data", "-q"], 0);
