@@ -372,6 +372,7 @@ fn every_key_of_json_is_in_the_document() -> Result {
         ("`prune`", "prune repo"),
         ("`stats`", "stats repo"),
         ("`fleet`", "fleet repo --every 1d"),
+        ("`status`", "status"),
         ("`bench`", "bench digest"),
         ("`init`", "init night"),
         ("`run`", "run --config night.toml"),
