@@ -307,7 +307,7 @@ fn the_manual_of_a_command_is_shown_by_man_on_a_terminal_and_printed_elsewhere()
     let dir = temp();
     write(
         dir.path().join("man"),
-        "#!/bin/sh\necho \"man $* got $(grep -c .TH)\"\n",
+        "#!/bin/sh\necho \"man $* got $(grep -c '^[.]TH')\"\n",
     );
     runs::set_mode(&dir.path().join("man"), 0o755);
     let path = format!("PATH='{}':$PATH", dir.path().display());
