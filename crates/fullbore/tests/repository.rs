@@ -7,6 +7,7 @@ mod cold;
 mod copy;
 mod documents;
 mod incremental;
+mod json_lines;
 mod life;
 mod operations;
 mod over_memory;

@@ -49,10 +49,11 @@ use std::{io::Write, sync::OnceLock};
 
 pub use blocking::BlockedCalls;
 pub use machine::{
-    MachineTime, boot_id, cores, device_read_bytes, host_name, is_ignored, is_media_error,
-    is_shortage, machine_time, open_files_limit, peak_rss_bytes, process_cpu_seconds, process_in,
-    process_is_alive, raise_open_files_limit, sees_all_processes, since_boot,
-    survive_file_size_limit, thread_cpu_time, user, user_id, voluntary_sleeps, works_in,
+    MachineTime, boot_id, cores, device_read_bytes, group_ids, host_name, is_ignored,
+    is_media_error, is_shortage, machine_time, open_files_limit, peak_rss_bytes,
+    process_cpu_seconds, process_in, process_is_alive, raise_open_files_limit, sees_all_processes,
+    since_boot, survive_file_size_limit, thread_cpu_time, user, user_id, voluntary_sleeps,
+    works_in,
 };
 pub use mounts::{
     FileSystemMount, file_system_id, is_automount, is_pseudo, mounts_below, path_in_file_system,

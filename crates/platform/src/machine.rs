@@ -231,6 +231,14 @@ pub fn user_id() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Returns the effective group of this process and all others that it belongs to.
+pub fn group_ids() -> Vec<u32> {
+    let others = rustix::process::getgroups().unwrap_or_default();
+    let own = rustix::process::getegid();
+    let all = std::iter::once(own).chain(others);
+    all.map(|group| group.as_raw()).collect()
+}
+
 /// Returns whether a process with this number exists, of any user.
 pub fn process_is_alive(pid: i32) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(pid) else {

@@ -42,7 +42,7 @@ pub struct Unlike {
 #[derive(Default)]
 pub struct ChosenBases {
     pub(super) archives: Vec<Archive>,
-    /// Backups that are not there any more.
+    /// Backups that are not there any more, or not in each destination.
     pub(super) gone: HashSet<String>,
     /// The latest backup of the source that cannot be the base.
     pub(super) unlike: Option<Unlike>,
@@ -55,17 +55,21 @@ pub struct ChosenBases {
 }
 
 impl ChosenBases {
-    /// Chooses among the backups of a listing.
+    /// Chooses among the backups of a listing, but for those in `not`.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] or [`ErrorKind::NotFound`] if the requested base cannot be one.
     pub fn of(
         objects: &Arc<dyn Objects>,
         files: &BTreeMap<String, BackupFiles>,
+        not: HashSet<String>,
         wanted: &WantedBase,
         new_backup: &NewBackup<'_>,
     ) -> Result<Self> {
-        let mut chosen = Self::default();
+        let mut chosen = Self {
+            gone: not,
+            ..Self::default()
+        };
         chosen.choose(objects, files, wanted, new_backup)?;
         Ok(chosen)
     }
@@ -88,6 +92,18 @@ impl ChosenBases {
         }
         search.below_level = wanted.below_level;
         self.archives = search.candidates(files, wanted.base.as_deref(), &self.gone)?;
+        let newest_lacking = files
+            .keys()
+            .rev()
+            .find(|id| self.gone.contains(*id) && source_letters(id) == search.letters);
+        if self.archives.is_empty()
+            && let Some(id) = newest_lacking
+        {
+            search.unlike.get_or_insert(Unlike {
+                backup: id.clone(),
+                why: NOT_EVERYWHERE,
+            });
+        }
         let is_any = !ids_of(files, BackupState::Listed).is_empty();
         self.is_new_source = is_any
             && self.archives.is_empty()
@@ -369,6 +385,8 @@ fn has_manifests(archive: &Archive) -> bool {
     })
 }
 
+const NOT_EVERYWHERE: &str =
+    "another destination lacks it, and the key of this host cannot copy it there";
 const NOT_READ: &str =
     "the key of this host does not read it, and the host has no copy of its list of files";
 pub(crate) const OTHER_SOURCE: &str = "it is of another source";

@@ -1,6 +1,9 @@
 //! `FROM[@BACKUP]`, a word of the command line: a repository or an archive file, and the backup in it.
 
-use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::is_backup_id,
+};
 use fullbore_storage::{
     Found, Location,
     foreign_words::{foreign_hint, looks_foreign},
@@ -61,9 +64,18 @@ fn not_found_hint(location: &Location) -> String {
         Some(path) if path.to_string_lossy().contains("::") => {
             "a backup is chosen with @, as in REPO@latest".to_owned()
         }
+        Some(path) if is_name_of_backup(path) => {
+            let word = path.display();
+            format!("a backup is chosen with @: write REPO@{word}, or @{word} behind -r REPO")
+        }
         _ => "is its disk mounted? REPO is a repository directory or an archive file; @BACKUP picks a backup of a repository"
             .to_owned(),
     }
+}
+
+fn is_name_of_backup(path: &Path) -> bool {
+    path.to_str()
+        .is_some_and(|word| word.starts_with("latest") || is_backup_id(word))
 }
 
 /// Returns FROM without its `@BACKUP`.

@@ -437,6 +437,11 @@ impl RootFacts {
             .map_err(|e| Error::new(ErrorKind::Bug, "cannot read JSON of this host").because(e))
     }
 
+    /// The same for backups of one source: of one host the same cluster, at any path, or the same paths.
+    pub fn mark(&self) -> [u8; 16] {
+        self.mark
+    }
+
     /// Returns the other backups that the root refers to, each once.
     pub fn others(&self, id: &str) -> impl Iterator<Item = &Arc<str>> {
         let backups = self.needs.chunk_by(|a, b| a.backup == b.backup);

@@ -147,13 +147,16 @@ pub fn remove_key(
     let message = format!("cannot remove key {name:?}");
     let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
         return Err(Error::new(ErrorKind::Permission, message)
-            .because("no key was given that reads this repository"));
+            .because("no key was given that reads this repository")
+            .hint("give the key of a person, by --key FILE or --passphrase-file FILE"));
     };
     let (members, _) = read_members(objects, ring)?;
     let files = known_files(objects, &members)?;
     let is_it = |file: &KeyFile| file.name == name && file.access == access;
     if !files.iter().any(is_it) {
-        return Err(Error::new(ErrorKind::NotFound, message).because("there is none of this name"));
+        return Err(Error::new(ErrorKind::NotFound, message)
+            .because("there is none of this name")
+            .hint("`fullbore key list REPO` prints the names of all keys"));
     }
     // Files that are not on the list are of nobody whom this repository knows.
     let others = files

@@ -185,7 +185,8 @@ pub fn change_members_and(
     }
     Err(
         Error::new(ErrorKind::Unreachable, "could not change the keys")
-            .because("others change them at the same time"),
+            .because("others change them at the same time")
+            .hint("nothing was changed; run the same command again"),
     )
 }
 

@@ -7,6 +7,7 @@ pub mod growth;
 pub mod pool;
 #[macro_use]
 pub mod runs;
+pub mod schema;
 pub mod servers;
 pub mod shared;
 pub mod slow_line;

@@ -1,6 +1,6 @@
 //! Runs the real program, makes trees and compares them, for tests from the outside.
 
-use crate::shared;
+use crate::{schema, shared};
 use rustix::fs::{CWD, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,12 +47,17 @@ impl Ran {
         self
     }
 
-    /// The objects it printed, one a line.
+    /// The objects it printed, one a line, each as the schema says.
+    #[track_caller]
     pub fn json(&self) -> Vec<serde_json::Value> {
-        self.out
-            .lines()
+        let lines = self.out.lines();
+        let lines: Vec<_> = lines
             .map(|line| serde_json::from_str(line).expect(line))
-            .collect()
+            .collect();
+        for line in &lines {
+            schema::check_line(None, line).unwrap_or_else(|why| panic!("{line}:\n{why}"));
+        }
+        lines
     }
 
     /// Ended by an error, which is said once, after `error: `.
@@ -108,7 +113,24 @@ pub fn write_private(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
 }
 
 pub fn fullbore(args: impl IntoIterator<Item = OsString>) -> Ran {
-    command(args).output().unwrap().into()
+    let args: Vec<OsString> = args.into_iter().collect();
+    let verb = args
+        .first()
+        .and_then(|verb| verb.to_str().map(ToOwned::to_owned));
+    let is_json = args.iter().any(|word| word == "--json");
+    let ran: Ran = command(args).output().unwrap().into();
+    if let Some(verb) = verb.filter(|verb| is_json && schema::verbs().contains(&&verb[..])) {
+        check_lines(&verb, &ran.out);
+    }
+    ran
+}
+
+/// The objects among the lines are as the schema says for the verb.
+fn check_lines(verb: &str, out: &str) {
+    for line in out.lines().filter(|line| line.starts_with('{')) {
+        let object = serde_json::from_str(line).expect(line);
+        schema::check_line(Some(verb), &object).unwrap_or_else(|why| panic!("{line}:\n{why}"));
+    }
 }
 
 /// A run with something on its standard input.

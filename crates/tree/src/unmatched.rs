@@ -5,8 +5,14 @@ use fullbore_format::error::quoted;
 
 const NAMED: usize = 10;
 
-/// Returns a warning about the patterns that matched nothing in a scan that is complete. Those that
-/// [`Patterns::idle_warnings`] explains are left out. `place` says what a pattern with a slash means.
+/// Returns whether a pattern is about one place: it has a slash before its end.
+fn is_place(pattern: &[u8]) -> bool {
+    let name = pattern.strip_suffix(b"/").unwrap_or(pattern);
+    name.contains(&b'/')
+}
+
+/// Returns a warning about the patterns that matched nothing in a scan that is complete. Names without a place
+/// are left out, and those that [`Patterns::idle_warnings`] explains. `place` says what a pattern with a slash means.
 pub fn unmatched_warning<'a>(
     all: impl Iterator<Item = &'a Patterns> + Clone,
     place: &str,
@@ -14,10 +20,22 @@ pub fn unmatched_warning<'a>(
     let explained = all.clone().flat_map(Patterns::idle_negations);
     let explained: Vec<&[u8]> = explained.map(|(pattern, _)| pattern).collect();
     let unmatched = all.flat_map(Patterns::unmatched);
-    let unmatched = unmatched.filter(|pattern| !explained.contains(pattern));
+    // A name that is nowhere today is no mistake: `*.bak` is there for the day when one is.
+    let unmatched = unmatched.filter(|pattern| is_place(pattern) && !explained.contains(pattern));
     let unmatched: Vec<&[u8]> = unmatched.collect();
     let names = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern));
     let names = names.collect::<Vec<_>>().join(", ");
+    let begins_wrong = |pattern: &&[u8]| pattern.starts_with(b"./") || pattern.starts_with(b"~/");
+    let place = match unmatched.iter().find(|pattern| begins_wrong(pattern)) {
+        Some(pattern) => {
+            let name = quoted(&pattern[2..]);
+            let place = quoted(&[b"/", &pattern[2..]].concat());
+            format!(
+                "no pattern begins with ./ or ~/: {name} is that name anywhere, {place} is that path of the backup"
+            )
+        }
+        None => place.to_owned(),
+    };
     match unmatched.len() {
         // The first names are enough to find the mistake: hundreds of patterns can come from a
         // file.

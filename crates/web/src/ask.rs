@@ -19,6 +19,8 @@ use std::{
 const QUESTION_TIME: Duration = Duration::from_secs(120);
 /// Bytes of a line of an answer.
 const LINE_BYTES: u64 = 4 << 20;
+/// Bytes of all lines that are kept of an answer.
+const ANSWER_BYTES: usize = 8 << 20;
 /// Bytes that are kept of standard error.
 const ERROR_BYTES: usize = 4096;
 /// Variables that would give the command other words.
@@ -146,9 +148,43 @@ fn end_of(mut from: impl Read) -> String {
 /// # Errors
 /// Those of the command, in its words.
 pub(crate) fn ask(words: &[OsString], most: usize, good: &[i32]) -> Result<Answer> {
+    let mut answer = Answer::default();
+    let mut bytes = 0;
+    answer.is_whole = ask_lines(words, good, |line, length| {
+        bytes += length;
+        let has_room = answer.lines.len() < most && bytes <= ANSWER_BYTES;
+        if has_room {
+            answer.lines.push(line);
+        }
+        has_room
+    })?;
+    Ok(answer)
+}
+
+/// Asks a command, and gives each object of JSON to `take`.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) fn ask_each(
+    words: &[OsString],
+    good: &[i32],
+    mut take: impl FnMut(Value),
+) -> Result<()> {
+    let take = |line, _| {
+        take(line);
+        true
+    };
+    ask_lines(words, good, take).map(drop)
+}
+
+/// Gives each line and its length to `take` until it returns `false`. Returns whether these were all.
+fn ask_lines(
+    words: &[OsString],
+    good: &[i32],
+    mut take: impl FnMut(Value, usize) -> bool,
+) -> Result<bool> {
     let mut running = Running::start(words)?;
     let _limit = running.limit(QUESTION_TIME)?;
-    let mut answer = Answer::default();
     let mut out = BufReader::new(&mut running.out);
     loop {
         let mut line = String::new();
@@ -157,15 +193,13 @@ pub(crate) fn ask(words: &[OsString], most: usize, good: &[i32]) -> Result<Answe
         if count == 0 {
             break;
         }
-        if answer.lines.len() >= most {
-            return Ok(answer);
-        }
         let parsed = serde_json::from_str(&line);
         let parsed = parsed
             .map_err(|why| Error::new(ErrorKind::Bug, "an answer is no JSON").because(why))?;
-        answer.lines.push(parsed);
+        if !take(parsed, count) {
+            return Ok(false);
+        }
     }
     running.finish(good)?;
-    answer.is_whole = true;
-    Ok(answer)
+    Ok(true)
 }

@@ -1,28 +1,21 @@
-//! The backups of a repository, as they are listed: about 700 bytes of memory for each, and as much again while a repository is listed.
+//! The backups of a repository, as they are listed, and what pages show of some of them.
 //!
-//! Roots do not change, so each is read once. The repository is listed again when the list is older than ten seconds and
-//! somebody asks; notes (tags and pins) are read again after a minute. While one request lists, the others get the list
-//! that is there: a storage that hangs holds one connection.
+//! In memory are [a few bytes](BackupRows) of each backup. The roots of those that a page shows are read again, and some stay. The
+//! repository is listed again when the list is older than ten seconds and somebody asks. While one request lists, the others
+//! get the list that is there: a storage that hangs holds one connection.
 
-use fullbore_format::{
-    error::Result,
-    layout::NOTES,
-    root::{Root, SourceInfo},
-    text::source_text,
-};
-use fullbore_platform::queue::Locked;
+use fullbore_engine::fleet::{BackupRow, BackupRows, FleetQuestion, RepositoryLook};
+use fullbore_format::{error::Result, root::Root};
+use fullbore_platform::queue::{Locked, run_each};
 use fullbore_repository::{
-    annotations::Annotations,
-    open::{ids_of, listed_roots, read_repository},
-    roots::{BackupFiles, BackupState, backup_files},
-    scan::lost_roots_of,
+    annotations::Annotations, open::listed_roots, root_index::IndexPlace, select::BackupFilter,
     verify_memory::VerifyMemory,
 };
 use fullbore_storage::Objects;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     ops::Deref,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -30,8 +23,10 @@ use std::{
 
 /// Time after which a repository is listed again.
 const LISTING_AGE: Duration = Duration::from_secs(10);
-/// Time after which notes are read again.
-const NOTES_AGE: Duration = Duration::from_secs(60);
+/// Bytes of the texts of summaries that stay in memory.
+const KEPT_BYTES: usize = 1 << 20;
+/// Notes that are read at the same time if the storage is slow to answer.
+const NOTES_AT_ONCE: usize = 16;
 
 /// What pages show of a backup without opening it.
 #[derive(Debug, Clone, Serialize)]
@@ -39,11 +34,8 @@ pub(crate) struct BackupSummary {
     pub(crate) id: String,
     /// When it began and ended, as RFC 3339.
     pub(crate) time: String,
+    #[serde(rename = "end_time")]
     pub(crate) finished: String,
-    #[serde(skip)]
-    pub(crate) begun: Timestamp,
-    #[serde(skip)]
-    pub(crate) source: usize,
     pub(crate) entries: u64,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
@@ -64,9 +56,50 @@ pub(crate) struct BackupSummary {
     pub(crate) seconds: f64,
     /// What the run waited for.
     pub(crate) limit: String,
+    /// Busy, starved and blocked shares of the source, the workers and the sink.
+    pub(crate) shares: BTreeMap<String, [f64; 3]>,
 }
 
-/// A summary that pages and the listing share.
+impl BackupSummary {
+    fn of(root: Root) -> Self {
+        let totals = &root.totals;
+        Self {
+            entries: totals.entries,
+            files: totals.files,
+            bytes: totals.bytes,
+            stored_bytes: totals.stored_bytes,
+            kept_bytes: totals.kept_bytes,
+            unreadable: totals.unreadable,
+            bad_pages: totals.bad_pages,
+            complete: totals.is_complete(),
+            bases: root.bases.len(),
+            tags: root.tags,
+            pinned: false,
+            lost_files: None,
+            system: root.postgres.map(|cluster| cluster.system_identifier),
+            seconds: root.run.seconds,
+            limit: root.run.limit,
+            shares: root.run.shares,
+            id: root.id,
+            time: root.time,
+            finished: root.finished,
+        }
+    }
+
+    /// About the bytes that it takes.
+    fn weight(&self) -> usize {
+        let tags = self
+            .tags
+            .iter()
+            .map(|(tag, value)| tag.len() + value.len() + 64);
+        let texts = [&self.id, &self.time, &self.finished, &self.limit];
+        let shares = self.shares.keys().map(|name| name.len() + 64);
+        let texts = texts.iter().map(|text| text.len());
+        size_of::<Self>() + texts.chain(tags).chain(shares).sum::<usize>()
+    }
+}
+
+/// A summary that pages share.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBackup(Arc<BackupSummary>);
 
@@ -84,241 +117,217 @@ impl Serialize for SharedBackup {
     }
 }
 
-/// A backup that cannot be read.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct DamagedBackup {
-    pub(crate) id: String,
-    pub(crate) error: String,
-}
-
-/// A host and its paths, with the places of its backups, oldest first.
-#[derive(Debug, Clone)]
-pub(crate) struct SourceBackups {
-    /// Names the source in addresses.
-    pub(crate) key: String,
-    /// As `fullbore list` prints it.
-    pub(crate) name: String,
-    pub(crate) info: SourceInfo,
-    pub(crate) backups: Vec<usize>,
-}
-
-/// The backups of a repository.
-#[derive(Debug, Default)]
-pub(crate) struct Listing {
-    /// The oldest first.
-    pub(crate) backups: Vec<SharedBackup>,
-    pub(crate) damaged: Vec<DamagedBackup>,
-    pub(crate) sources: Vec<SourceBackups>,
-    by_id: HashMap<String, usize>,
-}
-
-impl Listing {
-    /// Returns a backup by its whole id.
-    pub(crate) fn backup(&self, id: &str) -> Option<&SharedBackup> {
-        self.by_id.get(id).map(|at| &self.backups[*at])
-    }
-
-    /// Returns a source by its key.
-    pub(crate) fn source(&self, key: &str) -> Option<&SourceBackups> {
-        self.sources.iter().find(|source| source.key == key)
-    }
-
-    /// Adds a backup. Its summary is shared with the list before, unless somebody noted something.
-    fn add(&mut self, known: &SharedBackup, notes: Option<&KnownNotes>, lost_files: Option<u64>) {
-        let at = self.backups.len();
-        let shared = match (notes, lost_files) {
-            (None, None) => known.clone(),
-            (notes, lost_files) => {
-                let mut summary = BackupSummary::clone(known);
-                summary.lost_files = lost_files;
-                summary.pinned = notes.is_some_and(|notes| notes.pinned);
-                if let Some(tags) = notes.and_then(|notes| notes.tags.as_ref()) {
-                    summary.tags.clone_from(tags);
-                }
-                SharedBackup(Arc::new(summary))
-            }
-        };
-        self.by_id.insert(shared.id.clone(), at);
-        self.sources[shared.source].backups.push(at);
-        self.backups.push(shared);
-    }
-}
-
-#[derive(Default, Clone)]
-struct KnownNotes {
-    bytes: u64,
-    tags: Option<BTreeMap<String, String>>,
-    pinned: bool,
-}
-
-/// The list, and when it was made.
-type MadeListing = Option<(Instant, Arc<Listing>)>;
-
-/// What is kept between two lists.
+/// A value that is made again when somebody asks and it is old.
 #[derive(Default)]
-struct CatalogState {
-    noted: Option<Instant>,
-    roots: HashMap<String, SharedBackup>,
-    /// All sources that were ever listed, without their backups.
-    sources: Vec<SourceBackups>,
-    source_of: HashMap<String, usize>,
-    notes: HashMap<String, KnownNotes>,
+struct Aged<T> {
+    made: Mutex<Option<(Instant, Arc<T>)>>,
+    /// Held while it is made.
+    making: Mutex<()>,
+}
+
+impl<T> Aged<T> {
+    /// Returns the value, made at most [`LISTING_AGE`] ago, or longer while another thread makes it. `make` is called with the old one.
+    fn get(&self, make: impl FnOnce(Option<&T>) -> Result<T>) -> Result<Arc<T>> {
+        let made = self.made.locked().clone();
+        if let Some((_, value)) = made.as_ref().filter(|(time, _)| is_fresh(*time)) {
+            return Ok(value.clone());
+        }
+        let _making = match (self.making.try_lock(), made) {
+            (Ok(making), _) => making,
+            (Err(_), Some((_, value))) => return Ok(value),
+            (Err(_), None) => self.making.locked(),
+        };
+        // Another thread may have made it meanwhile.
+        let old = self.made.locked().clone();
+        if let Some((_, value)) = old.as_ref().filter(|(time, _)| is_fresh(*time)) {
+            return Ok(value.clone());
+        }
+        let value = Arc::new(make(old.as_ref().map(|(_, value)| &**value))?);
+        *self.made.locked() = Some((Instant::now(), value.clone()));
+        Ok(value)
+    }
+}
+
+fn is_fresh(time: Instant) -> bool {
+    time.elapsed() < LISTING_AGE
+}
+
+/// Summaries that were read, the oldest first.
+#[derive(Default)]
+struct KeptSummaries {
+    by_id: HashMap<String, SharedBackup>,
+    order: VecDeque<String>,
+    bytes: usize,
+}
+
+impl KeptSummaries {
+    fn add(&mut self, summary: &SharedBackup) {
+        if self.by_id.contains_key(&summary.id) {
+            return;
+        }
+        self.bytes += summary.weight();
+        self.order.push_back(summary.id.clone());
+        self.by_id.insert(summary.id.clone(), summary.clone());
+        while self.bytes > KEPT_BYTES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            let dropped = self.by_id.remove(&oldest);
+            self.bytes -= dropped.map_or(0, |summary| summary.weight());
+        }
+    }
 }
 
 /// Lists a repository when somebody asks.
 pub(crate) struct Catalog {
     objects: Arc<dyn Objects>,
-    made: Mutex<MadeListing>,
-    /// Held while the repository is listed.
-    state: Mutex<CatalogState>,
+    index: IndexPlace,
+    listing: Aged<BackupRows>,
+    look: Aged<RepositoryLook>,
+    kept: Mutex<KeptSummaries>,
 }
 
 impl Catalog {
-    pub(crate) fn new(objects: Arc<dyn Objects>) -> Self {
+    pub(crate) fn new(objects: Arc<dyn Objects>, index: IndexPlace) -> Self {
         Self {
             objects,
-            made: Mutex::default(),
-            state: Mutex::default(),
+            index,
+            listing: Aged::default(),
+            look: Aged {
+                made: Mutex::default(),
+                making: Mutex::default(),
+            },
+            kept: Mutex::default(),
         }
     }
 
-    /// Returns the backups, as they were at most [`LISTING_AGE`] ago, or longer while another thread lists them.
+    /// Returns the backups.
     ///
     /// # Errors
     /// Those of the storage.
-    pub(crate) fn listing(&self) -> Result<Arc<Listing>> {
-        let made = self.made.locked().clone();
-        if let Some(listing) = fresh(&made) {
-            return Ok(listing);
-        }
-        let mut state = match (self.state.try_lock(), made) {
-            (Ok(state), _) => state,
-            (Err(_), Some((_, listing))) => return Ok(listing),
-            (Err(_), None) => self.state.locked(),
-        };
-        // Another thread may have listed meanwhile.
-        if let Some(listing) = fresh(&self.made.locked()) {
-            return Ok(listing);
-        }
-        let listing = Arc::new(self.list(&mut state)?);
-        *self.made.locked() = Some((Instant::now(), listing.clone()));
-        Ok(listing)
+    pub(crate) fn listing(&self) -> Result<Arc<BackupRows>> {
+        self.listing.get(|old| {
+            let (rows, _) = BackupRows::read(&self.objects, &self.index, old)?;
+            Ok(rows)
+        })
     }
 
-    fn list(&self, state: &mut CatalogState) -> Result<Listing> {
-        read_repository(&*self.objects)?;
-        let files = backup_files(&*self.objects)?;
-        let ids = ids_of(&files, BackupState::Listed);
-        let mut listing = Listing::default();
-        state.roots.retain(|id, _| files.contains_key(id));
-        let unknown = ids.iter().filter(|id| !state.roots.contains_key(*id));
-        let unknown: Vec<_> = unknown.cloned().collect();
+    /// Returns the state of the sources, as `fullbore fleet` tells it.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(crate) fn look(&self) -> Result<Arc<RepositoryLook>> {
+        let listing = self.listing()?;
+        self.look.get(|_| {
+            let question = FleetQuestion {
+                filter: BackupFilter::default(),
+                every: None,
+                now: Timestamp::now(),
+            };
+            let memory = VerifyMemory::read(&*self.objects);
+            Ok(question.look(&self.objects, &listing, &memory))
+        })
+    }
+
+    /// Returns what pages show of these backups, in this order. Those that are gone, or cannot be read any more, are left out.
+    pub(crate) fn summaries(&self, listing: &BackupRows, rows: &[BackupRow]) -> Vec<SharedBackup> {
+        let mut found: HashMap<String, SharedBackup> = HashMap::new();
+        let kept = self.kept.locked();
+        for row in rows {
+            if let Some(summary) = kept.by_id.get(row.id()) {
+                found.insert(row.id().to_owned(), summary.clone());
+            }
+        }
+        drop(kept);
+        let unknown = rows.iter().filter(|row| !found.contains_key(row.id()));
+        let unknown: Vec<String> = unknown.map(|row| row.id().to_owned()).collect();
         for (id, root) in listed_roots(&self.objects, unknown) {
-            match root {
-                Ok(root) => {
-                    let summary = state.summary(root);
-                    state.roots.insert(id, summary);
-                }
-                Err(error) => listing.damaged.push(DamagedBackup {
-                    id,
-                    error: error.line(),
-                }),
+            if let Ok(root) = root {
+                let summary = SharedBackup(Arc::new(BackupSummary::of(root)));
+                self.kept.locked().add(&summary);
+                found.insert(id, summary);
             }
         }
-        self.read_notes(state, &files);
-        let memory = VerifyMemory::read(&*self.objects);
-        listing.sources.clone_from(&state.sources);
-        for id in &ids {
-            if let Some(known) = state.roots.get(id) {
-                listing.add(known, state.notes.get(id), memory.loss(id));
-            }
-        }
-        for id in lost_roots_of(&self.objects, files)? {
-            listing.damaged.push(DamagedBackup {
-                id,
-                error: "its root is lost; `fullbore repair` rebuilds it".to_owned(),
-            });
-        }
-        Ok(listing)
-    }
-
-    /// Reads notes that are new or old. Damaged notes count as none, as in a restore.
-    fn read_notes(&self, state: &mut CatalogState, files: &BTreeMap<String, BackupFiles>) {
-        let is_old = state.noted.is_none_or(|time| time.elapsed() > NOTES_AGE);
-        if is_old {
-            state.notes.clear();
-            state.noted = Some(Instant::now());
-        }
-        for (id, files) in files {
-            let Some(bytes) = files.bytes(NOTES) else {
-                state.notes.remove(id);
-                continue;
-            };
-            if state
-                .notes
-                .get(id)
-                .is_some_and(|notes| notes.bytes == bytes)
-            {
-                continue;
-            }
-            let read = Annotations::read(&*self.objects, id).ok();
-            let notes = KnownNotes {
-                bytes,
-                tags: read.as_ref().and_then(|notes| notes.tags.clone()),
-                pinned: read.is_some_and(|notes| notes.pinned),
-            };
-            state.notes.insert(id.clone(), notes);
-        }
-    }
-}
-
-fn fresh(made: &MadeListing) -> Option<Arc<Listing>> {
-    let (time, listing) = made.as_ref()?;
-    (time.elapsed() < LISTING_AGE).then(|| listing.clone())
-}
-
-impl CatalogState {
-    /// Returns the place of a source, which stays the same.
-    fn source(&mut self, info: &SourceInfo) -> usize {
-        let name = source_text(info);
-        if let Some(at) = self.source_of.get(&name) {
-            return *at;
-        }
-        let at = self.sources.len();
-        self.sources.push(SourceBackups {
-            key: blake3::hash(name.as_bytes()).to_hex()[..16].to_owned(),
-            name: name.clone(),
-            info: info.clone(),
-            backups: Vec::new(),
+        let mut notes = self.notes(rows);
+        let shown = rows.iter().filter_map(|row| {
+            let summary = found.remove(row.id())?;
+            let noted = notes.remove(row.id());
+            Some(noted_summary(summary, noted, listing.loss(row.id())))
         });
-        self.source_of.insert(name, at);
-        at
+        shown.collect()
     }
 
-    /// Keeps what pages show of a root.
-    fn summary(&mut self, root: Root) -> SharedBackup {
-        let totals = &root.totals;
-        SharedBackup(Arc::new(BackupSummary {
-            begun: root.time.parse().unwrap_or_default(),
-            source: self.source(&root.source),
-            entries: totals.entries,
-            files: totals.files,
-            bytes: totals.bytes,
-            stored_bytes: totals.stored_bytes,
-            kept_bytes: totals.kept_bytes,
-            unreadable: totals.unreadable,
-            bad_pages: totals.bad_pages,
-            complete: totals.is_complete(),
-            bases: root.bases.len(),
-            tags: root.tags,
-            pinned: false,
-            lost_files: None,
-            system: root.postgres.map(|cluster| cluster.system_identifier),
-            seconds: root.run.seconds,
-            limit: root.run.limit,
-            id: root.id,
-            time: root.time,
-            finished: root.finished,
-        }))
+    /// Reads later tags and pins. Damaged ones count as none, as in a restore.
+    fn notes(&self, rows: &[BackupRow]) -> HashMap<String, Annotations> {
+        let at_once = match self.objects.answers_late() {
+            true => NOTES_AT_ONCE,
+            false => 1,
+        };
+        let noted = rows.iter().filter(|row| row.is_noted());
+        let noted: Vec<&BackupRow> = noted.collect();
+        let mut all = HashMap::new();
+        for chunk in noted.chunks(at_once) {
+            let read = run_each(chunk, |row| Annotations::read(&*self.objects, row.id()));
+            let pairs = chunk.iter().zip(read);
+            all.extend(pairs.filter_map(|(row, notes)| Some((row.id().to_owned(), notes.ok()?))));
+        }
+        all
+    }
+}
+
+fn noted_summary(
+    known: SharedBackup,
+    notes: Option<Annotations>,
+    lost_files: Option<u64>,
+) -> SharedBackup {
+    if notes.is_none() && lost_files.is_none() {
+        return known;
+    }
+    let mut summary = BackupSummary::clone(&known);
+    summary.lost_files = lost_files;
+    if let Some(notes) = notes {
+        summary.pinned = notes.pinned;
+        summary.tags = notes.tags.unwrap_or(summary.tags);
+    }
+    SharedBackup(Arc::new(summary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_that_stay_have_a_bound() {
+        let mut kept = KeptSummaries::default();
+        for number in 0..20_000 {
+            let root = Root {
+                id: format!("backup {number}"),
+                tags: [("a tag".to_owned(), "x".repeat(number % 100))].into(),
+                ..Root::default()
+            };
+            kept.add(&SharedBackup(Arc::new(BackupSummary::of(root))));
+        }
+        let bytes: usize = kept.by_id.values().map(|summary| summary.weight()).sum();
+        assert_eq!(bytes, kept.bytes);
+        assert!(bytes <= KEPT_BYTES && bytes > KEPT_BYTES / 2);
+        assert_eq!(kept.by_id.len(), kept.order.len());
+        assert!(kept.by_id.contains_key("backup 19999"));
+    }
+
+    #[test]
+    fn an_old_value_is_made_again_by_one_thread_while_others_get_it() {
+        let aged = Aged::<u64>::default();
+        assert_eq!(
+            *aged.get(|old| Ok(old.map_or(1, |old| old + 1))).unwrap(),
+            1
+        );
+        assert_eq!(*aged.get(|_| unreachable!()).unwrap(), 1);
+        let long_ago = Instant::now().checked_sub(LISTING_AGE).unwrap();
+        aged.made.locked().as_mut().unwrap().0 = long_ago;
+        let second = aged.get(|old| {
+            // What others see while this one is made.
+            assert_eq!(*aged.get(|_| unreachable!()).unwrap(), 1);
+            Ok(old.unwrap() + 1)
+        });
+        assert_eq!(*second.unwrap(), 2);
     }
 }

@@ -1,6 +1,7 @@
 //! A repository whose backups are shown, and the archives of it that are open.
 
-use crate::catalog::{Catalog, Listing};
+use crate::catalog::{Catalog, SharedBackup};
+use fullbore_engine::fleet::{BackupRow, BackupRows, RepositoryLook};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::is_backup_id,
@@ -10,6 +11,7 @@ use fullbore_platform::queue::Locked;
 use fullbore_repository::{
     archive::{Archive, PageCache, frame_cache::FrameCache},
     open::named,
+    root_index::IndexPlace,
 };
 use fullbore_storage::Objects;
 use std::{
@@ -27,6 +29,8 @@ pub struct ShownRepository {
     /// Options with which a command reaches it.
     pub options: Vec<OsString>,
     pub objects: Arc<dyn Objects>,
+    /// Where the index of its roots is.
+    pub index: IndexPlace,
 }
 
 /// A repository that is shown.
@@ -45,7 +49,7 @@ impl Place {
         frames: Arc<FrameCache>,
     ) -> Self {
         Self {
-            catalog: Catalog::new(shown.objects.clone()),
+            catalog: Catalog::new(shown.objects.clone(), shown.index.clone()),
             shown,
             open: Mutex::default(),
             pages,
@@ -58,6 +62,17 @@ impl Place {
         text::name(self.shown.location.as_encoded_bytes())
     }
 
+    /// The location, as `fullbore fleet` names it.
+    pub(crate) fn given_name(&self) -> String {
+        self.shown.location.to_string_lossy().into_owned()
+    }
+
+    /// Returns whether it has backups of clusters, as far as is known without another look.
+    pub(crate) fn has_clusters(&self) -> bool {
+        let listing = self.listing();
+        listing.is_ok_and(|listing| listing.sources().any(|source| source.system.is_some()))
+    }
+
     /// A backup, as a command takes it.
     pub(crate) fn backup_word(&self, id: &str) -> OsString {
         named(&self.shown.location, id)
@@ -67,8 +82,26 @@ impl Place {
     ///
     /// # Errors
     /// Those of the storage.
-    pub(crate) fn listing(&self) -> Result<Arc<Listing>> {
+    pub(crate) fn listing(&self) -> Result<Arc<BackupRows>> {
         self.catalog.listing()
+    }
+
+    /// Returns the state of the sources, as it was at most 10 seconds ago.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(crate) fn look(&self) -> Result<Arc<RepositoryLook>> {
+        self.catalog.look()
+    }
+
+    /// Returns what pages show of some backups, in this order, without those that are gone.
+    pub(crate) fn summaries<'a>(
+        &self,
+        listing: &BackupRows,
+        rows: impl Iterator<Item = &'a BackupRow>,
+    ) -> Vec<SharedBackup> {
+        let rows: Vec<BackupRow> = rows.copied().collect();
+        self.catalog.summaries(listing, &rows)
     }
 
     /// Opens a backup by its whole id.
@@ -76,7 +109,7 @@ impl Place {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the backup is not listed; as [`Archive::open_backup`].
     pub(crate) fn archive(&self, id: &str) -> Result<Arc<Archive>> {
-        let is_listed = is_backup_id(id) && self.listing()?.backup(id).is_some();
+        let is_listed = is_backup_id(id) && self.listing()?.row(id).is_some();
         if !is_listed {
             return Err(Error::new(ErrorKind::NotFound, "there is no such backup"));
         }

@@ -7,11 +7,7 @@ use fullbore_format::{
     error::Result,
 };
 use fullbore_pipeline::{frame::Scanned, sink::Referred};
-use fullbore_repository::{
-    archive::Archive,
-    base::{Base, ChosenBases},
-    first_look::FirstLook,
-};
+use fullbore_repository::{archive::Archive, base::Base, first_look::FirstLook};
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     hash::{Hash, Hasher},
@@ -57,7 +53,8 @@ impl<'a> ChangeList<'a> {
         let base = match objects {
             Some(objects) => backup.with_facts(subject, |like| {
                 let look = FirstLook::take(&**objects)?;
-                let chosen = ChosenBases::of(objects, &look.files, &backup.base, like)?;
+                let not = backup.not_in_all(&look);
+                let chosen = ChosenBases::of(objects, &look.files, not, &backup.base, like)?;
                 // Nothing is announced: this backup stores nothing.
                 let referred = |_: &[String]| {
                     let sizes = objects.answers_late().then(|| look.sizes());

@@ -61,6 +61,9 @@ impl FoundPath {
                 ),
                 b"postgres" | b"postgresql" => error.hint("a running cluster is postgres://"),
                 _ if looks_foreign(path) => error.hint(foreign_hint(path)),
+                _ if error.kind == ErrorKind::NotFound => {
+                    error.hint("is its name right, and its disk mounted? Nothing was stored")
+                }
                 _ => error,
             }
         })?;

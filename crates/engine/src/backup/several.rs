@@ -8,11 +8,17 @@ use crate::{
     fan_out::{Completed, FanOut, FanOutLog, MemberEnd},
     plan::SinkSpec,
 };
+use fullbore_crypt::Access;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::sink::Destination;
 use fullbore_platform::metrics::meter::Meter;
-use fullbore_repository::{first_look::FirstLook, writer::RepositoryWriter};
-use std::{sync::Arc, time::Instant};
+use fullbore_repository::{
+    first_look::FirstLook,
+    roots::{BackupFiles, BackupState},
+    writer::RepositoryWriter,
+};
+use fullbore_storage::Objects;
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 /// Destinations of one backup at most.
 pub const MAX_DESTINATIONS: usize = 8;
@@ -60,6 +66,33 @@ impl Backup {
                 return Err(with_others(error, &specs, &ends));
             }
         }
+    }
+
+    /// Returns the backups of the first repository that another one lacks, if this host cannot copy them there: a put key reads no
+    /// content. A backup that was interrupted counts there as well: its commit may have come to one repository alone.
+    ///
+    /// A repository that cannot be listed fails by itself, and does not count.
+    pub(super) fn lacking_elsewhere(
+        &self,
+        first: &Arc<dyn Objects>,
+        look: &FirstLook,
+    ) -> HashSet<String> {
+        let sealed = first.as_sealed();
+        let is_put = sealed.is_some_and(|sealed| sealed.access() == Some(Access::Put));
+        if self.also.is_empty() || !is_put {
+            return HashSet::new();
+        }
+        let others = self.also.iter().filter_map(SinkSpec::storage);
+        let others: Vec<_> = others
+            .filter_map(|objects| backup_files(&**objects).ok())
+            .collect();
+        let has = |id: &String, state| {
+            let mut others = others.iter();
+            others.all(|files| files.get(id).is_some_and(|files| files.state() == state))
+        };
+        let all = look.files.iter();
+        let lacking = all.filter(|(id, files)| !has(id, files.state()));
+        lacking.map(|(id, _)| id.clone()).collect()
     }
 
     /// The same backup, for these destinations.
@@ -123,6 +156,32 @@ impl Backup {
         Ok(Box::new(fan_out?))
     }
 
+    /// Returns the backups that cannot be the base because a destination lacks them, and this host cannot read what it adds there or
+    /// elsewhere: with a put key nothing is copied from one destination to another.
+    pub(super) fn not_in_all(&self, look: &FirstLook) -> HashSet<String> {
+        let stores: Vec<_> = [&self.to]
+            .into_iter()
+            .chain(&self.also)
+            .filter_map(SinkSpec::storage)
+            .collect();
+        let can_copy = stores.iter().all(|objects| can_read(&***objects));
+        if self.also.is_empty() || can_copy {
+            return HashSet::new();
+        }
+        // One that cannot be listed fails by itself.
+        let others = stores.iter().skip(1);
+        let listed: Vec<_> = others
+            .filter_map(|objects| FirstLook::take(&***objects).ok())
+            .collect();
+        let is_in = |other: &FirstLook, id: &String| {
+            other.files.get(id).and_then(BackupFiles::state) == Some(BackupState::Listed)
+        };
+        let ids = look.files.keys();
+        ids.filter(|id| !listed.iter().all(|other| is_in(other, id)))
+            .cloned()
+            .collect()
+    }
+
     /// Refuses further destinations inside the source.
     pub(super) fn check_also(&self) -> Result<()> {
         let Subject::Files(scope) = &self.subject else {
@@ -133,6 +192,13 @@ impl Backup {
             .filter_map(|objects| objects.as_local())
             .try_for_each(|local| scope.check_outside(local.root()))
     }
+}
+
+/// Returns whether this host can read the backups of a repository.
+fn can_read(objects: &dyn Objects) -> bool {
+    objects
+        .as_sealed()
+        .is_none_or(|sealed| sealed.access() != Some(Access::Put))
 }
 
 fn failed(error: &Error, begun: &Instant) -> MemberEnd {

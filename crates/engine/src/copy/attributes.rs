@@ -1,5 +1,6 @@
 //! Extended attributes of files that are not opened: a scan does not read them.
 
+use super::sources::SourceRoot;
 use fullbore_format::{
     acl,
     entry::{Xattr, split},
@@ -15,8 +16,9 @@ use std::{io, os::fd::OwnedFd, path::Path};
 /// Reads attributes of one file after the other. Keeps the directory of the last one open.
 #[derive(Debug)]
 pub(super) struct AttributeReader {
-    root: OwnedFd,
-    parent: Option<(Vec<u8>, OwnedFd)>,
+    roots: Vec<SourceRoot>,
+    /// The number of its root, its path there, and the directory.
+    parent: Option<(usize, Vec<u8>, OwnedFd)>,
     names: OwnerNames,
 }
 
@@ -26,11 +28,21 @@ impl AttributeReader {
     pub(super) fn open(root: &Path) -> Result<Self> {
         let opened = open_root(root);
         let failed = |e| fullbore_format::error::Error::io(format!("could not open {root:?}"), e);
-        Ok(Self {
-            root: opened.map_err(failed)?,
+        let root = SourceRoot {
+            at: Vec::new(),
+            dir: opened.map_err(failed)?,
+            name: Vec::new(),
+        };
+        Ok(Self::of(vec![root]))
+    }
+
+    /// Reads in these places of a tree.
+    pub(super) fn of(roots: Vec<SourceRoot>) -> Self {
+        Self {
+            roots,
             parent: None,
             names: OwnerNames::default(),
-        })
+        }
     }
 
     /// Returns the attributes of the object at `path`, without following links.
@@ -38,13 +50,17 @@ impl AttributeReader {
     /// # Errors
     /// The system's.
     pub(super) fn read(&mut self, path: &[u8]) -> io::Result<Vec<Xattr>> {
-        let (parent, name) = split(path);
-        let there = self.parent.take().filter(|(path, _)| path == parent);
+        let mut roots = self.roots.iter().enumerate();
+        let found = roots.find_map(|(number, root)| Some((number, root, root.path_in(path)?)));
+        let (number, root, inner) = found.ok_or(io::ErrorKind::NotFound)?;
+        let (parent, name) = split(&inner);
+        let there = self.parent.take();
+        let there = there.filter(|(of, path, _)| *of == number && path == parent);
         let there = match there {
             Some(there) => there,
-            None => (parent.to_vec(), open_dir(&self.root, parent)?),
+            None => (number, parent.to_vec(), open_dir(&root.dir, parent)?),
         };
-        let (_, dir) = self.parent.insert(there);
+        let (_, _, dir) = self.parent.insert(there);
         let mut xattrs = xattr::read_all_at(dir, name)?;
         acl::name_lists(&mut xattrs, &self.names);
         Ok(xattrs)

@@ -3,16 +3,20 @@
 //! Both sides may be one process: then nothing is encoded. Entries are tar headers, so that the
 //! reader of headers checks each path, wherever it comes from.
 
-use super::rules::CopyRules;
+use super::rules::{CopyPlace, CopyRules};
 use fullbore_format::{
     cbor::{count_values, decode_bounded},
-    entry::Entry,
+    entry::{Entry, Owner},
     error::{Error, ErrorKind, Result, one_line},
     page::Record,
     pax::{PaxReader, TarItem, write_header},
 };
 use fullbore_pipeline::frame::Frame;
-use fullbore_platform::queue::{ByteBudget, ByteRoom};
+use fullbore_platform as platform;
+use fullbore_platform::{
+    owner::OwnerNames,
+    queue::{ByteBudget, ByteRoom},
+};
 use fullbore_tree::write::deletion_limit::DeletionLimit;
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{
@@ -172,25 +176,49 @@ pub struct OpenTarget {
     /// How much may be deleted.
     #[n(7)]
     pub limit: DeletionLimit,
+    /// Whether the source is one file. If `path` is no directory, it is the path of that file.
+    #[n(8)]
+    pub may_be_file: bool,
 }
 
 impl OpenTarget {
-    /// Returns whether both ask for the same. The paths may differ, and the names of the source: the
-    /// side that chose the target uses its own.
+    /// Returns whether this asks for no more than is granted. The paths may differ, and the names of
+    /// the sources: the side that chose the target uses its own. Of a whole target, a part may be
+    /// asked for: only the other side knows whether its source is a file.
     pub(super) fn has_rights_of(&self, granted: &Self) -> bool {
-        self.rights() == granted.rights()
+        let mut rights = self.rights();
+        if granted.rules.only().is_none() {
+            rights.rules.places.clear();
+        }
+        let may_be_file = granted.may_be_file && self.may_be_file;
+        self.may_be_file == may_be_file
+            && Self {
+                may_be_file: granted.may_be_file,
+                ..rights
+            } == granted.rights()
     }
 
     fn rights(&self) -> Self {
-        let rules = CopyRules {
-            names: Vec::new(),
-            ..self.rules.clone()
-        };
         Self {
             path: Vec::new(),
-            rules,
+            rules: self.rules.without_names(),
             ..self.clone()
         }
+    }
+
+    /// Returns what was granted, as far as it is asked for.
+    pub(super) fn narrowed(granted: &Self, wanted: &Self) -> Self {
+        let names = granted.rules.places.first().map(|place| &place.names);
+        let mut narrowed = granted.clone();
+        if granted.rules.only().is_none() && wanted.rules.only().is_some() {
+            let places = wanted.rules.places.iter().map(|place| CopyPlace {
+                at: place.at.clone(),
+                names: names.cloned().unwrap_or_default(),
+            });
+            narrowed.rules.places = places.collect();
+        }
+        narrowed.may_be_file &= wanted.may_be_file;
+        narrowed
     }
 
     /// The rules for what is deleted.
@@ -218,6 +246,68 @@ pub struct CopyAnswer {
     /// Pages with entries.
     #[n(4)]
     pub pages: Vec<ByteVec>,
+    /// The answer to [`CopyCall::Open`].
+    #[n(5)]
+    pub opened: OpenedTarget,
+}
+
+/// What the side that writes tells of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
+pub struct OpenedTarget {
+    /// The name that the only source gets, if the target is a file and no directory.
+    #[n(0)]
+    pub name: Option<ByteVec>,
+    /// The owners that can be set; `None` if all can.
+    #[n(1)]
+    pub owners: Option<OwnerRights>,
+}
+
+/// The owners that a user can give to a file: the user, with a group of theirs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
+pub struct OwnerRights {
+    #[n(0)]
+    pub(super) uid: u32,
+    /// Empty if it is not known.
+    #[n(1)]
+    pub(super) user: String,
+    /// Numbers and names of the groups.
+    #[n(2)]
+    pub(super) groups: Vec<(u32, String)>,
+}
+
+impl OwnerRights {
+    /// Returns the rights of this process.
+    pub(super) fn own() -> Option<Self> {
+        let uid = platform::user_id();
+        if uid == 0 {
+            return None;
+        }
+        let names = OwnerNames::default();
+        let groups = platform::group_ids().into_iter();
+        let groups = groups.map(|gid| (gid, names.group(gid).to_string()));
+        Some(Self {
+            uid,
+            user: names.user(uid).to_string(),
+            groups: groups.collect(),
+        })
+    }
+
+    /// Returns whether a file can get this owner and group: by name, if both have one and numbers are
+    /// not asked for.
+    pub(super) fn may_set(&self, owner: &Owner, is_numeric: bool) -> bool {
+        let is_same = |number: u32, name: &str, wanted: u32, wanted_name: &str| match !is_numeric
+            && !name.is_empty()
+            && !wanted_name.is_empty()
+        {
+            true => name == wanted_name,
+            false => number == wanted,
+        };
+        is_same(self.uid, &self.user, owner.uid, &owner.user)
+            && self
+                .groups
+                .iter()
+                .any(|(gid, name)| is_same(*gid, name, owner.gid, &owner.group))
+    }
 }
 
 /// Bytes of the paths and reasons of one answer.

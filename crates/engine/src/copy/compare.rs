@@ -192,6 +192,10 @@ impl Differences {
     fn compare(&mut self, scanned: Scanned, there: Option<Record>) -> Result<()> {
         match &scanned.state {
             EntryState::Whole => {}
+            EntryState::Noted if scanned.entry.kind == EntryKind::Socket => {
+                self.plan.counts.sockets.fetch_add(1, Relaxed);
+                return Ok(());
+            }
             EntryState::Noted | EntryState::Vanished => return Ok(()),
             state if scanned.entry.kind == EntryKind::Directory => {
                 // Its content is unknown, so nothing below it is deleted.
@@ -229,13 +233,14 @@ impl Differences {
     /// Handles an entry whose path is a directory in the target: that is removed first.
     fn make_later(&mut self, scanned: Scanned) -> Result<()> {
         let path = scanned.entry.path.clone();
+        self.plan.note_other_kind(&path);
         self.plan.say_change(false, &path);
         self.touch_parent(&path);
         self.plan.counts.extra.fetch_add(1, Relaxed);
         self.plan.note_unneeded(&path)?;
         self.gone = Some(path.clone());
         if let EntryKind::HardLink(first) = &scanned.entry.kind {
-            return self.plan.add_link(&path, first);
+            return self.plan.add_link(&path, first, false);
         }
         self.plan.do_later(scanned);
         Ok(())
@@ -283,7 +288,7 @@ impl Differences {
             }
         }
         self.touch_parent(path);
-        self.plan.add_link(path, first)
+        self.plan.add_link(path, first, there.is_none())
     }
 
     fn compare_file(&mut self, mut scanned: Scanned, there: Option<Entry>) -> Result<()> {
@@ -354,6 +359,9 @@ impl Differences {
     }
 
     fn send(&mut self, scanned: Scanned, is_new: bool) {
+        if !is_new && scanned.known.is_none() {
+            self.plan.note_other_kind(&scanned.entry.path);
+        }
         self.plan.say_change(is_new, &scanned.entry.path);
         self.touch_parent(&scanned.entry.path);
         self.note_replaced(&scanned);
@@ -391,7 +399,8 @@ impl Differences {
     }
 
     fn has_same_mode(&self, entry: &Entry, there: &Entry) -> bool {
-        entry.mode == there.mode && self.plan.options.is_same_owner(entry, there)
+        let options = &self.plan.options;
+        options.is_same_mode(entry, there) && options.is_same_owner(entry, there)
     }
 }
 

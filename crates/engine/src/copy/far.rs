@@ -94,6 +94,7 @@ impl CopyTarget for FarTarget {
             };
             return Ok(CopyAnswer {
                 has_content: true,
+                opened: answer.opened,
                 ..CopyAnswer::default()
             });
         }
@@ -155,7 +156,9 @@ pub fn answer(target: &dyn CopyTarget, question: &[u8]) -> Result<Vec<u8>> {
     let lists = is_list(&call);
     let mut answer = target.ask(call, &body)?;
     if is_first && answer.has_content {
+        let opened = answer.opened;
         answer = target.ask(CopyCall::List, b"")?;
+        answer.opened = opened;
     }
     while lists && answer.has_content && answer.pages.len() < ANSWER_PAGES {
         let next = target.ask(CopyCall::List, b"")?;

@@ -11,6 +11,7 @@ use super::{
     listed_ahead::listed_ahead,
     options::{CopyWatch, TreeCopy},
     plan::CopyPlan,
+    sources::CopySource,
     spool::PathSpool,
 };
 use fullbore_format::{
@@ -117,7 +118,8 @@ impl TreeCopy {
             true => listed_ahead(ends.target)?,
             false => Box::new(std::iter::empty()),
         };
-        let attributes = AttributeReader::open(&self.from)?;
+        let roots = self.from.iter().map(CopySource::root);
+        let attributes = AttributeReader::of(roots.collect::<Result<_>>()?);
         let there = in_order(entries);
         let differences = Differences::new((scan, there), plan.clone(), attributes, kept);
         Ok((plan, Box::new(differences)))
@@ -142,13 +144,19 @@ impl TreeCopy {
 
     /// Says that another program would have written below the target.
     fn explain(&self, error: Error, target: Option<&Path>) -> Error {
-        let (Some(destination), Some(name)) = (target, self.from.file_name()) else {
+        let [source] = &self.from[..] else {
             return error;
         };
+        let (Some(destination), Some(name)) = (target, source.path.file_name()) else {
+            return error;
+        };
+        if !source.at.is_empty() {
+            return error;
+        }
         let named = destination.join(name);
         error.detail(format!(
             "the content of {:?} becomes that of {destination:?}, as with a slash after the source in rsync; to write to {named:?}, name it",
-            self.from
+            source.path
         ))
     }
 }

@@ -68,8 +68,13 @@ impl TreeListing {
     /// The system's.
     pub(super) fn open(path: &Path, wanted: &OpenTarget) -> Result<Self> {
         let root = open_root(path);
+        let rules = wanted.deletion_rules();
+        let source = match rules.only() {
+            Some(names) => rules.open_names(path, &names)?,
+            None => rules.open(path, Arc::default())?,
+        };
         Ok(Self {
-            scan: wanted.deletion_rules().open(path, Arc::default())?.scan()?,
+            scan: source.scan()?,
             root: root.map_err(|e| Error::io(format!("could not open {path:?}"), e))?,
             attributes: match wanted.checksum {
                 true => None,

@@ -26,11 +26,13 @@ pub(crate) mod plan;
 pub(crate) mod removal;
 pub mod rules;
 pub mod service;
+pub(crate) mod sources;
 pub(crate) mod spool;
 pub(crate) mod work;
 
 pub use call::CopyTarget;
 pub use options::{CopyOptions, CopyWatch, TreeCopy};
+pub use sources::CopySource;
 
 use apart::check_apart;
 use call::CopyCall;
@@ -43,12 +45,17 @@ use fullbore_pipeline::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
-use fullbore_tree::{read::Own, unmatched::unmatched_warning};
+use fullbore_tree::{
+    read::{Own, SourceTree},
+    unmatched::unmatched_warning,
+};
 use held::CopyEnds;
 use options::LARGE_FILE;
 use plan::CopyPlan;
 use std::{
+    ffi::OsStr,
     num::NonZeroUsize,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
@@ -70,6 +77,8 @@ pub struct CopySummary {
     pub deleted: u64,
     /// Bytes of content that the target got.
     pub sent_bytes: u64,
+    /// Sockets, which are not copied.
+    pub sockets: u64,
     /// Entries that could not be read or written.
     pub skipped: u64,
     /// Lines about the first of them.
@@ -94,21 +103,85 @@ impl TreeCopy {
     ) -> Result<CopySummary> {
         let begun = Instant::now();
         meter.begin();
-        if let Some(destination) = self.to.as_deref().filter(|_| self.is_near) {
-            check_apart(&self.from, destination)?;
-        }
-        let own = Own::default();
-        let source = self.options.rules.open(&self.from, own)?;
-        let scan = source.scan()?;
         let path = self.to.as_deref().unwrap_or(Path::new(""));
-        let opened = target.ask(CopyCall::Open(self.options.target(path)), b"")?;
+        let open = |copy: &Self| {
+            let wanted = copy.options.target(path, copy.may_be_file);
+            target.ask(CopyCall::Open(wanted), b"")
+        };
+        let own = self.check_apart()?;
+        let mut copy = self.clone();
+        let (source, scan, opened);
+        if self.may_be_file {
+            // The target decides by which name the file is written.
+            opened = open(self)?;
+            copy.rename(opened.opened.name.as_deref().map(Vec::as_slice));
+            source = copy.open_source(own)?;
+            scan = source.scan()?;
+        } else {
+            source = self.open_source(own)?;
+            scan = source.scan()?;
+            opened = open(self)?;
+        }
+        copy.options.owners = opened.opened.owners;
         let ends = CopyEnds {
             source: &source,
             scan: Some(scan),
             target: &target,
             watch,
         };
-        let (plan, differences) = self.allowed_differences(ends, opened.has_content)?;
+        let summary = copy.run_between(ends, opened.has_content, meter)?;
+        Ok(CopySummary {
+            seconds: begun.elapsed().as_secs_f64(),
+            ..summary
+        })
+    }
+
+    /// Checks that source and target are apart. Returns what the scan must not enter.
+    fn check_apart(&self) -> Result<Own> {
+        let own = Own::default();
+        let Some(target) = self.to.as_deref().filter(|_| self.is_near) else {
+            return Ok(own);
+        };
+        for source in &self.from {
+            let at = match self.may_be_file && !target.is_dir() {
+                true => target.to_owned(),
+                false => target.join(OsStr::from_bytes(&source.at)),
+            };
+            check_apart(&source.path, &at, &self.options.rules)?;
+        }
+        // A target below the source is left out by a rule, and by whatever other name it has.
+        if let Ok(stat) = target.metadata() {
+            let _ = own.set(vec![(stat.dev(), stat.ino())]);
+        }
+        Ok(own)
+    }
+
+    fn open_source(&self, own: Own) -> Result<SourceTree> {
+        let rules = &self.options.rules;
+        let opened = rules.open_tops(sources::tops(&self.from, rules)?, own)?;
+        // A pattern may have left out a source as a whole.
+        for source in self.from.iter().filter(|source| !source.at.is_empty()) {
+            opened.excludes().matches(&source.at, source.path.is_dir());
+        }
+        Ok(opened)
+    }
+
+    /// Gives the only source another name in the target.
+    fn rename(&mut self, name: Option<&[u8]>) {
+        let Some(name) = name else { return };
+        self.options.rules = self.options.rules.renamed(name);
+        let sources = self.from.iter_mut();
+        sources.for_each(|source| source.at = name.to_vec());
+    }
+
+    fn run_between(
+        &self,
+        ends: CopyEnds<'_>,
+        has_content: bool,
+        meter: &Meter,
+    ) -> Result<CopySummary> {
+        let source = ends.source;
+        let (plan, differences) = self.allowed_differences(ends, has_content)?;
         let mut summary = CopySummary::default();
         if self.options.dry_run {
             for scanned in differences {
@@ -119,14 +192,14 @@ impl TreeCopy {
             let warn = |error: Error| format!("without --dry-run: {}", error.line());
             summary.warnings = refusal.map(warn).into_iter().collect();
         } else {
-            let copy = TreeWork {
+            let work = TreeWork {
                 plan: &plan,
-                source: &source,
+                source,
                 meter,
             };
-            copy.run(differences)?;
+            work.run(differences)?;
             summary.deleted = plan.remove_unneeded()?;
-            copy.run(Box::new(plan.take_later().into_iter().map(Ok)))?;
+            work.run(Box::new(plan.take_later().into_iter().map(Ok)))?;
             plan.make_links()?;
             summary.warnings = plan.ask(CopyCall::Finish, b"")?.warnings;
         }
@@ -143,10 +216,10 @@ impl TreeCopy {
             new: plan.counts.new.load(Relaxed),
             changed: plan.counts.changed.load(Relaxed),
             same: plan.counts.same.load(Relaxed),
+            sockets: plan.counts.sockets.load(Relaxed),
             sent_bytes: plan.counts.sent_bytes.load(Relaxed),
             skipped: skipped.count,
             skipped_lines: skipped.lines,
-            seconds: begun.elapsed().as_secs_f64(),
             ..summary
         })
     }

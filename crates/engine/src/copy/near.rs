@@ -10,8 +10,9 @@
 
 use super::{
     call::{
-        CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, TargetPage, checked_path,
-        decompressed, not_allowed, not_understood, read_headers, read_paths,
+        CopyAnswer, CopyCall, CopyTarget, DIGEST_BYTES, OpenTarget, OpenedTarget, OwnerRights,
+        TargetPage, checked_path, decompressed, not_allowed, not_understood, read_headers,
+        read_paths,
     },
     large::LargeTargets,
     listing::{ListedFiles, TreeListing},
@@ -19,21 +20,27 @@ use super::{
     options::LARGE_FILE,
     removal::TreeRemoval,
     rules::LeftOutPatterns,
+    sources::last_name,
 };
 use fullbore_format::{
-    entry::{Entry, EntryKind},
+    entry::{Entry, EntryKind, EntryPath, is_within},
     error::{Error, ErrorKind, Result},
     page::{MAX_RECORDS, ManifestPage},
     pax::{PaxReader, TarItem, skip_padding},
 };
 use fullbore_pipeline::frame::{Frame, FrameContent};
-use fullbore_platform::{place::check_parent_exists, queue::Locked};
+use fullbore_platform::{
+    place::{check_parent_exists, dir_of},
+    queue::Locked,
+};
 use fullbore_tree::write::{
     layout::TargetLayout,
     tree::{TargetOptions, TargetTree},
     writer::TargetWriter,
 };
 use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
 };
@@ -59,6 +66,8 @@ struct OpenTree {
     tree: Option<Arc<TargetTree>>,
     /// Patterns of paths that are not written.
     left_out: LeftOutPatterns,
+    /// The names in the root that may be written; `None` if all may.
+    only: Option<Vec<EntryPath>>,
     /// `None` if nothing is deleted.
     removal: Option<TreeRemoval>,
     listing: Mutex<Option<TreeListing>>,
@@ -84,25 +93,33 @@ impl NearTarget {
     }
 
     fn open(&self, wanted: &OpenTarget) -> Result<CopyAnswer> {
-        use std::os::unix::ffi::OsStrExt;
         let opened_as = match &self.granted {
             Some(granted) if !wanted.has_rights_of(granted) => return Err(not_allowed()),
-            Some(granted) => granted,
-            None => wanted,
+            Some(granted) => OpenTarget::narrowed(granted, wanted),
+            None => wanted.clone(),
         };
         let _alone = self.opening.locked();
         if self.open.get().is_some() {
             return Err(not_understood());
         }
-        let path = Path::new(std::ffi::OsStr::from_bytes(&opened_as.path));
+        let path = Path::new(OsStr::from_bytes(&opened_as.path));
         if self.granted.is_none() && !path.is_absolute() {
             return Err(not_understood());
         }
-        let opened = OpenTree::open(path, opened_as)?;
+        let is_part = opened_as.rules.only().is_some();
+        if !opened_as.rules.has_valid_places() || (opened_as.may_be_file && !is_part) {
+            return Err(not_understood());
+        }
+        let name = name_of_file(path, &opened_as).map(<[u8]>::to_vec);
+        let opened = OpenTree::open(path, opened_as.clone(), name.as_deref())?;
         let has_content = opened.listing.locked().is_some();
         self.open.set(opened).map_err(|_| not_understood())?;
         Ok(CopyAnswer {
             has_content,
+            opened: OpenedTarget {
+                name: name.map(Into::into),
+                owners: OwnerRights::own(),
+            },
             ..CopyAnswer::default()
         })
     }
@@ -192,21 +209,42 @@ impl CopyTarget for NearTarget {
 }
 
 impl OpenTree {
-    fn open(path: &Path, wanted: &OpenTarget) -> Result<Self> {
-        let is_vacant = is_vacant(path)?;
+    /// Opens the tree at `path`, or the directory of the file at `path` if that has this `name`.
+    fn open(path: &Path, wanted: OpenTarget, name: Option<&[u8]>) -> Result<Self> {
+        let mut wanted = wanted;
+        let mut root = path;
+        if let Some(name) = name {
+            wanted.rules = wanted.rules.renamed(name);
+            root = dir_of(path);
+        }
+        let wanted = &wanted;
+        let only = wanted.rules.only();
+        if !wanted.dry_run {
+            check_parent_exists(path)?;
+        }
+        let is_vacant = is_vacant(root)?;
         let tree = if wanted.dry_run {
             None
         } else {
+            if only.is_some() && is_vacant {
+                make_directory(root)?;
+            }
             let options = TargetOptions {
                 overwrite: !is_vacant,
                 numeric_owner: wanted.numeric_owner,
                 usual_parents: false,
                 whole_files: true,
             };
-            check_parent_exists(path)?;
-            Some(TargetTree::create(&TargetLayout::plain(path), options)?)
+            Some(TargetTree::create(&TargetLayout::plain(root), options)?)
         };
-        let listing = match is_vacant {
+        let path = root;
+        let is_there = |name: &EntryPath| {
+            path.join(OsStr::from_bytes(name))
+                .symlink_metadata()
+                .is_ok()
+        };
+        let has_any = only.is_none_or(|names| names.iter().any(is_there));
+        let listing = match is_vacant || !has_any {
             true => None,
             false => Some(TreeListing::open(path, wanted)?),
         };
@@ -219,6 +257,7 @@ impl OpenTree {
             opened_as: wanted.clone(),
             tree,
             left_out: wanted.rules.patterns()?,
+            only: wanted.rules.only(),
             removal,
             listing: Mutex::new(listing),
             listed: Mutex::default(),
@@ -270,7 +309,14 @@ impl OpenTree {
     fn check_entry(&self, entry: &Entry) -> Result<()> {
         let is_directory = entry.kind == EntryKind::Directory;
         self.note_made(&entry.path);
-        match self.left_out.leave_out(&entry.path, is_directory) {
+        self.check_path(&entry.path, is_directory)
+    }
+
+    /// Checks that an object at this path belongs to the copy.
+    fn check_path(&self, path: &[u8], is_directory: bool) -> Result<()> {
+        let names = self.only.as_ref();
+        let is_beside = names.is_some_and(|names| !names.iter().any(|name| is_within(path, name)));
+        match is_beside || self.left_out.leave_out(path, is_directory) {
             true => Err(not_allowed()),
             false => Ok(()),
         }
@@ -395,11 +441,8 @@ impl OpenTree {
     fn link(&self, body: &[u8]) -> Result<CopyAnswer> {
         let mut paths = read_paths(body)?;
         let mut members = self.members()?;
-        let is_left_out = |path: Result<&[u8]>| Ok(self.left_out.leave_out(path?, false));
         for path in read_paths(body)?.step_by(2) {
-            if is_left_out(path)? {
-                return Err(not_allowed());
-            }
+            self.check_path(path?, false)?;
         }
         while let Some(path) = paths.next() {
             let path = path?;
@@ -434,6 +477,22 @@ impl OpenTree {
         tree.sync()?;
         members.answer.warnings = tree.notes.lines();
         Ok(members.answer())
+    }
+}
+
+/// Returns the name of the file that is to be written at `path`, if that is no directory and may be a
+/// file.
+fn name_of_file<'a>(path: &'a Path, wanted: &OpenTarget) -> Option<&'a [u8]> {
+    let is_directory = path.is_dir() || path.as_os_str().as_bytes().ends_with(b"/");
+    let is_file = wanted.may_be_file && !is_directory;
+    is_file.then(|| last_name(path))?
+}
+
+/// Makes a directory that gets no metadata of the source, unless it is there.
+fn make_directory(path: &Path) -> Result<()> {
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|e| Error::io(format!("could not create {path:?}"), e)),
     }
 }
 

@@ -1,9 +1,13 @@
 //! The request for a copy: both ends, the options, and when two entries count as equal.
 
-use super::{call::OpenTarget, rules::CopyRules};
+use super::{
+    call::{OpenTarget, OwnerRights},
+    rules::CopyRules,
+    sources::CopySource,
+};
 use fullbore_format::{
     acl,
-    entry::{Entry, Xattr},
+    entry::{Entry, EntryKind, Xattr},
     entry_difference::{EntryDifference, difference},
 };
 use fullbore_tree::write::{deletion_limit::DeletionLimit, xattrs::has_only_xattrs};
@@ -38,14 +42,17 @@ pub struct CopyOptions {
     pub delete_excluded: bool,
     /// How much may be deleted.
     pub limit: DeletionLimit,
+    /// The owners that the side that writes can set; `None` if it can set all. Told by that side.
+    pub owners: Option<OwnerRights>,
 }
 
 impl CopyOptions {
     /// The rights that such a copy needs to the target at `path`, which may be empty if the other
     /// side chooses it.
-    pub fn target(&self, path: &Path) -> OpenTarget {
+    pub fn target(&self, path: &Path, may_be_file: bool) -> OpenTarget {
         use std::os::unix::ffi::OsStrExt;
         OpenTarget {
+            may_be_file,
             path: path.as_os_str().as_bytes().to_vec(),
             rules: self.rules.clone(),
             numeric_owner: self.numeric_owner,
@@ -75,9 +82,26 @@ impl CopyOptions {
     pub(super) fn difference(&self, entry: &Entry, there: &Entry) -> EntryDifference {
         EntryDifference {
             owner: !self.is_same_owner(entry, there),
+            mode: !self.is_same_mode(entry, there),
             attributes: !self.has_same_xattrs(entry, there),
             ..difference(entry, there)
         }
+    }
+
+    /// Returns whether an entry of the target has the mode that it would get.
+    pub(super) fn is_same_mode(&self, entry: &Entry, there: &Entry) -> bool {
+        let keeps_bits = entry.kind == EntryKind::Directory || self.may_set_owner(entry);
+        // Without the right owner, a file gets no setuid and setgid bits.
+        let wanted = match keeps_bits {
+            true => entry.mode,
+            false => entry.mode & !0o6000,
+        };
+        wanted == there.mode
+    }
+
+    fn may_set_owner(&self, entry: &Entry) -> bool {
+        let rights = self.owners.as_ref();
+        rights.is_none_or(|rights| rights.may_set(&entry.owner, self.numeric_owner))
     }
 
     /// Returns whether an entry of the target has the attributes of the source, and no other that a
@@ -90,11 +114,28 @@ impl CopyOptions {
             };
             wanted.0 == there.0 && (wanted.1 == there.1 || is_same_list())
         };
-        has_only_xattrs(entry, &there.xattrs, is_same)
+        if self.owners.is_none() {
+            return has_only_xattrs(entry, &there.xattrs, is_same);
+        }
+        // A user cannot set those of root.
+        let is_settable = |xattr: &&Xattr| {
+            !xattr.0.starts_with(b"trusted.") && !xattr.0.starts_with(b"security.")
+        };
+        let settable = |all: &[Xattr]| all.iter().filter(is_settable).cloned().collect();
+        let wanted = Entry {
+            xattrs: settable(&entry.xattrs),
+            ..entry.clone()
+        };
+        let there: Vec<Xattr> = settable(&there.xattrs);
+        has_only_xattrs(&wanted, &there, is_same)
     }
 
-    /// Returns whether both entries have the same owner and group: by name, if both have one.
+    /// Returns whether an entry of the target has the owner and group that it would get: by name, if
+    /// both have one.
     pub(super) fn is_same_owner(&self, one: &Entry, other: &Entry) -> bool {
+        if !self.may_set_owner(one) {
+            return true;
+        }
         let (one, other) = (&one.owner, &other.owner);
         let has_names = |a: &str, b: &str| !self.numeric_owner && !a.is_empty() && !b.is_empty();
         let user = match has_names(&one.user, &other.user) {
@@ -112,10 +153,13 @@ impl CopyOptions {
 /// A copy.
 #[derive(Debug, Clone, Default)]
 pub struct TreeCopy {
-    /// The directory whose content is copied.
-    pub from: PathBuf,
-    /// Path of the target, if this side chooses it: a directory whose content it becomes.
+    /// A directory whose content is copied, or files and directories, each with its place.
+    pub from: Vec<CopySource>,
+    /// Path of the target, if this side chooses it: a directory whose content it becomes, or below
+    /// which the sources are written.
     pub to: Option<PathBuf>,
+    /// Whether the source is a single file, and the target may be the file and no directory.
+    pub may_be_file: bool,
     /// Whether the target is on this machine.
     pub is_near: bool,
     /// The options.

@@ -11,11 +11,11 @@ use fullbore_format::{
     error::{Result, quoted},
     page::EntryState,
 };
-use fullbore_pipeline::frame::Scanned;
+use fullbore_pipeline::{frame::Scanned, known::BaseEntry};
 use fullbore_platform::queue::Locked;
 use fullbore_tree::write::{deletion_limit::PlannedDeletions, partial::is_partial};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -25,6 +25,9 @@ use std::{
 /// Lines about skipped entries that are kept; the others are counted.
 const MAX_LINES: usize = 100;
 
+/// Objects of another kind that are remembered: some 10 MB.
+const MAX_OTHER_KINDS: usize = 65_536;
+
 /// The state of a copy.
 pub(super) struct CopyPlan {
     pub(super) options: CopyOptions,
@@ -32,6 +35,9 @@ pub(super) struct CopyPlan {
     pub(super) watch: Arc<dyn CopyWatch>,
     pub(super) counts: CopyCounters,
     links: Mutex<PathSpool>,
+    new_links: Mutex<PathSpool>,
+    /// Objects that a file takes the place of, up to a number.
+    other_kinds: Mutex<HashSet<EntryPath>>,
     unneeded: Mutex<PathSpool>,
     /// First names of files with several names that the target gets anew, or may get.
     replaced: Mutex<HashMap<EntryPath, Replaced>>,
@@ -76,6 +82,7 @@ pub(super) struct CopyCounters {
     /// Entries of the source, without its root.
     pub(super) source: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
+    pub(super) sockets: AtomicU64,
 }
 
 impl CopyCounters {
@@ -110,6 +117,8 @@ impl CopyPlan {
             watch,
             counts: CopyCounters::default(),
             links: Mutex::default(),
+            new_links: Mutex::default(),
+            other_kinds: Mutex::default(),
             unneeded: Mutex::default(),
             replaced: Mutex::default(),
             later: Mutex::default(),
@@ -139,6 +148,31 @@ impl CopyPlan {
             Some(held) => drop(held.told.add(&[&[&[sign as u8], path].concat()])),
             None => self.watch.entry(sign, path),
         }
+    }
+
+    /// Notes that the target has an object of another kind where it gets this one.
+    pub(super) fn note_other_kind(&self, path: &[u8]) {
+        let mut others = self.other_kinds.locked();
+        if others.len() < MAX_OTHER_KINDS {
+            others.insert(path.to_vec());
+        }
+    }
+
+    /// Takes back the count of an entry that did not come to the target. `known` is the file that
+    /// the target had.
+    pub(super) fn take_back(&self, path: &[u8], known: Option<&BaseEntry>) {
+        let is_same = |known: &BaseEntry| known.last().entry.path == path;
+        let is_changed = known.is_some_and(is_same) || self.other_kinds.locked().contains(path);
+        self.take_back_some(!is_changed, 1);
+    }
+
+    fn take_back_some(&self, is_new: bool, entries: u64) {
+        let counter = match is_new {
+            true => &self.counts.new,
+            false => &self.counts.changed,
+        };
+        let less = |count: u64| Some(count.saturating_sub(entries));
+        let _ = counter.fetch_update(Relaxed, Relaxed, less);
     }
 
     /// Lets the changes go on that waited.
@@ -171,8 +205,12 @@ impl CopyPlan {
         self.unneeded.locked().add(&[path])
     }
 
-    pub(super) fn add_link(&self, path: &[u8], first: &[u8]) -> Result<()> {
-        self.links.locked().add(&[path, first])
+    pub(super) fn add_link(&self, path: &[u8], first: &[u8], is_new: bool) -> Result<()> {
+        let links = match is_new {
+            true => &self.new_links,
+            false => &self.links,
+        };
+        links.locked().add(&[path, first])
     }
 
     pub(super) fn note_replaced(&self, path: &[u8], replaced: Replaced) {
@@ -319,7 +357,13 @@ impl CopyPlan {
 
     /// Makes all hard links.
     pub(super) fn make_links(&self) -> Result<()> {
-        let links = self.links.locked();
-        links.each_batch(|batch| self.ask(CopyCall::Link, batch).map(drop))
+        for (links, is_new) in [(&self.new_links, true), (&self.links, false)] {
+            links.locked().each_batch(|batch| {
+                let answer = self.ask(CopyCall::Link, batch)?;
+                self.take_back_some(is_new, answer.refused.count());
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }

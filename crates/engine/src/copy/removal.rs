@@ -7,7 +7,7 @@ use super::{
     rules::{CopyRules, LeftOutPatterns},
 };
 use fullbore_format::{
-    entry::split,
+    entry::{EntryPath, is_within, split},
     error::{Error, Result},
 };
 use fullbore_platform::dir::{self, is_lost_and_found};
@@ -26,6 +26,8 @@ pub(super) struct TreeRemoval {
     marks: SourceTree,
     root: OwnedFd,
     device: u64,
+    /// The names in the root that belong to the copy; `None` if all do.
+    only: Option<Vec<EntryPath>>,
 }
 
 impl TreeRemoval {
@@ -41,6 +43,7 @@ impl TreeRemoval {
             marks: rules.open(root, Arc::default())?,
             device: dir::stat_fd(&dir).map_err(failed)?.dev,
             root: dir,
+            only: rules.only(),
             rules,
         })
     }
@@ -103,24 +106,55 @@ impl TreeRemoval {
     pub(super) fn check(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = split(path);
         let parent_dir = dir::open_dir(&self.root, parent);
+        let is_beyond = |dir: &OwnedFd| self.is_beyond(dir, path);
         let is_kept = self.patterns.may_leave_out(path)
+            || !self.is_of_copy(path)
             || self.is_below_mark(path)
-            || parent_dir.is_ok_and(|dir| self.is_beyond(&dir) || is_lost_and_found(&dir, name));
+            || parent_dir.is_ok_and(|dir| is_beyond(&dir) || is_lost_and_found(&dir, name));
         match is_kept {
             true => Err(not_allowed()),
             false => Ok(()),
         }
     }
 
-    fn is_below_mark(&self, path: &[u8]) -> bool {
-        self.rules.files.has_marks() && self.marks.leaves_out(path, false)
+    /// Returns whether a path is that of an object that belongs to the copy, or below one.
+    fn is_of_copy(&self, path: &[u8]) -> bool {
+        let names = self.only.iter().flatten();
+        let mut around = names.filter(|name| is_within(path, name));
+        self.only.is_none() || around.next().is_some()
     }
 
-    /// Returns whether a directory is on another file system than the root, which is left out.
-    fn is_beyond(&self, dir: &OwnedFd) -> bool {
-        self.rules.files.one_file_system
-            && dir::stat_fd(dir).is_ok_and(|now| now.dev != self.device)
+    fn is_below_mark(&self, path: &[u8]) -> bool {
+        if !self.rules.files.has_marks() {
+            return false;
+        }
+        if self.only.is_none() {
+            return self.marks.leaves_out(path, false);
+        }
+        // As in a scan, a named directory is looked into even if it is marked.
+        let slashes = (0..path.len()).filter(|offset| path[*offset] == b'/');
+        { slashes.skip(1) }.any(|slash| self.marks.exclusion_mark_at(&path[..slash]).is_some())
     }
+
+    /// Returns whether a directory is on another file system than the one above `path` that belongs
+    /// to the copy, and therefore left out.
+    fn is_beyond(&self, dir: &OwnedFd, path: &[u8]) -> bool {
+        if !self.rules.files.one_file_system {
+            return false;
+        }
+        let (first, _) = split_first(path);
+        let device = match self.only {
+            Some(_) => dir::stat(&self.root, first).map_or(self.device, |top| top.dev),
+            None => self.device,
+        };
+        dir::stat_fd(dir).is_ok_and(|now| now.dev != device)
+    }
+}
+
+/// Splits a path behind its first name.
+fn split_first(path: &[u8]) -> (&[u8], &[u8]) {
+    let slash = path.iter().position(|byte| *byte == b'/');
+    path.split_at(slash.unwrap_or(path.len()))
 }
 
 /// A directory that is not empty holds something that was left out.

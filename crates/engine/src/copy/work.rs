@@ -24,7 +24,7 @@ use std::{
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
@@ -44,6 +44,8 @@ pub(super) struct CopyWork<'a> {
 struct LargeCopy {
     pieces_left: AtomicU64,
     sent_bytes: AtomicU64,
+    /// Whether the target did not take a piece.
+    has_failed: AtomicBool,
     /// The entry, and whether the target has content to compare; `None` if the file is not copied.
     begun: OnceLock<Option<(Entry, bool)>>,
 }
@@ -78,6 +80,7 @@ impl<'a> CopyWork<'a> {
             let copy = LargeCopy {
                 pieces_left: AtomicU64::new(file.unread.load(Relaxed)),
                 sent_bytes: AtomicU64::new(0),
+                has_failed: AtomicBool::new(false),
                 begun: OnceLock::new(),
             };
             let path = file.entry.path.clone();
@@ -160,6 +163,9 @@ impl<'a> CopyWork<'a> {
     ) {
         self.meter.entries.fetch_add(1, Relaxed);
         if !state.is_stored() && entry.kind != EntryKind::Directory {
+            if !self.is_worth_a_check(entry, part.known.as_ref()) {
+                self.plan.take_back(&entry.path, part.known.as_ref());
+            }
             return self.plan.note_unread(&entry.path, state);
         }
         if *state == EntryState::Changed {
@@ -176,7 +182,7 @@ impl<'a> CopyWork<'a> {
 
     /// Returns whether the content of a small file may be there already.
     fn is_worth_a_check(&self, entry: &Entry, known: Option<&BaseEntry>) -> bool {
-        known.is_some_and(|known| self.plan.options.is_compared(entry, &known.last().entry))
+        known.is_some_and(|known| self.is_compared(entry, known))
     }
 
     fn describe(&self, frame: &Frame, parts: &[usize]) -> Result<()> {
@@ -232,6 +238,11 @@ impl<'a> CopyWork<'a> {
         }
         let answer = self.plan.target.put(frame, parts)?;
         self.plan.note_refused(&answer);
+        for (path, _) in &answer.refused.named {
+            let mut parts = parts.iter().map(|index| &frame.parts[*index]);
+            let part = parts.find(|part| is_of_object(part, path));
+            part.inspect(|part| self.plan.take_back(path, part.known.as_ref()));
+        }
         let bytes: u64 = parts
             .iter()
             .map(|index| u64::from(frame.parts[*index].len))
@@ -262,6 +273,10 @@ impl<'a> CopyWork<'a> {
             .plan
             .ask(CopyCall::Begin { from: source }, &headers([entry])?)?;
         let is_open = answer.refused.count() == 0;
+        let is_told = { file.known.as_ref() }.is_none_or(|known| !self.is_compared(entry, known));
+        if !is_open && is_told {
+            self.plan.take_back(&entry.path, file.known.as_ref());
+        }
         let begun = is_open.then(|| (entry.clone(), answer.has_content));
         let _ = copy.begun.set(begun);
         Ok(())
@@ -287,29 +302,44 @@ impl<'a> CopyWork<'a> {
                 .map(|(position, len)| &piece[(position - offset) as usize..][..*len as usize])
                 .collect();
             let path = path.clone().into();
-            self.plan
+            let answer = self
+                .plan
                 .ask(CopyCall::Write { path, pieces }, &body.concat())?;
+            if answer.refused.count() > 0 {
+                copy.has_failed.store(true, Relaxed);
+            }
         }
         copy.sent_bytes.fetch_add(sent, AcqRel);
         self.plan.counts.sent_bytes.fetch_add(sent, Relaxed);
         self.meter.bytes.fetch_add(piece.len() as u64, Relaxed);
         // `AcqRel`: the worker of the last piece sees the bytes that all others have sent.
         if copy.pieces_left.fetch_sub(1, AcqRel) == 1 {
-            self.end(file, entry, copy.sent_bytes.load(Relaxed))?;
+            self.end(file, entry, &copy)?;
         }
         Ok(())
     }
 
+    fn is_compared(&self, entry: &Entry, known: &BaseEntry) -> bool {
+        self.plan.options.is_compared(entry, &known.last().entry)
+    }
+
     /// Counts a large file whose content was compared, which was not said to have changed.
-    fn say_compared(&self, file: &LargeFile, entry: &Entry, has_changed: bool) {
-        let Some(known) = &file.known else { return };
-        let there = &known.last().entry;
-        if !self.plan.options.is_compared(entry, there) {
-            return;
-        }
-        match has_changed || there.mtime != entry.mtime {
+    fn say_compared(&self, known: &BaseEntry, entry: &Entry, has_changed: bool) {
+        match has_changed || known.last().entry.mtime != entry.mtime {
             true => self.plan.say_change(false, &entry.path),
             false => self.plan.note_same(),
+        }
+    }
+
+    /// Counts a large file that is complete, or takes back that it was counted.
+    fn count_large(&self, file: &LargeFile, entry: &Entry, copy: &LargeCopy) {
+        let has_failed = file.failed.get().is_some() || copy.has_failed.load(Relaxed);
+        let compared = { file.known.as_ref() }.filter(|known| self.is_compared(entry, known));
+        match compared {
+            Some(_) if has_failed => {}
+            Some(known) => self.say_compared(known, entry, copy.sent_bytes.load(Relaxed) > 0),
+            None if has_failed => self.plan.take_back(&entry.path, file.known.as_ref()),
+            None => {}
         }
     }
 
@@ -336,8 +366,8 @@ impl<'a> CopyWork<'a> {
         Ok(pieces)
     }
 
-    fn end(&self, file: &LargeFile, entry: &Entry, sent_bytes: u64) -> Result<()> {
-        self.say_compared(file, entry, sent_bytes > 0);
+    fn end(&self, file: &LargeFile, entry: &Entry, copy: &LargeCopy) -> Result<()> {
+        self.count_large(file, entry, copy);
         let failed = file.failed.get();
         if let Some(why) = failed {
             let state = EntryState::Unreadable(why.clone());
@@ -378,6 +408,15 @@ struct BeginGuard(Arc<LargeCopy>);
 impl Drop for BeginGuard {
     fn drop(&mut self) {
         let _ = self.0.begun.set(None); // it may have begun
+    }
+}
+
+/// Returns whether a part is all of the object at this path, and no directory: of those, others may
+/// be left.
+fn is_of_object(part: &FrameEntry, path: &[u8]) -> bool {
+    match &part.what {
+        FrameContent::Whole(entry, _) => entry.path == path && entry.kind != EntryKind::Directory,
+        _ => false,
     }
 }
 

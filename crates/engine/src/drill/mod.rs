@@ -140,11 +140,12 @@ impl Drill {
 
     fn outcome_of(&self, root: &Root, cluster: &ClusterInfo) -> DrillOutcome {
         let record = DrillRecord {
-            backup: root.id.clone(),
-            source: source_text(&root.source),
+            id: root.id.clone(),
+            source: root.source.clone(),
+            source_text: source_text(&root.source),
             system_identifier: cluster.system_identifier.clone(),
             host: host_name(),
-            target: self.target(),
+            recovery_target: self.target(),
             query: self.query.clone(),
             backup_version: cluster.version.clone(),
             fullbore_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -342,7 +343,7 @@ impl DrillRun<'_> {
         out: &mut OutcomeParts<'_>,
     ) -> Result<()> {
         if self.restore.postgres.recovery.target.is_some() {
-            let target = out.record.target.clone().unwrap_or_default();
+            let target = out.record.recovery_target.clone().unwrap_or_default();
             out.record.reached = Some(checks::reached_target(server, &target)?);
         }
         if let Some(query) = &self.drill.query {

@@ -4,6 +4,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     json::{elements_of, parse_counted},
     layout::drills_of,
+    root::SourceInfo,
 };
 use fullbore_storage::{Objects, PutIf};
 use jiff::Timestamp;
@@ -13,9 +14,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DrillRecord {
     /// ID of the backup.
-    pub backup: String,
-    /// Source of the backup.
-    pub source: String,
+    pub id: String,
+    /// Source of the backup,
+    pub source: SourceInfo,
+    /// and the same in words.
+    pub source_text: String,
     /// Identifier of the cluster's system.
     pub system_identifier: String,
     /// When the drill ended, as RFC 3339.
@@ -24,7 +27,7 @@ pub struct DrillRecord {
     pub host: String,
     /// The target of the recovery, as it was given; absent for the end of the backup's WAL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
+    pub recovery_target: Option<String>,
     /// Where recovery stopped, in the server's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<String>,

@@ -5,23 +5,24 @@
 //! and writes nothing. What it finds are facts for programs ([`FleetReport`] is serialized as it is); a command adds only columns.
 
 mod expected;
+mod rows;
 mod source;
 
 pub use expected::{EVERY_TAG, Expectation, ExpectedBy, NEVER};
+pub use rows::{BackupRow, BackupRows, RowSource};
 pub use source::{FleetDrill, FleetSource, SourceState};
 
 use crate::fleet::source::SourceFacts;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::{NOTES, is_of_future},
-    root::Root,
-    text::source_text,
+    layout::ROOT,
+    root::{Root, is_void},
 };
-use fullbore_platform::queue::run_both;
 use fullbore_repository::{
     annotations::Annotations,
-    open::{cut_off, ids_of, listed_roots, read_repository},
-    roots::{BackupFiles, BackupState, backup_files},
+    open::{cut_off, listed_roots},
+    root_index::IndexPlace,
+    roots::{BackupFiles, key},
     select::BackupFilter,
     verify_memory::VerifyMemory,
 };
@@ -57,15 +58,17 @@ pub struct FleetReport {
 }
 
 /// The state of a repository.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct FleetRepository {
     /// The repository, as it was given.
     pub repository: String,
     /// Backups with a root that can be read.
     pub backups: u64,
-    /// Backups with a root that cannot be read, whose source is not known.
+    /// Backups with a root that is lost or cannot be read, whose source is not known.
+    #[serde(rename = "unreadable_ids")]
     pub unreadable: Vec<String>,
     /// Backups with a time of more than a day in the future, which do not count.
+    #[serde(rename = "future_backups")]
     pub of_future: u64,
     /// Bytes of all objects of backups.
     pub stored_bytes: u64,
@@ -108,29 +111,11 @@ impl Fleet {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the filter selects nothing in repositories that could all be read.
     pub fn look(&self) -> Result<FleetReport> {
-        let mut report = FleetReport {
-            time: self.now.to_string(),
-            ..FleetReport::default()
-        };
-        for from in &self.repositories {
+        let looks = self.repositories.iter().map(|from| {
             let name = from.to_string_lossy().into_owned();
-            let looked = self.look_at(from, &name);
-            let (repository, sources) = looked.unwrap_or_else(|error| {
-                let error = Some(error.line());
-                let repository = name.clone();
-                (
-                    FleetRepository {
-                        repository,
-                        error,
-                        ..FleetRepository::default()
-                    },
-                    Vec::new(),
-                )
-            });
-            report.repositories.push(repository);
-            report.sources.extend(sources);
-        }
-        report.sources.sort_by(FleetSource::by_trouble);
+            (name, self.look_at(from).map(Arc::new))
+        });
+        let report = FleetReport::of(self.now, looks.collect());
         let is_whole = report.repositories.iter().all(|one| one.error.is_none());
         if report.sources.is_empty() && is_whole && !self.filter.is_empty() {
             let message = format!("could not find a source that {} selects", self.filter);
@@ -140,83 +125,144 @@ impl Fleet {
         Ok(report)
     }
 
-    fn look_at(&self, from: &OsString, name: &str) -> Result<(FleetRepository, Vec<FleetSource>)> {
+    fn look_at(&self, from: &OsString) -> Result<RepositoryLook> {
         let objects = self.storages.repository_at(from)?;
-        read_repository(&*objects)?;
-        let list_files = || backup_files(&*objects);
-        let read_memory = || VerifyMemory::read(&*objects);
-        let (files, memory) = run_both(objects.answers_late(), list_files, read_memory);
-        let files = files?;
-        let mut repository = FleetRepository {
-            repository: name.to_owned(),
-            stored_bytes: stored_bytes(&files),
-            ..FleetRepository::default()
+        let index = IndexPlace::new(self.storages.index_dir());
+        let (rows, memory) = BackupRows::read(&objects, &index, None)?;
+        let of = FleetQuestion {
+            filter: self.filter.clone(),
+            every: self.every,
+            now: self.now,
         };
-        let found = self.sources(&objects, &files, &mut repository);
-        let mut facts: Vec<SourceFacts> = found.into_values().collect();
-        facts.retain_mut(|facts| {
-            if files
-                .get(&facts.newest.id)
-                .is_some_and(|files| files.has(NOTES))
-            {
-                annotate(&*objects, facts);
-            }
-            self.filter.selects(&facts.newest)
-        });
-        for root in cut_off(&*objects, &files) {
-            let own = facts.iter_mut().find(|facts| facts.is_of(&root));
-            own.into_iter()
-                .for_each(|facts| facts.note_interrupted(&root));
-        }
-        let sources = facts
-            .into_iter()
-            .map(|facts| facts.into_source(&*objects, &memory, self));
-        let mut sources: Vec<FleetSource> = sources.collect();
-        sources
-            .iter_mut()
-            .for_each(|source| source.repository = name.to_owned());
-        Ok((repository, sources))
-    }
-
-    /// Returns the facts of all sources that have a backup.
-    fn sources(
-        &self,
-        objects: &Arc<dyn Objects>,
-        files: &BTreeMap<String, BackupFiles>,
-        repository: &mut FleetRepository,
-    ) -> BTreeMap<String, SourceFacts> {
-        let mut found: BTreeMap<String, SourceFacts> = BTreeMap::new();
-        for (id, root) in listed_roots(objects, ids_of(files, BackupState::Listed)) {
-            if is_of_future(&id, self.now) {
-                repository.of_future += 1;
-                continue;
-            }
-            let Ok(root) = root else {
-                repository.unreadable.push(id);
-                continue;
-            };
-            repository.backups += 1;
-            let put_key = objects
-                .as_sealed()
-                .and_then(|sealed| sealed.put_key_of(&id));
-            let key = source_key(&root);
-            match found.get_mut(&key) {
-                Some(facts) => facts.add(root, put_key),
-                None => {
-                    found.insert(key, SourceFacts::new(root, put_key));
-                }
-            }
-        }
-        found
+        Ok(of.look(&objects, &rows, &memory))
     }
 }
 
-/// The name under which backups of one source meet: a cluster is one at any path of its host.
-fn source_key(root: &Root) -> String {
-    match &root.postgres {
-        Some(cluster) => format!("{}\0{}", root.source.host, cluster.system_identifier),
-        None => format!("{}\0{}", source_text(&root.source), root.source.contents),
+/// What is asked of each repository.
+#[derive(Debug, Clone)]
+pub struct FleetQuestion {
+    /// See [`Fleet::filter`].
+    pub filter: BackupFilter,
+    /// See [`Fleet::every`].
+    pub every: Option<Duration>,
+    /// See [`Fleet::now`].
+    pub now: Timestamp,
+}
+
+/// The state of one repository and its sources.
+#[derive(Debug, Default)]
+pub struct RepositoryLook {
+    repository: FleetRepository,
+    sources: Vec<FleetSource>,
+}
+
+impl FleetReport {
+    /// Puts together what was found in repositories, each with its name as it was given.
+    pub fn of(now: Timestamp, looks: Vec<(String, Result<Arc<RepositoryLook>>)>) -> Self {
+        let mut report = Self {
+            time: now.to_string(),
+            ..Self::default()
+        };
+        for (number, (name, look)) in looks.into_iter().enumerate() {
+            let mut repository = FleetRepository::default();
+            match look {
+                Ok(look) => {
+                    repository = look.repository.clone();
+                    report
+                        .sources
+                        .extend(look.sources.iter().map(|source| FleetSource {
+                            repository: name.clone(),
+                            number,
+                            ..source.clone()
+                        }));
+                }
+                Err(error) => repository.error = Some(error.line()),
+            }
+            repository.repository = name;
+            report.repositories.push(repository);
+        }
+        report.sources.sort_by(FleetSource::by_trouble);
+        report
     }
+}
+
+impl FleetQuestion {
+    /// Looks at the sources of a repository that was listed. Of each source one root is read: that of its newest backup.
+    pub fn look(
+        &self,
+        objects: &Arc<dyn Objects>,
+        listing: &BackupRows,
+        memory: &VerifyMemory,
+    ) -> RepositoryLook {
+        let mut repository = FleetRepository {
+            unreadable: listing.unreadable.clone(),
+            stored_bytes: listing.stored_bytes,
+            ..FleetRepository::default()
+        };
+        let mut rows = listing.by_source();
+        rows.retain(|row| !row.is_of_future(self.now));
+        repository.of_future = (listing.all().len() - rows.len()) as u64;
+        repository.backups = rows.len() as u64;
+        let interrupted = cut_off(&**objects, &listing.unfinished);
+        let groups: Vec<&[BackupRow]> = rows.chunk_by(|a, b| a.source == b.source).collect();
+        let newest = groups.iter().filter_map(|group| group.last());
+        let newest: Vec<String> = newest.map(|row| row.id().to_owned()).collect();
+        let mut roots = listed_roots(objects, newest).peekable();
+        let mut sources = Vec::new();
+        for group in groups {
+            let id = group.last().map(BackupRow::id).unwrap_or_default();
+            let root = roots.next_if(|(found, _)| found == id);
+            let root = root.and_then(|(_, root)| root.ok());
+            // It was forgotten since, or cannot be read any more.
+            let root = root.map(|root| (root, group));
+            let Some((root, group)) = root.or_else(|| earlier_root(&**objects, group)) else {
+                continue;
+            };
+            let mut facts = SourceFacts::new(root, group, listing);
+            facts.put_key = objects
+                .as_sealed()
+                .and_then(|sealed| sealed.put_key_of(&facts.newest.id));
+            if group.last().is_some_and(BackupRow::is_noted) {
+                annotate(&**objects, &mut facts);
+            }
+            if !self.filter.selects(&facts.newest) {
+                continue;
+            }
+            let own = interrupted.iter().filter(|root| facts.is_of(root));
+            let own = own.filter_map(|root| interruption(root, &facts.newest));
+            let own: Vec<String> = own.collect();
+            facts.warnings.extend(own);
+            sources.push(facts.into_source(&**objects, memory, self));
+        }
+        RepositoryLook {
+            repository,
+            sources,
+        }
+    }
+}
+
+/// Returns the newest root before the last of these backups that can be read, and the backups up to it.
+fn earlier_root<'a>(
+    objects: &dyn Objects,
+    group: &'a [BackupRow],
+) -> Option<(Root, &'a [BackupRow])> {
+    let (_, mut group) = group.split_last()?;
+    while let Some((row, earlier)) = group.split_last() {
+        let bytes = objects.get(&key(row.id(), ROOT)).ok().flatten();
+        let bytes = bytes.map(|(bytes, _)| bytes);
+        let bytes = bytes.filter(|bytes| !is_void(bytes));
+        let root = bytes.and_then(|bytes| Root::of_backup(row.id(), &bytes, "").ok());
+        if let Some(root) = root {
+            return Some((root, group));
+        }
+        group = earlier;
+    }
+    None
+}
+
+/// Tells that a backup was interrupted, if none was completed after it.
+fn interruption(root: &Root, newest: &Root) -> Option<String> {
+    (root.id > newest.id).then(|| format!("backup {} was interrupted", root.id))
 }
 
 /// Later tags of the newest backup count. Damaged ones are a warning.

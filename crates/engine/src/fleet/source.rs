@@ -1,18 +1,17 @@
 //! The state of one source.
 
 use super::{
-    Fleet,
+    BackupRow, BackupRows, FleetQuestion,
     expected::{Expectation, ExpectedBy},
 };
 use crate::drill::record::DrillRecord;
 use fullbore_format::{
-    layout::backup_time,
     root::{PART_BYTES, Root, SourceInfo},
-    text::counted,
+    text::{counted, utc_time},
 };
 use fullbore_repository::verify_memory::{CheckedShare, VerifyMemory};
 use fullbore_storage::Objects;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::cmp::Ordering;
 
 /// The time over which growth is told.
@@ -36,6 +35,11 @@ pub enum SourceState {
 pub struct FleetSource {
     /// The repository, as it was given.
     pub repository: String,
+    /// The number of the repository, from 0, and the key of the source in it.
+    #[serde(skip)]
+    pub number: usize,
+    #[serde(skip)]
+    pub key: String,
     pub source: SourceInfo,
     pub state: SourceState,
     /// Is the newest backup older than expected?
@@ -43,6 +47,7 @@ pub struct FleetSource {
     /// Number of backups.
     pub backups: u64,
     /// Id and time of the newest.
+    #[serde(rename = "newest_id")]
     pub newest: String,
     pub newest_time: String,
     pub age_seconds: u64,
@@ -65,8 +70,9 @@ pub struct FleetSource {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_seconds: Option<u64>,
     /// Share of the data of the newest backup that was ever checked, from 0 to 1, and when some of it was checked last, in seconds
-    /// since 1970.
+    /// since 1970 (in JSON as RFC 3339).
     pub verified_share: f64,
+    #[serde(rename = "last_verified_time", serialize_with = "as_rfc3339")]
     pub last_verified: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified_age_seconds: Option<u64>,
@@ -77,6 +83,10 @@ pub struct FleetSource {
     pub damaged_backups: u64,
     /// Whatever else a person should look at, in words.
     pub warnings: Vec<String>,
+}
+
+fn as_rfc3339<S: Serializer>(seconds: &Option<u64>, out: S) -> Result<S::Ok, S::Error> {
+    seconds.and_then(utc_time).serialize(out)
 }
 
 /// The newest drill of a cluster.
@@ -103,89 +113,70 @@ impl FleetSource {
     }
 }
 
-/// What is collected of a source while the roots are read.
-pub(super) struct SourceFacts {
+/// What is collected of a source.
+pub(super) struct SourceFacts<'a> {
     /// The newest root, without segments and pages.
     pub(super) newest: Root,
-    put_key: Option<String>,
-    /// Ids, the seconds at which they began, and bytes of content.
-    backups: Vec<(String, i64, u64)>,
-    stored_bytes: u64,
+    pub(super) put_key: Option<String>,
+    /// The oldest first.
+    backups: &'a [BackupRow],
+    key: String,
+    damaged: u64,
     pub(super) warnings: Vec<String>,
 }
 
-impl SourceFacts {
-    pub(super) fn new(root: Root, put_key: Option<String>) -> Self {
-        let mut facts = Self {
-            newest: Root::default(),
+impl<'a> SourceFacts<'a> {
+    /// Begins with the backups of a source, of which the last one has this root.
+    pub(super) fn new(mut newest: Root, backups: &'a [BackupRow], listing: &BackupRows) -> Self {
+        (newest.segments, newest.pages) = Default::default();
+        newest.not_captured.clear();
+        let lost = backups
+            .iter()
+            .filter(|row| listing.loss(row.id()).is_some());
+        let source = backups.last().map(|row| listing.source_of(row));
+        Self {
+            newest,
             put_key: None,
-            backups: Vec::new(),
-            stored_bytes: 0,
+            key: source.map_or_else(String::new, |source| source.key.clone()),
+            damaged: lost.count() as u64,
+            backups,
             warnings: Vec::new(),
-        };
-        facts.add(root, put_key);
-        facts
-    }
-
-    /// Adds a backup; the oldest come first.
-    pub(super) fn add(&mut self, mut root: Root, put_key: Option<String>) {
-        // A server that takes backups has checked the time of the id; what else a root says of time is its host's word.
-        let seconds = backup_time(&root.id).map_or(0, |time| time.as_second());
-        self.backups
-            .push((root.id.clone(), seconds, root.totals.bytes));
-        self.stored_bytes = self.stored_bytes.saturating_add(root.totals.stored_bytes);
-        // The roots of many sources are in memory at the same time.
-        (root.segments, root.pages) = Default::default();
-        root.not_captured.clear();
-        (self.newest, self.put_key) = (root, put_key);
+        }
     }
 
     pub(super) fn is_of(&self, root: &Root) -> bool {
         self.newest.source == root.source
     }
 
-    /// Notes an interrupted backup, if none was completed after it.
-    pub(super) fn note_interrupted(&mut self, root: &Root) {
-        if root.id > self.newest.id {
-            self.warnings
-                .push(format!("backup {} was interrupted", root.id));
-        }
-    }
-
     pub(super) fn into_source(
         mut self,
         objects: &dyn Objects,
         memory: &VerifyMemory,
-        fleet: &Fleet,
+        question: &FleetQuestion,
     ) -> FleetSource {
         self.add_warnings();
-        let age = |seconds: i64| fleet.now.as_second().saturating_sub(seconds).max(0) as u64;
+        let age = |seconds: i64| question.now.as_second().saturating_sub(seconds).max(0) as u64;
         let drill = self.drill(objects, &age);
-        let times: Vec<i64> = self
-            .backups
-            .iter()
-            .map(|(_, seconds, _)| *seconds)
-            .collect();
+        let times: Vec<i64> = self.backups.iter().map(|row| row.seconds).collect();
         let newest_seconds = times.last().copied().unwrap_or_default();
-        let expected = Expectation::of(fleet.every, &self.newest.tags, &times);
+        let expected = Expectation::of(question.every, &self.newest.tags, &times);
         let late_after = expected.map(Expectation::late_after_seconds);
         let age_seconds = age(newest_seconds);
         let late = late_after.is_some_and(|after| age_seconds > after);
-        let losses = self
-            .backups
-            .iter()
-            .filter(|(id, ..)| memory.loss(id).is_some());
-        let damaged_backups = losses.count() as u64;
+        let stored = self.backups.iter().map(|row| row.stored_bytes);
+        let stored_bytes = stored.fold(0, u64::saturating_add);
         let growth = self.growth();
         let (verified_share, last_verified) = verified(&self.newest, memory);
         let state = match () {
-            () if damaged_backups > 0 => SourceState::Damaged,
+            () if self.damaged > 0 => SourceState::Damaged,
             () if late => SourceState::Late,
             () if !self.warnings.is_empty() => SourceState::Warned,
             () => SourceState::Sound,
         };
         FleetSource {
             repository: String::new(),
+            number: 0,
+            key: self.key,
             state,
             late,
             backups: self.backups.len() as u64,
@@ -198,14 +189,14 @@ impl SourceFacts {
             late_after_seconds: late_after,
             bytes: self.newest.totals.bytes,
             files: self.newest.totals.files,
-            stored_bytes: self.stored_bytes,
+            stored_bytes,
             growth_bytes: growth.map(|(bytes, _)| bytes),
             growth_seconds: growth.map(|(_, seconds)| seconds),
             verified_share,
             last_verified,
             verified_age_seconds: last_verified.map(|time| age(time as i64)),
             last_drill: drill,
-            damaged_backups,
+            damaged_backups: self.damaged,
             warnings: self.warnings,
         }
     }
@@ -253,12 +244,11 @@ impl SourceFacts {
 
     /// Returns by how much the content grew, and in which time.
     fn growth(&self) -> Option<(i64, u64)> {
-        let ((_, newest, bytes), earlier) = self.backups.split_last()?;
-        let (_, begin, begin_bytes) = earlier
-            .iter()
-            .find(|(_, seconds, _)| *seconds >= newest - GROWTH_SECONDS)?;
-        let seconds = newest.abs_diff(*begin);
-        let grown = i128::from(*bytes) - i128::from(*begin_bytes);
+        let (newest, earlier) = self.backups.split_last()?;
+        let oldest = newest.seconds.saturating_sub(GROWTH_SECONDS);
+        let begin = earlier.iter().find(|row| row.seconds >= oldest)?;
+        let seconds = newest.seconds.abs_diff(begin.seconds);
+        let grown = i128::from(newest.bytes) - i128::from(begin.bytes);
         let grown = grown.clamp(i64::MIN.into(), i64::MAX.into());
         Some((grown as i64, seconds))
     }

@@ -253,6 +253,7 @@ impl Restore {
         let root = run.archive.root;
         Ok(Summary {
             source: source_text(&root.source),
+            source_info: Some(root.source.clone()),
             id: root.id,
             time: root.time,
             paths: selected_paths(&run.selection),

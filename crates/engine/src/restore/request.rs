@@ -1,7 +1,7 @@
 //! The options of a restore, and its outcome.
 
 use crate::report::damage::Damage;
-use fullbore_format::{entry::EntryPath, error::Result};
+use fullbore_format::{entry::EntryPath, error::Result, root::SourceInfo};
 use fullbore_postgres::restore::plan::ClusterOptions;
 use fullbore_repository::{
     archive::{PathFilter, missing::MissingParts},
@@ -55,6 +55,8 @@ pub struct Summary {
     pub id: String,
     /// Source of the backup; empty for a stream without metadata.
     pub source: String,
+    /// The same in parts; `None` if the stream does not say it.
+    pub source_info: Option<SourceInfo>,
     /// Start time of the backup, as RFC 3339.
     pub time: String,
     /// The requested paths, in their order; empty if everything was requested.

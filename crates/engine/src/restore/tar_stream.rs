@@ -483,6 +483,7 @@ impl TarRestore<'_> {
         Summary {
             id: root.id.clone(),
             source: source_text(&root.source),
+            source_info: Some(root.source.clone()),
             time: root.time.clone(),
             digested: root.options.digest != Algorithm::None,
             ..summary

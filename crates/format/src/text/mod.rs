@@ -163,6 +163,12 @@ pub fn utc_second(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Returns [`utc_second`] of seconds since 1970; `None` for a time that no calendar has.
+pub fn utc_time(seconds: impl TryInto<i64>) -> Option<String> {
+    let time = Timestamp::from_second(seconds.try_into().ok()?);
+    time.ok().map(utc_second)
+}
+
 /// Returns `2026-11-21 05:45`, in the time zone of this machine.
 pub fn local_minute(time: Time) -> String {
     let zoned = timestamp(time).map(|time| time.to_zoned(TimeZone::system()));

@@ -202,6 +202,20 @@ impl Command {
         }
     }
 
+    /// Returns whether `--json` changes the output. Else it is refused, so that no program waits for JSON.
+    pub(super) fn has_json(&self) -> bool {
+        match self {
+            Self::Cat(_)
+            | Self::Serve(_)
+            | Self::Host(_)
+            | Self::Completions { .. }
+            | Self::Man { .. } => false,
+            Self::Wal(args) => args.has_json(),
+            Self::Tape(args) => args.has_json(),
+            _ => true,
+        }
+    }
+
     fn cache_use(&self) -> CacheUse {
         match self {
             Self::List(_)

@@ -3,7 +3,10 @@
 //! The repository that `-r REPO`, FULLBORE_REPOSITORY or a profile names takes its place, and the verbs of other programs become
 //! those of this one.
 
-use super::command_words::{CommandWords, FoundOption, LinePart, inner_command};
+use super::{
+    command_words::{CommandWords, FoundOption, LinePart, inner_command},
+    rsync_words,
+};
 use clap::{Arg, Command};
 use std::{
     collections::BTreeSet,
@@ -98,6 +101,7 @@ impl TypedLine {
         line.words.extend(words.next());
         line.begin = line.words.len();
         let words = line.with_our_verb(words.collect(), program);
+        let words = rsync_words::without_habits(program, words);
         for part in CommandWords::read(program, words).parts {
             line.take(part);
         }

@@ -105,6 +105,11 @@ impl<'a> CommandWords<'a> {
         })
     }
 
+    /// Returns whether the words name this command.
+    pub(super) fn is_of(&self, command: &str) -> bool {
+        self.command.get_name() == command
+    }
+
     /// Returns whether the option with this clap id is given.
     pub(super) fn has(&self, id: &str) -> bool {
         self.options().any(|option| option.id() == id)
@@ -257,7 +262,7 @@ fn typed_words(found: &[FoundOption<'_>]) -> Vec<OsString> {
 }
 
 /// Returns the options in a word: one after two dashes, or one letter each after one dash.
-fn find_options<'a>(command: &'a Command, word: &OsStr) -> Vec<FoundOption<'a>> {
+pub(super) fn find_options<'a>(command: &'a Command, word: &OsStr) -> Vec<FoundOption<'a>> {
     let bytes = word.as_bytes();
     let Some(name) = bytes.strip_prefix(b"--") else {
         return find_letters(command, &bytes[1..]);
@@ -278,7 +283,8 @@ fn is_named(arg: &Arg, long: &[u8]) -> bool {
     names.any(|name| name.as_bytes() == long)
 }
 
-fn find_letters<'a>(command: &'a Command, letters: &[u8]) -> Vec<FoundOption<'a>> {
+/// Returns the options of letters behind one dash, up to the first that is unknown or has a value.
+pub(super) fn find_letters<'a>(command: &'a Command, letters: &[u8]) -> Vec<FoundOption<'a>> {
     let mut found = Vec::new();
     for (place, letter) in letters.iter().enumerate() {
         let letter = char::from(*letter);

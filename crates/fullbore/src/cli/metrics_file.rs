@@ -233,14 +233,16 @@ impl MetricsFile {
         if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
             let message =
                 format!("cannot write metrics to {path:?}: there is no directory {dir:?}");
-            return Err(Error::new(ErrorKind::NotFound, message));
+            return Err(Error::new(ErrorKind::NotFound, message)
+                .hint("make the directory, or name the one that node_exporter reads"));
         }
         let failed = |e| Error::io(format!("could not read the metrics in {path:?}"), e);
         let output = OutputFile::new(path).map_err(failed)?;
         let earlier = output.earlier(MAX_BYTES).map_err(failed)?;
         if earlier.as_ref().is_some_and(is_foreign) {
             let message = format!("cannot write metrics to {path:?}: another file is there");
-            return Err(Error::new(ErrorKind::Exists, message));
+            return Err(Error::new(ErrorKind::Exists, message)
+                .hint("it was not changed; name a file that is not there yet"));
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let profile = profile.map_or_else(|| stem.into_owned(), str::to_owned);
@@ -316,11 +318,11 @@ fn updated(mut numbers: Numbers, run: &RunNumbers, profile: &str, now: i64) -> N
         }
     }
     if let Some(sampled) = run.verify.as_ref().map(|verify| &verify["sampled"]) {
-        let of_bytes = number(&sampled["of_bytes"]);
-        let never = number(&sampled["never_bytes"]);
+        let of_bytes = number(&sampled["stored_bytes"]);
+        let never = number(&sampled["never_checked_bytes"]);
         // A repository without segments has no share of checked bytes.
         if of_bytes > 0.0 {
-            set("fullbore_verified_bytes", number(&sampled["bytes"]));
+            set("fullbore_verified_bytes", number(&sampled["checked_bytes"]));
             set("fullbore_verified_ratio", 1.0 - never / of_bytes);
         }
     }
@@ -471,7 +473,9 @@ mod tests {
             seconds: 1.5,
             steps: vec![("backup".into(), 0, 1.0)],
             backup: Some(json!({"bytes": 100, "files": 2, "stored_bytes": 50})),
-            verify: Some(json!({"sampled": {"bytes": 5, "of_bytes": 100, "never_bytes": 25}})),
+            verify: Some(
+                json!({"sampled": {"bytes": 5, "stored_bytes": 100, "never_checked_bytes": 25}}),
+            ),
             newest: Some(NewestBackups {
                 seconds: [("h:/a \"b\"\\".to_owned(), 7)].into(),
                 is_whole: true,

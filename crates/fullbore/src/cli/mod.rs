@@ -3,6 +3,7 @@
 //! `verbs/` has a file for each command: its arguments, and a function `run` that turns them into options of an engine and prints
 //! the result. Here belongs only what people and programs type and read; nothing here decides anything about backups.
 
+mod advice;
 mod args;
 mod child;
 mod color;
@@ -25,6 +26,7 @@ mod output_file;
 mod profile;
 mod progress;
 mod report;
+mod rsync_words;
 mod scope_args;
 mod select;
 mod signals;
@@ -54,11 +56,18 @@ fn prepared_run() -> Result<u8> {
     }
     let cli = suggestions::parse()?;
     let storages = cli.storage.storages(cli.command.storage_needs())?;
+    if cli.global.json && !cli.command.has_json() {
+        let message = "cannot use --json with this command";
+        return Err(Error::new(ErrorKind::Usage, message)
+            .because("its output is for another program already, or it has none")
+            .hint("leave --json out; doc/json.md names the commands that have it"));
+    }
     if cli.global.no_tricks {
         platform::refuse_tricks();
     }
     signals::watch(&cli.command, &storages);
-    run(cli.command, &storages, cli.global.quiet)
+    let about = advice::DataUse::of(&cli.command);
+    run(cli.command, &storages, cli.global.quiet).map_err(|error| advice::advised(error, about))
 }
 
 /// Runs a command whose words clap did not read.
@@ -82,7 +91,8 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            let error = with_user_hint(error);
+            // Errors before a command is known are about its words.
+            let error = advice::advised(error, advice::DataUse::Other);
             aside(report::error(&error));
             let code = if is_fetch {
                 verbs::wal::FETCH_FAILED
@@ -92,15 +102,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
-}
-
-/// Tells a user other than root that another user may do it, where the system refused.
-fn with_user_hint(error: Error) -> Error {
-    let is_refusal = error.kind == ErrorKind::Permission && error.system().is_some();
-    if error.hint.is_some() || !is_refusal || platform::user().0 == 0 {
-        return error;
-    }
-    error.hint("run it as a user who may do that: as root (`sudo fullbore …`), or as the owner")
 }
 
 /// Runs a command, and returns its exit code.

@@ -312,12 +312,12 @@ pub(super) const SIDES: [&str; 3] = ["source", "workers", "sink"];
 pub(super) const ENDS: [&str; 3] = ["backup", "workers", "target"];
 
 pub(super) fn damage_json(damage: &Damage) -> Value {
-    let files: Vec<_> = damage
+    let paths: Vec<_> = damage
         .files
         .iter()
         .map(|path| EntryName(path.clone()))
         .collect();
-    json!({"what": damage.what, "detail": damage.detail, "files": files})
+    json!({"what": damage.what, "detail": damage.detail, "paths": paths})
 }
 
 /// Lists the files that are lost, one a line, and behind them the damaged objects.
@@ -348,15 +348,24 @@ pub(super) fn shared(with: &[String]) -> Option<String> {
 /// The result of a backup as JSON.
 pub(super) fn backup_json(root: &Root, limit: &RunLimit) -> Value {
     let totals = &root.totals;
-    let mut result = json!({"type": "result", "id": root.id, "time": root.time, "complete": totals.is_complete(),
+    let mut result = json!({"type": "result", "id": root.id, "time": root.time,
+        "source": root.source, "source_text": text::source_text(&root.source), "complete": totals.is_complete(),
         "seconds": limit.verdict.seconds, "entries": totals.entries, "files": totals.files,
         "bytes": totals.bytes, "stored_bytes": totals.stored_bytes,
-        "bases": root.bases, "kept": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
-        "changed": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
+        "bases": root.bases, "kept_files": totals.kept, "kept_bytes": totals.kept_bytes, "unreadable": totals.unreadable,
+        "changed_while_read": totals.changed, "vanished": totals.vanished, "sockets": totals.sockets, "bad_pages": totals.bad_pages,
         "segments": root.segments.len(), "not_captured": root.not_captured, "postgres": root.postgres,
         "levels": root.run.levels});
     limit.add_to(&mut result);
     result
+}
+
+/// Formats a tag.
+pub(super) fn tag(key: &str, value: &str) -> String {
+    match value {
+        "" => text::name(key.as_bytes()),
+        _ => text::name(format!("{key}={value}").as_bytes()),
+    }
 }
 
 /// Formats an error for a terminal.

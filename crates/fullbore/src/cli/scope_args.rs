@@ -20,7 +20,7 @@ pub(in crate::cli) struct ScopeArgs {
     ///
     /// A pattern that begins with a PATH, such as /srv/data/cache, is relative to that PATH. Any
     /// other pattern that begins with / starts at the root of the backup, as `fullbore list` prints
-    /// paths. The backup names patterns that matched nothing. A pattern that begins with ! includes
+    /// paths. The backup names patterns with a slash that matched nothing. A pattern that begins with ! includes
     /// again what it matches, but nothing in a directory that is excluded itself. Can be repeated.
     #[arg(long, short = 'e', value_name = "GLOB", value_parser = any_bytes(pattern), help_heading = SOURCE)]
     pub(in crate::cli) exclude: Vec<OsString>,

@@ -10,13 +10,16 @@ use super::{
     examples::examples,
     help,
     output::aside,
-    profile, verbs,
+    profile, rsync_words, verbs,
 };
 use clap::{
     Command, FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind},
 };
-use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::is_backup_id,
+};
 use std::{
     env,
     ffi::OsString,
@@ -80,7 +83,47 @@ const HABITS: [(&[&str], &str); 15] = [
 ];
 
 /// Options of those programs that no command here has, or that the given command does not have.
-const OPTIONS: [(&[&str], &str); 23] = [
+const OPTIONS: [(&[&str], &str); 33] = [
+    (
+        &["--db-include", "--db-exclude"],
+        "`fullbore restore REPO --to DIR --database NAME` restores one database and what the server needs to run; --database may be repeated",
+    ),
+    (
+        &["--link-dest", "--copy-dest", "--compare-dest"],
+        "a backup stores only what changed since the last one of its source: `fullbore backup SRC --to REPO`; a copy is one state",
+    ),
+    (
+        &["--all"],
+        "REPO without @BACKUP means all backups where a command can take several, as verify and list can",
+    ),
+    (
+        &["--host", "--path"],
+        "name backups by id, as `fullbore list REPO --host NAME` prints them",
+    ),
+    (
+        &["-i", "--ignore-case"],
+        "patterns know ranges of letters: '*[lL]etter*'",
+    ),
+    (
+        &["--name"],
+        "write the pattern behind the repository: `fullbore find REPO '*.conf'`",
+    ),
+    (
+        &["--limit", "--newest"],
+        "`fullbore list REPO@latest` is about the latest backup, and `fullbore fleet REPO` prints the newest one of each source",
+    ),
+    (
+        &["--mode"],
+        "`fullbore stats REPO` prints the content of all backups and what they take; `fullbore show REPO@BACKUP` is about one",
+    ),
+    (
+        &["--force"],
+        "say what may be replaced: --overwrite replaces files, --delta also parts of them, --mirror also deletes what the backup lacks",
+    ),
+    (
+        &["--long"],
+        "`fullbore list REPO -l` prints all facts; here -v prints more",
+    ),
     (
         &["-n", "--dry-run"],
         "backup, restore, copy, forget and prune take it; `fullbore config check NAME` prints the commands of a profile",
@@ -249,7 +292,7 @@ fn print_overview(is_error: bool) -> ! {
     process::exit(if is_error || printed.is_err() { 2 } else { 0 })
 }
 
-/// Removes suggestions that have little in common with the word.
+/// Removes suggestions that have little in common with the word. What clap says of the usage then is about another word.
 fn without_wild_guess(mut error: clap::Error) -> clap::Error {
     let kinds = [
         (
@@ -259,6 +302,9 @@ fn without_wild_guess(mut error: clap::Error) -> clap::Error {
         (ContextKind::InvalidArg, ContextKind::SuggestedArg),
         (ContextKind::InvalidValue, ContextKind::SuggestedValue),
     ];
+    if error.kind() == ClapErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
     for (given, suggested) in kinds {
         let Some(ContextValue::String(word)) = error.get(given) else {
             continue;
@@ -337,8 +383,65 @@ fn answer(error: &clap::Error) -> Option<Error> {
     // Other errors are about arguments that exist.
     let word = context_text(error, ContextKind::InvalidArg)
         .filter(|_| error.kind() == ClapErrorKind::UnknownArgument)?;
-    let instead = habit_answer(&OPTIONS, word)?;
-    Some(Error::new(ErrorKind::Usage, format!("there is no option {word} here")).hint(instead))
+    if !word.starts_with('-') {
+        return one_word_too_many(error, word);
+    }
+    let message = format!("there is no option {word} here");
+    let of_rsync = rsync_words::answer(word).filter(|_| command_line::own_words().is_of("copy"));
+    let instead = of_rsync
+        .or_else(|| habit_answer(&OPTIONS, word))
+        .map(str::to_owned);
+    let hint = instead.or_else(|| likely_option(error, word))?;
+    Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+/// The hint for an option that nobody has: one that is spelled alike, and where all of them are.
+fn likely_option(error: &clap::Error, word: &str) -> Option<String> {
+    let verb = verb_of(error)?;
+    let all = format!("`fullbore {verb} --help` has all options");
+    match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(guess)) if is_like(guess, word) => {
+            Some(format!("did you mean {guess}? {all}"))
+        }
+        _ => Some(all),
+    }
+}
+
+/// The error of a word that is neither an option nor expected.
+fn one_word_too_many(error: &clap::Error, word: &str) -> Option<Error> {
+    let verb = verb_of(error)?;
+    let words = env::args_os().collect::<Vec<_>>();
+    let has_repository = words.iter().any(|word| {
+        let word = word.to_string_lossy();
+        word == "-r" || word.starts_with("--repository")
+    });
+    let chosen = words.iter().find(|word| looks_like_backup(word));
+    let hint = match chosen.filter(|_| has_repository) {
+        Some(chosen) => format!(
+            "behind -r REPO, a backup is chosen with @: write @{}",
+            chosen.to_string_lossy()
+        ),
+        None => format!("`fullbore {verb} -h` says which words it takes"),
+    };
+    let message = format!("`fullbore {verb}` does not take the word {word:?} here");
+    Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+fn looks_like_backup(word: &OsString) -> bool {
+    let word = word.to_string_lossy();
+    word == "latest" || word.starts_with("latest~") || is_backup_id(&word)
+}
+
+/// The command that an error is about, such as `key list`, from what clap says of its usage.
+fn verb_of(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
+        return None;
+    };
+    let usage = usage.to_string();
+    let words = usage.split_once("fullbore ")?.1.split_whitespace();
+    let names = words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| names.join(" "))
 }
 
 /// The error of a command line that lacks arguments, with an example of the command.
@@ -362,7 +465,13 @@ fn missing(error: &clap::Error) -> Option<Error> {
     // An example with the lacking options says more than the first one.
     let (_, example) = found.or(examples(verb).first())?;
     let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
-    let hint = format!("for example `{example}`; `fullbore {verb} -h` explains");
+    let lacks_target = options.contains(&"--to") && env::args_os().any(|word| word == "-t");
+    let short = if lacks_target {
+        "-t is --tag here; "
+    } else {
+        ""
+    };
+    let hint = format!("{short}for example `{example}`; `fullbore {verb} -h` explains");
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 
@@ -494,12 +603,43 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_of_anybody_is_left_to_the_parser() {
-        for line in [
-            &["fullbore", "bakcup"][..],
-            &["fullbore", "list", "x", "--nonsense"],
-            &["fullbore", "--help"],
+    fn an_unknown_option_is_answered_with_the_page_that_has_all_of_them() {
+        let said = |line: &str| {
+            let words = ["fullbore"].into_iter().chain(line.split(' '));
+            let error = answer(&Cli::try_parse_from(words).unwrap_err()).unwrap();
+            format!("{}; {}", error.what, error.hint.unwrap_or_default())
+        };
+        assert_eq!(
+            said("list x --nonsense"),
+            "there is no option --nonsense here; `fullbore list --help` has all options"
+        );
+        assert_eq!(
+            said("backup x --to y --exlude z"),
+            "there is no option --exlude here; did you mean --exclude? `fullbore backup --help` has all options"
+        );
+        for (line, word) in [
+            ("verify r --all", "means all backups"),
+            ("restore r --to d --db-include shop", "--database"),
+            ("backup x --to r --link-dest y", "since the last one"),
+            ("prune r --host h", "list REPO --host"),
+            ("find r -i x", "[lL]etter"),
+            ("find r --name x", "'*.conf'"),
+            ("list r --limit 3", "REPO@latest"),
+            ("stats r --mode x", "fullbore show"),
+            ("restore r --to d --force", "--overwrite"),
+            ("find r --long x", "-v prints more"),
         ] {
+            assert!(said(line).contains(word), "{line}: {}", said(line));
+        }
+        assert_eq!(
+            said("stats r more"),
+            "`fullbore stats` does not take the word \"more\" here; `fullbore stats -h` says which words it takes"
+        );
+    }
+
+    #[test]
+    fn what_is_no_word_of_anybody_is_left_to_the_parser() {
+        for line in [&["fullbore", "bakcup"][..], &["fullbore", "--help"]] {
             assert!(
                 answer(&Cli::try_parse_from(line).unwrap_err()).is_none(),
                 "{line:?}"

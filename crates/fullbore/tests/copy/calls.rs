@@ -2,7 +2,7 @@
 
 use super::runs::{FULLBORE, has, or_skip, temp, text, write};
 use fullbore_engine::copy::{
-    CopyOptions, CopyWatch, TreeCopy,
+    CopyOptions, CopySource, CopyWatch, TreeCopy,
     far::{FarTarget, answer},
     near::NearTarget,
 };
@@ -75,15 +75,16 @@ fn questions(from: &Path, to: &Path, checksum: bool) -> usize {
         checksum,
         ..CopyOptions::default()
     };
-    let near = NearTarget::granted(options.target(to));
+    let near = NearTarget::granted(options.target(to, false));
     let counted = asked.clone();
     let ask = move |question: &[u8], _| {
         counted.fetch_add(1, Relaxed);
         answer(&near, question)
     };
     let copy = TreeCopy {
-        from: from.to_owned(),
+        from: vec![CopySource::content(from)],
         to: None,
+        may_be_file: false,
         is_near: false,
         options,
     };

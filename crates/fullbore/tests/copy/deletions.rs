@@ -201,11 +201,11 @@ fn with_many_differences_both_trees_are_compared_twice() {
     let ran = copy(args![source, target, "--delete", "--json"]).ends_with(0);
     let counts = result(&ran);
     assert_eq!(
-        (&counts["new"], &counts["deleted"]),
+        (&counts["added"], &counts["removed"]),
         (&66_256.into(), &1.into())
     );
     let again = copy(args![source, target, "--delete", "--json"]).ends_with(0);
-    assert_eq!(result(&again)["new"], 0);
+    assert_eq!(result(&again)["added"], 0);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn the_lost_and_found_of_a_file_system_stays() {
     write(target.join("lost+found/#12"), "recovered");
     write(target.join("extra"), "");
     let ran = copy(args![source, target, "--delete", "--json"]).ends_with(0);
-    assert_eq!(result(&ran)["deleted"], 1, "{}", ran.out);
+    assert_eq!(result(&ran)["removed"], 1, "{}", ran.out);
     assert!(target.join("lost+found/#12").exists() && !target.join("extra").exists());
 }
 
@@ -303,7 +303,7 @@ fn a_marked_directory_of_the_target_that_the_source_lost_stays_and_ends_no_copy(
         write(destination.join("extra"), "extra");
         let all = args![origin, destination, "--delete", "--json"];
         let ran = copy(all.into_iter().chain(marks.clone())).ends_with(0);
-        assert_eq!(result(&ran)["deleted"], 1, "{}", ran.out);
+        assert_eq!(result(&ran)["removed"], 1, "{}", ran.out);
         assert!(!destination.join("extra").exists());
         assert!(destination.join("cache/data/file").exists());
         assert!(destination.join("marked/file").exists());

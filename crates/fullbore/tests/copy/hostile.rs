@@ -6,7 +6,7 @@ use fullbore_engine::copy::{
     call::{CopyCall, OpenTarget, encode_call},
     far::answer,
     near::NearTarget,
-    rules::CopyRules,
+    rules::{CopyPlace, CopyRules},
 };
 use fullbore_format::{
     entry::{Entry, EntryKind},
@@ -31,8 +31,8 @@ fn opened(dir: &Path) -> NearTarget {
 
 /// A target that is opened as the command line of its side says, and listed.
 fn opened_with(dir: &Path, options: CopyOptions) -> NearTarget {
-    let target = NearTarget::granted(options.target(dir));
-    let asked = options.target(Path::new(""));
+    let target = NearTarget::granted(options.target(dir, false));
+    let asked = options.target(Path::new(""), false);
     let opened = target.ask(CopyCall::Open(asked), b"").unwrap();
     let mut has_more = opened.has_content;
     while has_more {
@@ -144,8 +144,8 @@ fn no_question_leads_out_of_the_target() {
 fn a_side_that_chose_its_target_opens_no_other_and_none_twice() {
     let dir = temp();
     let destination = dir.path().join("to");
-    let other = CopyOptions::default().target(&dir.path().join("other"));
-    let target = NearTarget::granted(CopyOptions::default().target(&destination));
+    let other = CopyOptions::default().target(&dir.path().join("other"), false);
+    let target = NearTarget::granted(CopyOptions::default().target(&destination, false));
     target.ask(CopyCall::Open(other.clone()), b"").unwrap();
     assert!(target.ask(CopyCall::Open(other), b"").is_err());
     assert_eq!(names(dir.path()), ["to"]);
@@ -200,8 +200,8 @@ fn a_target_has_only_the_rights_of_the_command_line_of_its_side() {
             (CopyOptions::default(), options.clone()),
             (options, CopyOptions::default()),
         ] {
-            let target = NearTarget::granted(granted.target(&destination));
-            let asked = CopyCall::Open(asked.target(Path::new("")));
+            let target = NearTarget::granted(granted.target(&destination, false));
+            let asked = CopyCall::Open(asked.target(Path::new(""), false));
             assert!(target.ask(asked, b"").is_err(), "{granted:?}");
         }
     }
@@ -352,8 +352,8 @@ fn the_limit_of_deletions_is_kept_by_the_side_that_writes() {
         delete: true,
         ..CopyOptions::default()
     };
-    let target = NearTarget::granted(options.target(&destination));
-    let open = CopyCall::Open(options.target(Path::new("")));
+    let target = NearTarget::granted(options.target(&destination, false));
+    let open = CopyCall::Open(options.target(Path::new(""), false));
     target.ask(open, b"").unwrap();
     remove(&target, "mine").unwrap_err();
     assert_eq!(names(&destination), ["mine"]);
@@ -423,4 +423,98 @@ proptest! {
         let _ = answer(&target, &encode_call(&calls[number], &bytes));
         prop_assert_eq!(names(dir.path()), ["to"]);
     }
+}
+
+#[test]
+fn a_side_that_copies_some_names_writes_and_deletes_nothing_beside_them() {
+    let dir = temp();
+    let place = |name: &str| CopyPlace::new(name.as_bytes(), []);
+    let with = |names: &[&str]| CopyOptions {
+        delete: true,
+        rules: CopyRules {
+            places: names.iter().map(|name| place(name)).collect(),
+            ..CopyRules::default()
+        },
+        ..CopyOptions::default()
+    };
+    write(dir.path().join("a/x"), "x");
+    write(dir.path().join("beside/x"), "kept");
+    write(dir.path().join("file"), "kept");
+    let opened = |granted: &CopyOptions, asked: &CopyOptions, may_be_file: bool, to: &str| {
+        let to = dir.path().join(to);
+        let target = NearTarget::granted(granted.target(&to, may_be_file));
+        let asked = CopyCall::Open(asked.target(Path::new(""), may_be_file));
+        target.ask(asked, b"").map(|answer| (target, answer))
+    };
+    // Other names than those of the command line, and names that lead elsewhere.
+    for (granted, asked) in [
+        (&["a"][..], &["beside"][..]),
+        (&["a"], &[]),
+        (&["a"], &["a", "beside"]),
+        (&["a", "b"], &["a"]),
+        (&[], &[".."]),
+        (&[], &["a/../.."]),
+        (&[], &["a", "a"]),
+        (&[], &["a", ""]),
+    ] {
+        let tried = opened(&with(granted), &with(asked), false, "");
+        assert!(tried.is_err(), "{granted:?} {asked:?}");
+    }
+    // Of a whole target, a part may be asked for, and then no more of it.
+    for granted in [&["a"][..], &[]] {
+        let (target, _) = opened(&with(granted), &with(&["a"]), false, "").unwrap();
+        let mut listed = Vec::new();
+        loop {
+            let page = target.list().unwrap();
+            listed.extend(page.records.into_iter().map(|record| record.entry.path));
+            if !page.has_more {
+                break;
+            }
+        }
+        assert_eq!(listed, [b"a".to_vec(), b"a/x".to_vec()]);
+        let put = || CopyCall::Put {
+            is_compressed: false,
+        };
+        for path in ["beside/x", "ab", "file", ""] {
+            assert!(
+                target
+                    .ask(put(), &header(path, EntryKind::default()))
+                    .is_err(),
+                "{path}"
+            );
+            let removed = target.ask(CopyCall::Remove, format!("{path}\0").as_bytes());
+            assert!(removed.is_err(), "{path}");
+            let link = format!("{path}\0a/x\0");
+            assert!(
+                target.ask(CopyCall::Link, link.as_bytes()).is_err(),
+                "{path}"
+            );
+        }
+        assert!(
+            target
+                .ask(put(), &header("a/y", EntryKind::default()))
+                .is_ok()
+        );
+    }
+    // A target that is a file has the name that this side chose, whatever the other one says.
+    let (target, answer) = opened(&with(&[]), &with(&["evil"]), true, "file").unwrap();
+    assert_eq!(
+        answer.opened.name.as_ref().map(|name| &name[..]),
+        Some(&b"file"[..])
+    );
+    let put = CopyCall::Put {
+        is_compressed: false,
+    };
+    assert!(
+        target
+            .ask(put.clone(), &header("evil", EntryKind::default()))
+            .is_err()
+    );
+    assert!(
+        target
+            .ask(put, &header("file", EntryKind::default()))
+            .is_ok()
+    );
+    assert!(!dir.path().join("evil").exists());
+    assert_eq!(fs::read(dir.path().join("beside/x")).unwrap(), b"kept");
 }

@@ -80,7 +80,7 @@ fn a_copy_is_equal_to_its_source_and_to_that_of_rsync() {
     let again = copy(args![source, target, "--delete", "--json"]).ends_with(0);
     let again = result(&again);
     assert_eq!(
-        (&again["new"], &again["changed"], &again["deleted"]),
+        (&again["added"], &again["changed"], &again["removed"]),
         (&0.into(), &0.into(), &0.into())
     );
     assert_eq!(leftovers(&target), "");

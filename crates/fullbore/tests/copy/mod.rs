@@ -5,6 +5,7 @@ mod deletions;
 mod hostile;
 mod local;
 mod over_ssh;
+mod sources;
 
 use std::{ffi::OsString, path::Path};
 use testkit::{

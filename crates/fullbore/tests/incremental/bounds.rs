@@ -61,7 +61,7 @@ fn files_so_small_that_most_of_a_segment_is_manifest_are_not_stored_again_and_ag
         for round in 0..4 {
             let again = backup(&tree, &repo, &["--compress", codec]);
             assert_eq!(
-                (&again["stored_bytes"], &again["kept"]),
+                (&again["stored_bytes"], &again["kept_files"]),
                 (&0.into(), &2000.into()),
                 "{codec} {round}"
             );
@@ -70,7 +70,7 @@ fn files_so_small_that_most_of_a_segment_is_manifest_are_not_stored_again_and_ag
         for round in 0..4 {
             write(tree.join("f7"), format!("{round}"));
             let again = backup(&tree, &repo, &["--compress", codec]);
-            assert_eq!(again["kept"], 1999, "{codec} {round}");
+            assert_eq!(again["kept_files"], 1999, "{codec} {round}");
         }
         let latest = ids(&repo).pop().unwrap();
         let root = root(&repo, &latest);

@@ -104,7 +104,7 @@ fn a_backup_that_was_cut_off_is_gone_on_from() {
     write(tree.join("d00/f1"), b"changed meanwhile");
     let result = backup(&tree, &repo, &[]);
     assert_eq!(result["bases"][0], dead.as_str());
-    assert!(result["kept"].as_u64().unwrap() >= 16_000, "{result}");
+    assert!(result["kept_files"].as_u64().unwrap() >= 16_000, "{result}");
     assert_same(&shape(&tree), &restored(&repo, "latest"), "gone on");
     verified(&repo, "latest");
     backup(&tree, &repo, &[]);

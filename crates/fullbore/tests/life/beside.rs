@@ -230,7 +230,8 @@ fn incremental_for_ever_with_rules_and_prunes_every_backup_restores() {
         let newest = fullbore(args!["show", repository, "--json"])
             .ends_with(0)
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         trees.insert(
             newest["id"].as_str().unwrap().to_owned(),
             runs::shape(&tree),
@@ -264,7 +265,8 @@ fn incremental_for_ever_with_rules_and_prunes_every_backup_restores() {
     let last = fullbore(args!["show", repository, "--json"])
         .ends_with(0)
         .json()
-        .remove(0);
+        .remove(0)["root"]
+        .take();
     fullbore(args!["forget", repository, "--keep-last", "1"]).ends_with(0);
     let held = prune(&repository);
     assert!(

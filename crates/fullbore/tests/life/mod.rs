@@ -310,15 +310,21 @@ fn tags_change_and_the_root_does_not() {
     };
     assert_eq!(
         told(args!["tag", repository, "c="]),
-        [json!({"id": id(1), "tags": {"b": "3", "c": ""}})]
+        [json!({"type": "result", "id": id(1), "tags": {"b": "3", "c": ""}})]
     );
     let told = |verb| {
         fullbore(args![verb, repository, "--json"])
             .ends_with(0)
             .json()
     };
-    assert_eq!(told("unpin"), [json!({"id": id(1), "pinned": false})]);
-    assert_eq!(told("pin"), [json!({"id": id(1), "pinned": true})]);
+    assert_eq!(
+        told("unpin"),
+        [json!({"type": "result", "id": id(1), "pinned": false})]
+    );
+    assert_eq!(
+        told("pin"),
+        [json!({"type": "result", "id": id(1), "pinned": true})]
+    );
     assert_eq!(
         fs::read(dir(repository, 1).join("root.json")).unwrap(),
         root
@@ -475,7 +481,7 @@ fn a_diff_is_with_the_backup_before_unless_another_is_named() {
             .into_iter()
             .chain(runs::args(args));
         let last = fullbore(args).ends_with(0).json().pop().unwrap();
-        ["a", "b"].map(|end| last[end].as_str().unwrap().to_owned())
+        ["id_before", "id_after"].map(|end| last[end].as_str().unwrap().to_owned())
     };
     assert_eq!(ends(&["--path", "/data"]), [id(1), id(3)]);
     assert_eq!(ends(&[&format!("@{}", id(3)), &id(2)]), [id(3), id(2)]);

@@ -147,13 +147,13 @@ fn a_sample_and_a_copy_find_damage_in_what_is_held_of_a_pruned_backup() {
             flip(&there.join("forgotten.json"), 100);
         }
         assert!(
-            sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["of_bytes"].as_u64()
+            sample(&repository, "100%").ends_with(0).json()[0]["sampled"]["stored_bytes"].as_u64()
                 > Some(20 << 20)
         );
         flip(&there.join("s01-000001.tar.zst"), 9_000_000);
         let found = sample(&repository, "100%").ends_with(4).json().remove(0);
         assert_eq!(
-            found["lost"][0]["files"],
+            found["lost"][0]["paths"],
             serde_json::json!(["large"]),
             "{found}"
         );

@@ -179,7 +179,7 @@ fn a_sync_that_is_cut_at_any_request_lists_nothing_incomplete_and_goes_on() {
         }
         let next = store.run(sync()).ends_with(0).json().pop().unwrap();
         let first = &next["copied"][0];
-        went_on += u32::from(first["there"].as_u64() > Some(0) && first["objects"] != 0);
+        went_on += u32::from(first["there_objects"].as_u64() > Some(0) && first["objects"] != 0);
         assert_eq!(store.listed(), ids, "{at}");
         store
             .run(args!["verify", store.address, "--data"])

@@ -25,7 +25,8 @@ fn root(repository: &Path, id: &str) -> serde_json::Value {
     fullbore(super::args!["show", at(repository, id), "--json"])
         .ends_with(0)
         .json()
-        .remove(0)
+        .remove(0)["root"]
+        .take()
 }
 
 fn ids(repository: &Path) -> Vec<String> {

@@ -70,7 +70,8 @@ fn wrong_pages_are_named_with_their_file_and_everything_else_is_right() {
         let repository = cluster.path("repository");
         let root = fullbore(args!["show", repository, "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         assert_eq!(root["totals"]["bad_pages"], 2, "{}", root["totals"]);
         let named: Vec<_> = root["not_captured"]
             .as_array()

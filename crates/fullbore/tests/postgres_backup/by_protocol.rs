@@ -349,7 +349,8 @@ fn a_backup_that_is_sent_without_wal_waits_for_the_archive() {
     cluster.backup("repository", archived).ends_with(0);
     let root = fullbore(args!["show", cluster.path("repository"), "--json"])
         .json()
-        .remove(0);
+        .remove(0)["root"]
+        .take();
     let last = root["postgres"]["wal_segments"][1].as_str().unwrap();
     assert!(place.join(last).exists(), "{root}");
 }

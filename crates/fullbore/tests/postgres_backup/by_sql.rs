@@ -126,7 +126,8 @@ pub(super) fn assert_standby_starts_as_a_primary(way: &[&str]) {
         let repository = standby.path("repository");
         let root = fullbore(args!["show", repository, "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         let restored = Cluster::restored(version, &repository);
         restored.assert_verifies();
         assert!(!restored.data().join("standby.signal").exists());

@@ -48,7 +48,7 @@ fn a_cluster_that_was_stopped_becomes_its_backup_in_place() {
         let removed = |path: &str| {
             lines
                 .iter()
-                .any(|line| line["type"] == "delete" && line["path"] == path)
+                .any(|line| line["change"] == "removed" && line["path"] == path)
         };
         assert!(removed(&later), "{later}: {lines:?}");
         let changes = &lines.last().unwrap()["changes"];

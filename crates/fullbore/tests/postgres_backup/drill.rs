@@ -119,8 +119,8 @@ fn a_drill_passes_and_leaves_nothing() {
         let stored = cluster.stored();
         assert_eq!(stored.len(), 1);
         assert_eq!(
-            (&stored[0]["backup"], &stored[0]["row_count"]),
-            (&result["backup"], &1.into())
+            (&stored[0]["id"], &stored[0]["row_count"]),
+            (&result["id"], &1.into())
         );
         let numbers = fs::read_to_string(metrics).unwrap();
         assert!(

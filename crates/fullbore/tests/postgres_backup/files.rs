@@ -377,7 +377,8 @@ fn the_wal_in_a_backup_is_what_recovery_needs_and_is_not_archived_again() {
         cluster.backup("repository", &["--quiet"]).ends_with(0);
         let root = fullbore(args!["show", cluster.path("repository"), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         let segments = &root["postgres"]["wal_segments"];
         let restored = Cluster::restored(version, &cluster.path("repository"));
         let mut kept = names(&restored.data().join("pg_wal"));
@@ -482,7 +483,8 @@ fn names_that_are_in_another_encoding_are_kept_as_they_are() {
             cluster.backup("repository", &["--quiet"]).ends_with(0);
             let root = fullbore(args!["show", cluster.path("repository"), "--json"])
                 .json()
-                .remove(0);
+                .remove(0)["root"]
+                .take();
             let name = serde_json::json!({"hex": "636166e9"});
             let has = |wanted: &str| {
                 root["postgres"][wanted]
@@ -518,7 +520,8 @@ fn a_configuration_behind_a_link_is_named() {
     let is_named = |repository: &str| {
         let root = fullbore(args!["show", cluster.path(repository), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         assert_eq!(
             root["postgres"]["configuration"],
             serde_json::json!([conf]),

@@ -100,7 +100,8 @@ fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored
         let repository = cluster.path("repository");
         let root = fullbore(args!["show", repository, "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         let streams: Vec<_> = root["segments"]
             .as_array()
             .unwrap()
@@ -135,7 +136,8 @@ fn the_server_keeps_little_of_the_wal_of_a_long_backup_and_all_of_it_is_restored
         cluster.backup("repository", &[]).ends_with(0);
         let root = fullbore(args!["show", repository, "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         assert!(
             root["segments"]
                 .as_array()

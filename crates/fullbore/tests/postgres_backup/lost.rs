@@ -308,7 +308,8 @@ fn a_cluster_whose_root_is_lost_is_rebuilt_restores_and_starts() {
             fullbore(args!["show", repository, "--json"])
                 .ends_with(0)
                 .json()
-                .remove(0)
+                .remove(0)["root"]
+                .take()
         };
         let before = root();
         let id = before["id"].as_str().unwrap();

@@ -63,7 +63,8 @@ fn a_backup_of_a_standby_restores_and_starts_as_a_primary() {
         standby.backup("repository", &["--quiet"]).ends_with(0);
         let root = fullbore(args!["show", standby.path("repository"), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         assert_eq!(root["postgres"]["standby"], true);
     }
 }
@@ -171,7 +172,8 @@ fn a_standby_that_followed_a_new_primary_is_backed_up_with_the_wal_of_both_timel
         next.backup("repository", &["--quiet"]).ends_with(0);
         let root = fullbore(args!["show", next.path("repository"), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         let segments: Vec<&str> = root["postgres"]["wal_segments"]
             .as_array()
             .unwrap()

@@ -12,7 +12,8 @@ use std::{collections::BTreeSet, fs::metadata, os::unix::fs::MetadataExt, path::
 fn streams(repository: &Path) -> Vec<u64> {
     let root = fullbore(args!["show", repository, "--json"])
         .json()
-        .remove(0);
+        .remove(0)["root"]
+        .take();
     let streams = root["segments"]
         .as_array()
         .unwrap()
@@ -55,7 +56,8 @@ fn a_tablespace_on_this_device_shares_the_stream_and_on_another_it_has_its_own()
         assert_eq!(streams(&cluster.path("two")), [1, 2]);
         let root: Value = fullbore(args!["show", cluster.path("two"), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         let known = root["postgres"]["tablespaces"]
             .as_array()
             .unwrap()
@@ -189,7 +191,8 @@ fn a_tablespace_behind_a_relative_link_comes_along() {
         let has_it = |repository: &Path| {
             let root: Value = fullbore(args!["show", repository, "--json"])
                 .json()
-                .remove(0);
+                .remove(0)["root"]
+                .take();
             assert_eq!(
                 root["postgres"]["tablespaces"][0]["location"],
                 space.to_str().unwrap()

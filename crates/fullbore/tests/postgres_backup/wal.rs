@@ -62,7 +62,8 @@ fn wal_that_is_archived_is_not_stored_and_restored_by_restore_command() {
         assert!(ran.err.contains("its WAL is in the archive"), "{}", ran.err);
         let root = fullbore(args!["show", cluster.path("repository"), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         for segment in root["postgres"]["wal_segments"].as_array().unwrap() {
             assert!(
                 archive.join(segment.as_str().unwrap()).exists(),
@@ -174,7 +175,8 @@ fn waiting_for_the_archive_comes_after_the_end_of_the_backup() {
         );
         let root = fullbore(args!["show", cluster.path("repository"), "--json"])
             .json()
-            .remove(0);
+            .remove(0)["root"]
+            .take();
         let [begun, stopped, finished] = [
             &root["time"],
             &root["postgres"]["stopped"],

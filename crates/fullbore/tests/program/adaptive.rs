@@ -107,7 +107,8 @@ fn a_backup_of_any_level_is_a_base_for_auto_and_the_other_way_round() {
         .ends_with(0)
         .json()
         .pop()
-        .unwrap();
+        .unwrap()["root"]
+        .take();
     assert_eq!(root["options"]["codec"], "zstd");
     assert_eq!(root["options"]["level"], "auto");
     let shown = fullbore(args!["show", repository]).ends_with(0).out;

@@ -392,10 +392,10 @@ fn host_path_and_tag_select_in_every_command() {
         let of_latest = args!["verify", format!("{text}@latest"), "--json"];
         assert_eq!(run(&of_latest).json()[0]["id"], **last);
         let found = run(&args!["find", repository, "file", "--json"]).json();
-        assert_eq!(found.last().unwrap()["last"], **last, "{options:?}");
+        assert_eq!(found.last().unwrap()["last_id"], **last, "{options:?}");
         let archive = dir.path().join("x.tar.zst");
         let exported = run(&args!["export", repository, "--to", archive, "--json"]).json();
-        assert_eq!(exported.last().unwrap()["from"], **last, "{options:?}");
+        assert_eq!(exported.last().unwrap()["from_id"], **last, "{options:?}");
         let copy = dir.path().join("copy");
         run(&args!["copy", repository, copy]);
         assert!(names(&copy.join("backups")).contains(last), "{options:?}");
@@ -412,7 +412,7 @@ fn host_path_and_tag_select_in_every_command() {
     ]);
     let total = diff.ends_with(0).json().pop().unwrap();
     assert_eq!(
-        (total["a"].as_str(), total["b"].as_str()),
+        (total["id_before"].as_str(), total["id_after"].as_str()),
         (Some(&*ids[0]), Some(&*ids[1]))
     );
 }

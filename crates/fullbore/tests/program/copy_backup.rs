@@ -102,7 +102,10 @@ fn a_copy_restores_without_the_original() {
         let other = chain.other();
         let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
         assert_eq!(
-            (&result["there"], result["others"].as_array().unwrap().len()),
+            (
+                &result["there_objects"],
+                result["other_ids"].as_array().unwrap().len()
+            ),
             (&0.into(), 2)
         );
         chain.hide();
@@ -155,13 +158,16 @@ fn what_is_there_is_not_copied_again() {
     chain.copy(0, &other).ends_with(0);
     chain.copy(1, &other).ends_with(0);
     let result = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
-    let there = result["there"].as_u64().unwrap();
+    let there = result["there_objects"].as_u64().unwrap();
     assert!(
         there >= 4 && result["objects"].as_u64().unwrap() == 2,
         "{result}"
     );
     let again = chain.copy(2, &other).ends_with(0).json().pop().unwrap();
-    assert_eq!((&again["objects"], &again["bytes"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&again["objects"], &again["stored_bytes"]),
+        (&0.into(), &0.into())
+    );
     chain.hide();
     assert_eq!(listed(&other), chain.ids);
     // Its labels name the repository that it was made in.
@@ -310,7 +316,7 @@ fn what_came_with_a_copy_goes_with_it() {
     );
     let sampled = |repository: &Path| {
         let ran = fullbore(args!["verify", repository, "--sample", "100%", "--json"]).ends_with(0);
-        ran.json()[0]["sampled"]["of_bytes"].as_u64()
+        ran.json()[0]["sampled"]["stored_bytes"].as_u64()
     };
     assert_eq!(sampled(&other), sampled(&chain.repository));
     fullbore(args!["prune", other]).ends_with(0);

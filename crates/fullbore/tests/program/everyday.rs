@@ -164,16 +164,12 @@ fn stats_count_what_a_repository_holds() {
         .map(|line| line["bytes"].as_u64().unwrap())
         .sum();
     assert_eq!(
-        (
-            &before["backups"],
-            &before["sources"],
-            &before["content_bytes"]
-        ),
+        (&before["backups"], &before["sources"], &before["bytes"]),
         (&2.into(), &1.into(), &sum.into())
     );
-    assert_eq!(before["newest"], listed[1]["id"]);
+    assert_eq!(before["newest_id"], listed[1]["id"]);
     assert_eq!(
-        (&before["verified_share"], &before["last_verified"]),
+        (&before["verified_share"], &before["last_verified_time"]),
         (&0.0.into(), &().into())
     );
     fullbore(args!["verify", repository, "--sample", "100%", "-q"]).ends_with(0);

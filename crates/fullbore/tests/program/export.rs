@@ -141,7 +141,8 @@ fn an_export_into_a_repository_or_a_pipe_is_a_full_backup_of_that_time() {
         fullbore(args!["show", origin, "--json"])
             .ends_with(0)
             .json()
-            .remove(0)
+            .remove(0)["root"]
+            .take()
     };
     let (was, is) = (export_of(&two.at(1)), export_of(other.to_str().unwrap()));
     for key in ["time", "finished", "source", "tags", "not_captured"] {
@@ -224,7 +225,7 @@ impl Two {
             .as_array()
             .unwrap()
             .iter()
-            .flat_map(|damage| damage["files"].as_array().unwrap());
+            .flat_map(|damage| damage["paths"].as_array().unwrap());
         let lost: Vec<&[u8]> = files
             .map(|file| file.as_str().unwrap().as_bytes())
             .collect();

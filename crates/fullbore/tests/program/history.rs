@@ -105,9 +105,9 @@ fn changed(options: &[&str]) -> Repo {
 
 /// Change, bytes, size before and after, and what, by path.
 fn by_path(lines: &[Value]) -> BTreeMap<String, String> {
-    let entries = lines.iter().filter(|line| line["type"] == "difference");
+    let entries = lines.iter().filter(|line| line["type"] == "change");
     let words = |line: &Value| {
-        let changes: Vec<_> = line["what"]
+        let changes: Vec<_> = line["properties"]
             .as_array()
             .into_iter()
             .flatten()
@@ -169,14 +169,17 @@ fn a_diff_names_each_change_and_its_bytes() {
         }
         let total = lines.last().unwrap();
         assert_eq!(
-            (&total["added"]["entries"], &total["added"]["bytes"]),
+            (&total["added"], &total["added_bytes"]),
             (&2.into(), &5000.into())
         );
         assert_eq!(
-            (&total["removed"]["entries"], &total["changed"]["entries"]),
+            (&total["removed"], &total["changed"]),
             (&1.into(), &8.into())
         );
-        assert_eq!(total["growth"], 5000 - 1234 - 6 + 100_000 - 68_928 + 1);
+        assert_eq!(
+            total["growth_bytes"],
+            5000 - 1234 - 6 + 100_000 - 68_928 + 1
+        );
         lines
     };
     let thin = check(&repo);
@@ -285,8 +288,8 @@ fn find_says_which_backups_hold_which_version() {
             (
                 path,
                 line["size"].as_u64().unwrap(),
-                index_of(&line["first"]),
-                index_of(&line["last"]),
+                index_of(&line["first_id"]),
+                index_of(&line["last_id"]),
                 line["backups"].as_u64().unwrap(),
             )
         };
@@ -335,7 +338,8 @@ fn a_file_that_went_away_and_came_back_is_found_once_for_each_run_of_backups() {
     fs::rename(&away, &there).unwrap();
     repo.backup(&[]);
     let found = |name: &str| repo.find(name).ends_with(0).json();
-    let ends = |line: &Value| ["first", "last"].map(|end| line[end].as_str().unwrap().to_owned());
+    let ends =
+        |line: &Value| ["first_id", "last_id"].map(|end| line[end].as_str().unwrap().to_owned());
     let [f, g] = ["f", "g"].map(found);
     let counts: Vec<_> = f
         .iter()
@@ -422,8 +426,8 @@ fn what_became_of_a_file_is_told_of_each_of_its_names() {
                 (
                     line["size"].clone(),
                     line["digest"].clone(),
-                    line["first"].clone(),
-                    line["last"].clone(),
+                    line["first_id"].clone(),
+                    line["last_id"].clone(),
                 )
             })
             .collect()
@@ -433,12 +437,12 @@ fn what_became_of_a_file_is_told_of_each_of_its_names() {
     let differences = repo.diff(1, 2, &["n/z"]);
     let changed: Vec<_> = differences
         .iter()
-        .filter(|line| line["type"] == "difference")
+        .filter(|line| line["type"] == "change")
         .collect();
     assert!(
         changed
             .iter()
-            .any(|line| line["path"] == "a" && line["what"][0] == "content"),
+            .any(|line| line["path"] == "a" && line["properties"][0] == "content"),
         "{changed:?}"
     );
     assert!(

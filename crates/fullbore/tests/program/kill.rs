@@ -711,7 +711,7 @@ fn a_large_file_that_cannot_be_read_to_its_end_is_listed_and_the_rest_goes_on() 
         let shown = fullbore(args!["show", target, "--json"])
             .ends_with(0)
             .json();
-        let missing = shown[0]["not_captured"].as_array().unwrap();
+        let missing = shown[0]["root"]["not_captured"].as_array().unwrap();
         assert_eq!(
             missing
                 .iter()

@@ -208,8 +208,11 @@ fn show_prints_the_root() {
         all.push(dir.path().into());
         fullbore(all).ends_with(0).out
     };
+    let mut shown: serde_json::Value = serde_json::from_str(&show(&["--json"])).unwrap();
+    assert_eq!(shown["id"], root.id);
+    assert_eq!(shown["source_text"], "host:/data");
     assert_eq!(
-        serde_json::from_str::<fullbore_format::root::Root>(&show(&["--json"])).unwrap(),
+        serde_json::from_value::<fullbore_format::root::Root>(shown["root"].take()).unwrap(),
         root
     );
     assert!(show(&[]).contains("host:/data"));

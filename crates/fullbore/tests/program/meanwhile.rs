@@ -82,7 +82,7 @@ fn files_that_change_while_they_are_read_are_listed() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     let result = result(&ran);
     assert_eq!(
-        (&result["changed"], &result["vanished"]),
+        (&result["changed_while_read"], &result["vanished"]),
         (&3.into(), &1.into()),
         "{result}"
     );
@@ -164,7 +164,7 @@ fn a_small_file_that_gets_data_where_it_had_a_hole_is_listed() {
         sparse.write_all_at(b"new", 200_000).unwrap();
     });
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert_eq!(result(&ran)["changed"], 1);
+    assert_eq!(result(&ran)["changed_while_read"], 1);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_file_that_another_took_the_name_of_is_the_other_as_a_whole_or_not_there() {
     assert_eq!(ran.code, 3, "{}", ran.err);
     let result = result(&ran);
     assert_eq!(
-        (&result["changed"], &result["unreadable"]),
+        (&result["changed_while_read"], &result["unreadable"]),
         (&4.into(), &3.into()),
         "{result}"
     );
@@ -269,7 +269,7 @@ fn a_small_file_that_grew_or_shrank_before_it_was_read_is_as_long_as_it_is() {
         }
     });
     assert_eq!(
-        (ran.code, &result(&ran)["changed"]),
+        (ran.code, &result(&ran)["changed_while_read"]),
         (0, &1.into()),
         "{}",
         ran.err
@@ -296,7 +296,7 @@ fn where_others_may_put_a_file_of_the_same_length_it_has_its_own_mode() {
     runs::set_mode(&tree, 0o777);
     let ran = changed_meanwhile(&tree, &out, || fs::rename(&secret, &shared).unwrap());
     assert_eq!(
-        (ran.code, &result(&ran)["changed"]),
+        (ran.code, &result(&ran)["changed_while_read"]),
         (0, &1.into()),
         "{}",
         ran.err
@@ -464,7 +464,7 @@ fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
         .ends_with(3);
         let result = ran.json().pop().unwrap();
         assert_eq!(
-            (&result["unreadable"], &result["changed"]),
+            (&result["unreadable"], &result["changed_while_read"]),
             (&1.into(), &0.into()),
             "{result}"
         );
@@ -487,7 +487,7 @@ fn a_file_that_is_not_as_long_as_the_system_says_is_unreadable() {
         let ran = runs::tampered("preadv2,pread64,read:retval=0", Some(&file), args).ends_with(3);
         let result = ran.json().pop().unwrap();
         assert_eq!(
-            (&result["unreadable"], &result["changed"]),
+            (&result["unreadable"], &result["changed_while_read"]),
             (&1.into(), &0.into()),
             "{name}: {result}"
         );

@@ -61,7 +61,7 @@ fn a_tree_is_not_overwritten_by_the_last_backup_of_another() {
     .ends_with(0);
     let result = ran.json().pop().unwrap();
     assert!(
-        result["source"].as_str().unwrap().ends_with("/srv") && result["time"].is_string(),
+        result["source_text"].as_str().unwrap().ends_with("/srv") && result["time"].is_string(),
         "{result}"
     );
 }

@@ -91,7 +91,7 @@ fn shares_of_a_verification_count_together_and_check_nothing_twice() {
     assert!(share > 0.0 && share < 1.0, "{share}");
     fs::remove_file(repository.join("verify.json")).unwrap();
     let ran = in_shares(&["verify", name, "--sample", "100%"]);
-    let bytes = |ran: &Ran| result(ran)["sampled"]["bytes"].as_u64().unwrap();
+    let bytes = |ran: &Ran| result(ran)["sampled"]["checked_bytes"].as_u64().unwrap();
     assert_eq!(bytes(&ran[0]), bytes(&one));
     let all: u64 = ran.iter().map(bytes).sum();
     let whole = fullbore(args(["verify", name, "--sample", "100%", "--json"])).ends_with(0);

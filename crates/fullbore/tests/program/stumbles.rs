@@ -55,6 +55,14 @@ fn a_backup_in_the_place_of_a_path_is_answered_with_its_selector() {
     let back = dir.path().join("back");
     let ran = fullbore(args!["restore", repository, "--to", back, "latest"]).ends_with(1);
     assert!(ran.err.contains("REPO@latest"), "{}", ran.err);
+    let ran = fullbore(args!["-r", repository, "restore", "--to", back, "latest"]).ends_with(1);
+    assert!(ran.err.contains("@latest behind -r REPO"), "{}", ran.err);
+    let ran = fullbore(args!["cat", "latest", "a"]).ends_with(1);
+    assert!(ran.err.contains("write REPO@latest"), "{}", ran.err);
+    let ran = fullbore(args!["-r", repository, "cat", "latest", "a"]).ends_with(2);
+    assert!(ran.err.contains("write @latest"), "{}", ran.err);
+    let ran = fullbore(args!["restore", "-t", repository]).ends_with(2);
+    assert!(ran.err.contains("-t is --tag here"), "{}", ran.err);
     let selected = format!("{}@2001-01-01", repository.display());
     let ran = fullbore(args!["restore", selected, "--to", back]).ends_with(1);
     assert!(ran.err.contains("the oldest is \"20"), "{}", ran.err);
@@ -159,4 +167,78 @@ fn a_share_of_a_repository_that_is_not_there_could_not_be_found() {
     let dir = temp();
     let ran = fullbore(args!["verify", dir.path().join("none"), "--for", "1m"]).ends_with(1);
     ran.has_one_error("could not find");
+}
+
+#[test]
+fn a_tag_and_a_pin_choose_a_backup_as_other_commands_do() {
+    let dir = temp();
+    let repository = dir.path().join("repo");
+    for host in ["a", "b"] {
+        write(dir.path().join("tree/f"), host);
+        let tree = dir.path().join("tree");
+        fullbore(args![
+            "backup", tree, "--to", repository, "--host", host, "-q"
+        ])
+        .ends_with(0);
+    }
+    fullbore(args!["tag", repository, "x=1"])
+        .ends_with(2)
+        .has_one_error("2 sources");
+    fullbore(args!["tag", repository, "x=1", "--host", "a"]).ends_with(0);
+    fullbore(args!["pin", repository, "--tag", "x=1"]).ends_with(0);
+    let listed = fullbore(args!["list", repository, "--json"])
+        .ends_with(0)
+        .json();
+    assert_eq!(
+        listed[0]["tags"],
+        serde_json::json!({"x": "1"}),
+        "{listed:?}"
+    );
+    assert_eq!(
+        (&listed[0]["pinned"], &listed[1]["pinned"]),
+        (&true.into(), &false.into())
+    );
+}
+
+#[test]
+fn rules_of_a_forget_count_among_what_is_selected_and_touch_nothing_else() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    for (number, host) in ["a", "b", "a", "b", "a"].iter().enumerate() {
+        write(tree.join("f"), number.to_string());
+        let tag = format!("n={number}");
+        let line = args![
+            "backup", tree, "--to", repository, "--host", host, "--tag", tag, "-q"
+        ];
+        fullbore(line).ends_with(0);
+    }
+    let hosts = || -> Vec<String> {
+        let listed = fullbore(args!["list", repository, "--json"])
+            .ends_with(0)
+            .json();
+        let host = |line: &serde_json::Value| line["source"]["host"].as_str().unwrap().to_owned();
+        listed.iter().map(host).collect()
+    };
+    let forget = |more: &[&str]| {
+        let line = args!["forget", repository, "--keep-last", "1"].into_iter();
+        fullbore(line.chain(more.iter().map(OsString::from)))
+    };
+    forget(&["--host", "c"])
+        .ends_with(1)
+        .has_one_error("could not find a backup");
+    assert_eq!(hosts().len(), 5);
+    let ran = forget(&["--host", "a"]).ends_with(0);
+    assert!(
+        ran.out.contains("2 backups forgotten, 1 kept"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(hosts(), ["b", "b", "a"]);
+    let ran = forget(&["--tag", "n=1"]).ends_with(0);
+    assert!(
+        ran.out.contains("0 backups forgotten, 1 kept"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(hosts(), ["b", "b", "a"]);
 }

@@ -146,11 +146,14 @@ fn everything_that_is_missing_is_copied_once_and_restores_without_the_original()
     assert_eq!(first["objects"].to_string(), stored(&source.repository));
     assert_eq!(stored(&other), stored(&source.repository));
     assert_eq!(
-        plan["bytes"].as_u64().unwrap(),
-        first["bytes"].as_u64().unwrap()
+        plan["stored_bytes"].as_u64().unwrap(),
+        first["stored_bytes"].as_u64().unwrap()
     );
     let again = result(source.sync(&other, &[]).ends_with(0));
-    assert_eq!((&again["objects"], &again["there"]), (&0.into(), &3.into()));
+    assert_eq!(
+        (&again["objects"], &again["there_backups"]),
+        (&0.into(), &3.into())
+    );
     source.add(3);
     let next = result(source.sync(&other, &[]).ends_with(0));
     assert_eq!(copied(&next), source.ids[3..]);
@@ -174,7 +177,7 @@ fn what_only_the_destination_has_stays_and_both_go_on() {
     source.add(5);
     let ran = result(source.sync(&other, &["--keep-last", "2"]).ends_with(0));
     // The rules keep the two newest of the source, and say nothing of the other source.
-    assert_eq!(ran["forgotten"], serde_json::json!([source.ids[0]]));
+    assert_eq!(ran["forgotten_ids"], serde_json::json!([source.ids[0]]));
     let left = listed(&other);
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(source.ids[1..].iter().all(|id| left.contains(id)));
@@ -194,7 +197,7 @@ fn backups_that_the_rules_would_forget_are_not_copied() {
     assert_eq!(copied(&plan), source.ids[3..]);
     let ran = result(source.sync(&other, &["--keep-last", "1"]).ends_with(0));
     assert_eq!(
-        (copied(&ran), &ran["left_out"]),
+        (copied(&ran), &ran["unwanted_backups"]),
         (source.ids[3..].to_vec(), &3.into())
     );
     // A pin is a decision of the destination, and the rules there respect it.
@@ -207,7 +210,7 @@ fn backups_that_the_rules_would_forget_are_not_copied() {
             .ends_with(0),
     );
     assert_eq!(
-        (copied(&plan), &plan["forgotten"]),
+        (copied(&plan), &plan["forgotten_ids"]),
         (source.ids[4..].to_vec(), &serde_json::json!([]))
     );
     source.sync(&other, &["--keep-last", "1"]).ends_with(0);
@@ -220,7 +223,7 @@ fn backups_that_the_rules_would_forget_are_not_copied() {
     .ends_with(0);
     let ran = result(source.sync(&other, &["--keep-last", "1"]).ends_with(0));
     assert_eq!(
-        (copied(&ran), &ran["forgotten"]),
+        (copied(&ran), &ran["forgotten_ids"]),
         (vec![], &serde_json::json!([]))
     );
     source.assert_all_restore(&other, "by rules");
@@ -269,7 +272,7 @@ fn a_damaged_segment_is_named_and_only_the_backups_that_need_it_are_left_out() {
     let ran = source.sync(&other, &[]).ends_with(4);
     assert!(ran.err.contains(&source.ids[2]), "{}", ran.err);
     let out = result(ran);
-    let damaged = out["damaged"].as_array().unwrap();
+    let damaged = out["not_copied"].as_array().unwrap();
     assert_eq!(damaged[0]["id"], source.ids[2].as_str());
     let error = damaged[0]["error"].as_str().unwrap();
     assert!(
@@ -301,7 +304,7 @@ fn a_damaged_root_and_a_lost_segment_are_named_and_the_others_are_copied() {
     let lost = source.segment(2, 1);
     fs::rename(&lost, source.dir.path().join("lost")).unwrap();
     let out = result(source.sync(&other, &[]).ends_with(4));
-    let damaged = out["damaged"].as_array().unwrap();
+    let damaged = out["not_copied"].as_array().unwrap();
     let ids: Vec<_> = damaged
         .iter()
         .map(|one| one["id"].as_str().unwrap())
@@ -373,7 +376,7 @@ fn a_run_that_was_cut_off_keeps_what_it_copied_and_the_next_one_does_not_copy_it
     }
     let source = Source::new(2);
     let plan = result(source.sync(&source.other(), &["-n"]).ends_with(0));
-    let total = plan["bytes"].as_u64().unwrap();
+    let total = plan["stored_bytes"].as_u64().unwrap();
     let mut went_on = 0;
     for when in 1..=12 {
         let other = source.dir.path().join(format!("cut{when}"));
@@ -391,7 +394,7 @@ fn a_run_that_was_cut_off_keeps_what_it_copied_and_the_next_one_does_not_copy_it
         let kept = runs::shell(find, args![other]).out;
         let kept: u64 = kept.trim().parse().unwrap();
         let next = result(source.sync(&other, &[]).ends_with(0));
-        let copied = next["bytes"].as_u64().unwrap();
+        let copied = next["stored_bytes"].as_u64().unwrap();
         assert!(copied + kept <= total, "{when}: {copied}, {kept}, {total}");
         went_on += u32::from(kept > 0 && copied > 0);
         assert_eq!(listed(&other), source.ids, "{when}");

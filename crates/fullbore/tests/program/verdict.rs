@@ -342,7 +342,8 @@ fn a_limit_is_as_busy_in_words_as_in_json() {
         .ends_with(0)
         .json()
         .pop()
-        .unwrap();
+        .unwrap()["root"]
+        .take();
     let stored = root["run"]["shares"]["source"][0].as_f64().unwrap() * 100.0;
     assert!(
         told > 50.0 && (told - stored).abs() < 5.0,

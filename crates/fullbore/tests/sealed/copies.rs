@@ -44,7 +44,7 @@ fn a_backup_is_copied_from_clear_to_encrypted_and_back() {
     let ran = world
         .run(to_sealed.iter().cloned().chain(encrypt))
         .ends_with(0);
-    assert_eq!(ran.json().last().unwrap()["there"], 0);
+    assert_eq!(ran.json().last().unwrap()["there_objects"], 0);
     assert_sound(&world, &sealed, &me, "clear to encrypted");
     // Again, and the earlier one: their segments are there.
     world.run_as(&me, to_sealed).ends_with(0);
@@ -52,7 +52,12 @@ fn a_backup_is_copied_from_clear_to_encrypted_and_back() {
     let ran = world
         .run_as(&me, earlier.into_iter().chain(args!["--json"]))
         .ends_with(0);
-    assert!(ran.json().last().unwrap()["there"].as_u64().unwrap() > 0);
+    assert!(
+        ran.json().last().unwrap()["there_objects"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
     world
         .run_as(&me, args!["verify", sealed, "--data"])
         .ends_with(0);

@@ -136,7 +136,7 @@ fn a_host_does_a_full_backup_where_it_has_no_right_copy_of_its_list() {
             }
         }
         let result = world.backup(&repository, &host);
-        assert_eq!(result["kept"], 0, "{damage}: {result}");
+        assert_eq!(result["kept_files"], 0, "{damage}: {result}");
     }
     world
         .run_as(&me, args!["verify", repository, "--data"])
@@ -297,6 +297,43 @@ fn a_backup_that_was_under_way_at_a_rotation_is_named_and_not_lost_silently() {
         .run_as(&me, args!["verify", repository, "--data"])
         .ends_with(0);
     world.assert_restores(&repository, &me, "accepted");
+}
+
+#[test]
+fn changes_of_keys_are_told_as_json_and_their_words_aside() {
+    let (world, me, _) = world_with_host();
+    let repository = world.repository();
+    let recipient = "age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
+    let put = args![
+        "key", "put", repository, "--for", recipient, "--name", "w9", "--json"
+    ];
+    for (line, change, name) in [
+        (&put[..], "added", serde_json::json!("w9")),
+        (
+            &args!["key", "remove", repository, "--name", "w9", "--json"],
+            "removed",
+            serde_json::json!("w9"),
+        ),
+        (
+            &args!["key", "rotate", repository, "--yes", "--json"],
+            "rotated",
+            serde_json::Value::Null,
+        ),
+    ] {
+        let ran = world.run_as(&me, line.to_vec()).ends_with(0);
+        let told = ran.json();
+        assert_eq!(told.len(), 1, "{}", ran.out);
+        assert_eq!(
+            (&told[0]["change"], &told[0]["name"]),
+            (&change.into(), &name)
+        );
+        assert!(
+            !ran.err.is_empty(),
+            "the words for a person are on standard error"
+        );
+    }
+    let none = world.run_as(&me, args!["key", "remove", repository, "--name", "w9"]);
+    none.ends_with(1).has_one_error("fullbore key list REPO");
 }
 
 #[test]
@@ -614,4 +651,39 @@ fn people_share_content_in_an_encrypted_repository() {
     ];
     world.run_as(&me, host).ends_with(0);
     runs::assert_same(&world.shape(), &runs::shape(&world.path("out")), "other");
+}
+
+/// A run that is killed between its two commits leaves its backup in one repository alone.
+#[test]
+fn a_put_key_takes_as_base_what_all_destinations_have() {
+    let (world, me, host) = world_with_host();
+    let first = world.repository();
+    let second = world.path("second");
+    world.init(&second, &me);
+    let recipient = &host.recipient;
+    let put = args!["key", "put", second, "--for", recipient, "--name", "web1"];
+    world.run_as(&me, put).ends_with(0);
+    let backup = || {
+        let to = args!["backup", world.tree(), "--to", first, "--to", second];
+        let ran = world.run_as(&host, to.into_iter().chain(args!["--json"]));
+        ran.ends_with(0).json().pop().unwrap()
+    };
+    let in_both = backup();
+    world.change(1);
+    let in_one = backup();
+    assert_eq!(in_one["bases"][0], id_of(&in_both));
+    fs::remove_dir_all(second.join("backups").join(id_of(&in_one))).unwrap();
+
+    world.change(2);
+    let last = backup();
+    assert_eq!(last["bases"][0], id_of(&in_both), "{last}");
+    for repository in [&first, &second] {
+        let to = world.path("back");
+        let restore = args!["restore", repository, "--to", to, "-q"];
+        world.run_as(&me, restore).ends_with(0);
+        runs::assert_same(&world.shape(), &runs::shape(&to), "restored");
+        fs::remove_dir_all(to).unwrap();
+    }
+    // Once it is in both, it is the base again.
+    assert_eq!(backup()["bases"][0], id_of(&last));
 }

@@ -178,21 +178,21 @@ fn samples_without_a_key_go_on_where_they_ended_and_a_put_key_records_none() {
         ran.json().pop().unwrap()["sampled"].clone()
     };
     let first = sample(&world.host);
-    let why = first["forgotten"].as_str().unwrap();
+    let why = first["not_remembered"].as_str().unwrap();
     assert!(why.contains("can add backups only"), "{why}");
     assert!(!world.memory().exists());
     let nobody = world.world.without_key();
     let again = sample(&nobody);
-    assert_eq!(again["never_bytes"], first["never_bytes"]);
+    assert_eq!(again["never_checked_bytes"], first["never_checked_bytes"]);
     let next = sample(&nobody);
     assert!(
-        next["never_bytes"].as_u64() < again["never_bytes"].as_u64(),
+        next["never_checked_bytes"].as_u64() < again["never_checked_bytes"].as_u64(),
         "{next} {again}"
     );
     // A person begins anew, and what it records counts for all.
     let mine = sample(&world.me);
     assert!(
-        mine["never_bytes"].as_u64() > next["never_bytes"].as_u64(),
+        mine["never_checked_bytes"].as_u64() > next["never_checked_bytes"].as_u64(),
         "{mine}"
     );
     let share = world.stats(&nobody)["verified_share"].clone();

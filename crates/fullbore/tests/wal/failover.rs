@@ -48,7 +48,7 @@ fn segments_that_only_a_standby_has_are_archived_before_it_is_promoted() {
     cluster.stop("immediate");
     let listed = || {
         let listed = fullbore(args!["wal", "list", repository, "--json"]).ends_with(0);
-        listed.json()[0]["timelines"][0]["last"]
+        listed.json()[0]["timelines"][0]["last_segment"]
             .as_str()
             .unwrap()
             .to_owned()
@@ -92,7 +92,10 @@ fn an_old_primary_that_was_stopped_gives_what_only_it_has() {
     cluster.stop("immediate");
     push_all(&cluster, &repository).ends_with(0);
     let listed = fullbore(args!["wal", "list", repository, "--json"]).ends_with(0);
-    assert_eq!(listed.json()[0]["timelines"][0]["last"], last.as_str());
+    assert_eq!(
+        listed.json()[0]["timelines"][0]["last_segment"],
+        last.as_str()
+    );
     // The marks of a server that archives are as they were.
     let marks = shell("ls \"$1\"/pg_wal/archive_status", args![cluster.data()]);
     assert!(

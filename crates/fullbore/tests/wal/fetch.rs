@@ -92,7 +92,11 @@ fn a_segment_before_the_start_of_its_timeline_is_missing_and_a_hole_before_it_is
     server.get(&name(1, 9), &[]).ends_with(126);
     let listed = fullbore(args!["wal", "list", server.repository(), "--json"]).ends_with(0);
     let report = &listed.json()[0];
-    assert_eq!(report["gaps"][0]["from"], name(1, 9).as_str(), "{report}");
+    assert_eq!(
+        report["gaps"][0]["first_segment"],
+        name(1, 9).as_str(),
+        "{report}"
+    );
     assert_eq!(report["timelines"][1]["parent"], 1, "{report}");
 }
 

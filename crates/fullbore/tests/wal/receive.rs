@@ -262,7 +262,7 @@ fn receivers_that_are_killed_and_others_beside_them_leave_no_gap() {
             let line = args!["wal", "get", name, target, "--from", repository, "--alone"];
             let system = report["system"].as_str().unwrap();
             let got = fullbore(line.into_iter().chain(args!["--system", system]));
-            let is_whole = report["timelines"][0]["last"].as_str().unwrap() > name.as_str();
+            let is_whole = report["timelines"][0]["last_segment"].as_str().unwrap() > name.as_str();
             if name.len() == 24 && is_whole && got.code == 0 {
                 let file = fs::read(cluster.data().join("pg_wal").join(&name)).unwrap();
                 assert!(fs::read(&target).unwrap() == file, "{name}");

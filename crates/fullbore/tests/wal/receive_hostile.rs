@@ -281,7 +281,7 @@ fn what_a_made_server_sends_is_stored_as_a_segment_and_pieces() {
     get("000000010000000000000002").ends_with(126);
     let listed = fullbore(args!["wal", "list", repository, "--json"]).json();
     assert_eq!(
-        listed[0]["gaps"][0]["from"], "000000010000000000000002",
+        listed[0]["gaps"][0]["first_segment"], "000000010000000000000002",
         "{listed:?}"
     );
 }

@@ -180,7 +180,11 @@ fn a_backlog_is_archived_by_the_process_that_a_push_leaves_behind() {
     let listed = fullbore(args!["wal", "list", repository, "--json"]).ends_with(0);
     let report = &listed.json()[0];
     assert_eq!(report["gaps"].as_array().unwrap().len(), 0, "{report}");
-    assert_eq!(report["timelines"][0]["last"], last.as_str(), "{report}");
+    assert_eq!(
+        report["timelines"][0]["last_segment"],
+        last.as_str(),
+        "{report}"
+    );
     let (segments, objects) = (
         report["segments"].as_u64().unwrap(),
         report["objects"].as_u64().unwrap(),

@@ -49,7 +49,7 @@ fn a_segment_must_arrive_and_the_cause_is_named_if_it_does_not() {
     let passed = check(&cluster.url(), &repository, &["--json"]).ends_with(0);
     let report = &passed.json()[0];
     assert_eq!(report["passed"], true, "{report}");
-    assert_eq!(report["gaps"], 0, "{report}");
+    assert_eq!(report["gap_count"], 0, "{report}");
     assert!(
         !report["warnings"].to_string().contains("restores nothing"),
         "{report}"

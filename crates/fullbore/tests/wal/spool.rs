@@ -71,7 +71,7 @@ impl Cut {
 
     fn has_stored(&self, segment: &str) -> bool {
         let listed = fullbore(args!["wal", "list", self.repository, "--json"]).ends_with(0);
-        let last = listed.json()[0]["timelines"][0]["last"]
+        let last = listed.json()[0]["timelines"][0]["last_segment"]
             .as_str()
             .map(str::to_owned);
         last.is_some_and(|last| last.as_str() >= segment)

@@ -163,7 +163,9 @@ fn encrypted(
             _ if is_optional => return Ok(Link::Tcp(stream)),
             _ => {
                 let message = "the server does not support TLS, and sslmode asks for it";
-                return Err(Error::new(ErrorKind::Unsupported, message));
+                return Err(Error::new(ErrorKind::Unsupported, message).hint(
+                    "set `ssl = on` there, or sslmode=prefer here, with which the connection may be in clear text",
+                ));
             }
         }
     }

@@ -22,7 +22,7 @@ pub enum RecoveryTarget {
     Immediate,
 }
 
-const EARLIER: &str = "choose a backup that ended before that; `fullbore list` shows them";
+const EARLIER: &str = "choose a backup that ended before that, if `fullbore list` shows one";
 
 /// Returns the time in a form that the server reads in the same way in every time zone.
 fn utc(time: Timestamp) -> String {

@@ -60,9 +60,10 @@ pub(super) fn connect(params: &Params) -> Result<Session> {
         }
     }
     let mut failures = failures.into_iter();
-    let first = failures
-        .next()
-        .unwrap_or_else(|| Error::new(ErrorKind::Usage, "there is no host to connect to"));
+    let first = failures.next().unwrap_or_else(|| {
+        Error::new(ErrorKind::Usage, "there is no host to connect to")
+            .hint("name it, as in postgres://USER@HOST/, or in PGHOST")
+    });
     let others: Vec<_> = failures
         .map(|error| error.line())
         .filter(|line| *line != first.line())
@@ -174,7 +175,8 @@ fn connect_host(params: &Params, host: &Host) -> Result<Client> {
             .because(format!(
                 "no answer within {} seconds, the connect_timeout",
                 limit.as_secs()
-            )),
+            ))
+            .hint("is the server up, and does a firewall let this host through? connect_timeout=SECONDS in the URL waits longer"),
         Some(ConnectFailure::NoThread(error)) => error,
         None => Error::new(ErrorKind::Bug, message),
     })

@@ -510,7 +510,9 @@ impl Session {
 }
 
 fn void_backup(reason: &str) -> Error {
-    Error::new(ErrorKind::Unreachable, "the backup is void").because(reason)
+    Error::new(ErrorKind::Unreachable, "the backup is void")
+        .because(reason)
+        .hint("nothing of it is listed, and the server is as it was; run the same command again")
 }
 
 /// Adds the setting to change, according to the server's reason.

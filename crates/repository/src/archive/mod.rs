@@ -835,9 +835,17 @@ pub fn not_there(archive: &Archive, path: &[u8]) -> Error {
     );
     Error::new(ErrorKind::NotFound, message).hint(match std::str::from_utf8(path) {
         Ok(word) if word.starts_with("latest") || is_backup_id(word) => {
-            format!("a backup is chosen with @, as in REPO@{word}")
+            format!("a backup is chosen with @: write REPO@{word}, or @{word} behind -r REPO")
         }
-        _ => "`fullbore find REPO NAME` finds a file by its name, and `fullbore list REPO@latest` shows the paths of a backup"
+        // A list prints the bytes of a name so that they do no harm on a terminal.
+        Ok(word) if word.contains('\\') => {
+            format!("a name that is printed with \\ has other bytes; in bash it is written as $'{word}'")
+        }
+        Ok(word) if word.contains(['*', '?']) => {
+            format!("a PATH is no pattern; `fullbore restore --include '{word}'` takes one")
+        }
+        _ => "`fullbore find REPO NAME` finds a file by its name in all backups, also if a later one lacks it, and \
+              `fullbore list REPO@latest` shows the paths of a backup"
             .to_owned(),
     })
 }

@@ -84,7 +84,8 @@ impl Storages {
                 ErrorKind::Usage,
                 format!("cannot list or change the keys of {location}"),
             )
-            .because("it is not encrypted, or it is no repository")),
+            .because("it is not encrypted, or it is no repository")
+            .hint("`fullbore init REPO --encrypt-to RECIPIENT` makes an encrypted repository, and `fullbore sync` copies the backups of this one into it")),
         }
     }
 

@@ -144,9 +144,12 @@ fn dial(
 /// # Errors
 /// [`ErrorKind::Unreachable`] if no address answers in time.
 pub(crate) fn connect_tcp(host: &str, port: u16, time: Duration) -> Result<WireStreams> {
-    let failed = |error| Error {
+    let failed = |error| {
+        Error {
         kind: ErrorKind::Unreachable,
         ..Error::io(format!("could not reach port {port} of {host:?}"), error)
+            .hint("is the host up, does `fullbore serve --listen` run there, and does a firewall let this host through?")
+    }
     };
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for address in (host, port).to_socket_addrs().map_err(failed)? {

@@ -16,6 +16,7 @@ use fullbore_format::{
 use fullbore_repository::archive::{Archive, not_there};
 use maud::{Markup, html};
 use serde::Serialize;
+use std::iter;
 
 /// Names of a page.
 const PAGE_NAMES: usize = 500;
@@ -144,19 +145,21 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<BackupView> {
     let archive = asked.archive()?;
     let listing = place.listing()?;
     let gone = || Error::new(ErrorKind::NotFound, "the backup was forgotten");
-    let backup = listing.backup(asked.backup()).ok_or_else(gone)?.clone();
+    let row = listing.row(asked.backup()).ok_or_else(gone)?;
+    let found = place.summaries(&listing, iter::once(row));
+    let backup = found.into_iter().next().ok_or_else(gone)?;
     let path = asked.path()?;
     if !path.is_empty() && !archive.has(&path)? {
         return Err(not_there(&archive, &path));
     }
-    let source = &listing.sources[backup.source];
-    let own = source.backups.iter().map(|at| &listing.backups[*at]);
-    let earlier = own.take_while(|other| other.id != backup.id).last();
+    let source = listing.source_of(row);
+    let mut earlier = listing.of_source(row.source).rev();
+    let previous = earlier.find(|other| other.id() < row.id());
     let mut view = BackupView {
         r: asked.place_number(),
-        source: source.name.clone(),
+        source: source.name(),
         source_key: source.key.clone(),
-        previous: earlier.map(|other| other.id.clone()),
+        previous: previous.map(|other| other.id().to_owned()),
         backup,
         path: EntryName(path),
         entries: Vec::new(),

@@ -3,7 +3,7 @@
 use super::layout::{self, facts, time};
 use crate::{ask::ask, asked::Asked};
 use fullbore_engine::drill::record::DrillRecord;
-use fullbore_format::{error::Result, text, text::local_time::local_second_of};
+use fullbore_format::{error::Result, text, text::local_time::local_second};
 use maud::{Markup, html};
 use serde::Serialize;
 use serde_json::Value;
@@ -44,9 +44,8 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<ChecksView> {
     let lines = ask(&words, 1000, &[0, 1, 4])?.lines;
     let stats = lines.into_iter().find(|line| line["type"] == "result");
     let systems = listing
-        .backups
-        .iter()
-        .filter_map(|backup| backup.system.as_ref());
+        .sources()
+        .filter_map(|source| source.system.as_ref());
     let systems: std::collections::BTreeSet<_> = systems.collect();
     let mut drills = Vec::new();
     for system in systems {
@@ -58,8 +57,8 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<ChecksView> {
             });
         }
     }
-    let damaged = listing.backups.iter();
-    let damaged = damaged.filter_map(|backup| Some((backup.id.clone(), backup.lost_files?)));
+    let damaged = listing.losses().iter();
+    let damaged = damaged.map(|(id, files)| (id.clone(), *files));
     Ok(ChecksView {
         r: asked.place_number(),
         location: place.name(),
@@ -72,7 +71,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<ChecksView> {
 /// Draws the page.
 pub(super) fn html(view: &ChecksView) -> Markup {
     let share = view.stats["verified_share"].as_f64().unwrap_or(0.0) * 100.0;
-    let last = view.stats["last_verified"].as_u64();
+    let last = view.stats["last_verified_time"].as_str();
     layout::page(
         "Checks and drills",
         &[],
@@ -80,7 +79,7 @@ pub(super) fn html(view: &ChecksView) -> Markup {
             p { (view.location) }
             (facts(&[
                 ("Data that was verified", format!("{share:.0} %")),
-                ("Last verification of data", last.map_or_else(|| "never".to_owned(), local_second_of)),
+                ("Last verification of data", last.map_or_else(|| "never".to_owned(), local_second)),
             ]))
             label { "Share of the data that was verified" progress max="100" value=(format!("{share:.0}")) {} }
             @for (id, lost) in view.damaged.iter().take(MOST_DRILLS) {
@@ -120,7 +119,7 @@ fn drill_row(drill: &DrillRecord, most: f64) -> Markup {
             }
             td.number { (format!("{seconds:.1} s")) }
             td { meter min="0" max="100" value=(format!("{:.0}", seconds / most * 100.0)) aria-hidden="true" {} }
-            td { code { (text::shown(&drill.backup)) } }
+            td { code { (text::shown(&drill.id)) } }
         }
     }
 }

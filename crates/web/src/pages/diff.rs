@@ -44,7 +44,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<DiffView> {
     let listing = place.listing()?;
     let [a, b] = ["a", "b"].map(|name| asked.fields.text(name).unwrap_or_default());
     for id in [a, b] {
-        if !is_backup_id(id) || listing.backup(id).is_none() {
+        if !is_backup_id(id) || listing.row(id).is_none() {
             return Err(Error::new(ErrorKind::NotFound, "there is no such backup"));
         }
     }
@@ -61,8 +61,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<DiffView> {
         .lines
         .into_iter()
         .partition(|line| line["type"] == "result");
-    let source = listing.backup(b).map(|backup| backup.source);
-    let own = source.map(|source| &listing.sources[source].backups);
+    let own = listing.row(b).map(|row| listing.of_source(row.source));
     let newest = own.into_iter().flatten().rev().take(CHOICES);
     Ok(DiffView {
         r: asked.place_number(),
@@ -70,7 +69,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<DiffView> {
         b: b.to_owned(),
         differences,
         result: results.into_iter().next(),
-        choices: newest.map(|at| listing.backups[*at].id.clone()).collect(),
+        choices: newest.map(|row| row.id().to_owned()).collect(),
     })
 }
 
@@ -115,12 +114,9 @@ fn choice(view: &DiffView, label: &str, name: &str, chosen: &str) -> Markup {
 
 fn summary(result: &Value) -> String {
     let count = |kind: &str| {
-        let sum = &result[kind];
-        let entries = text::count(sum["entries"].as_u64().unwrap_or(0));
-        format!(
-            "{entries} {kind} ({})",
-            size(sum["bytes"].as_u64().unwrap_or(0))
-        )
+        let number = |key: &str| result[key].as_u64().unwrap_or(0);
+        let bytes = size(number(&format!("{kind}_bytes")));
+        format!("{} {kind} ({bytes})", text::count(number(kind)))
     };
     ["added", "removed", "changed"].map(count).join(", ")
 }
@@ -138,7 +134,7 @@ fn row(view: &DiffView, line: &Value) -> Markup {
     } else {
         "file"
     };
-    let what = line["what"].as_array().into_iter().flatten();
+    let what = line["properties"].as_array().into_iter().flatten();
     let what: Vec<_> = what.filter_map(Value::as_str).collect();
     html! {
         tr {

@@ -9,6 +9,7 @@ use super::{
     link::{of_path, of_place},
 };
 use crate::{asked::Asked, downloads::open_file, http::response::Response};
+use fullbore_engine::fleet::RowSource;
 use fullbore_format::{
     entry::split,
     error::{Error, ErrorKind, Result},
@@ -73,12 +74,12 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<FileView> {
         false => Shown::Nothing,
     };
     let listing = asked.place()?.listing()?;
-    let backup = listing.backup(asked.backup());
-    let source = backup.map(|backup| &listing.sources[backup.source]);
+    let row = listing.row(asked.backup());
+    let source = row.map(|row| listing.source_of(row));
     Ok(FileView {
         r: asked.place_number(),
         backup: asked.backup().to_owned(),
-        source: source.map_or_else(String::new, |source| source.name.clone()),
+        source: source.map_or_else(String::new, RowSource::name),
         source_key: source.map_or_else(String::new, |source| source.key.clone()),
         entry,
         digest: item.digest.map(|digest| digest.to_string()),

@@ -1,59 +1,55 @@
-//! All sources of all repositories, those with trouble first.
+//! All sources of all repositories, those with trouble first: what `fullbore fleet` prints.
 
 use super::{
     layout::{self, ago, size},
     link::of_place,
 };
-use crate::{
-    asked::Asked,
-    catalog::{BackupSummary, Listing, SourceBackups},
+use crate::asked::Asked;
+use fullbore_engine::fleet::{FleetReport, FleetRepository, FleetSource, SourceState};
+use fullbore_format::{
+    error::Result,
+    text::{self, duration::short, source_text},
 };
-use fullbore_format::error::Result;
 use jiff::Timestamp;
 use maud::{Markup, html};
 use serde::Serialize;
 
-/// A source without backups of a known rhythm is late after this many seconds.
-const LATE: i64 = 36 * 3600;
-/// A source is late after this many times its usual pause.
-const PAUSES: i64 = 2;
-/// Pauses from which the usual one is known.
-const KNOWN_PAUSES: usize = 3;
+/// Sources of a page.
+const PAGE_ROWS: usize = 500;
 
 /// The page.
 #[derive(Serialize)]
 pub(super) struct FleetView {
-    repositories: Vec<FleetRepository>,
+    time: String,
+    repositories: Vec<FleetPlace>,
     /// Those with trouble first.
     sources: Vec<FleetRow>,
+    late: usize,
+    damaged: usize,
+    warned: usize,
+    exit_code: u8,
+    /// The number of the first source of the page, from 0.
+    #[serde(skip)]
+    first: usize,
 }
 
 #[derive(Serialize)]
-struct FleetRepository {
+struct FleetPlace {
     r: usize,
-    location: String,
-    backups: usize,
-    damaged: usize,
-    /// Why it cannot be listed.
-    error: Option<String>,
+    #[serde(flatten)]
+    facts: FleetRepository,
     #[serde(skip)]
     has_clusters: bool,
 }
 
-/// A source.
+/// A source: where its page is, and the line of `fullbore fleet`.
 #[derive(Serialize)]
 struct FleetRow {
     r: usize,
-    source: String,
+    s: String,
     name: String,
-    backups: usize,
-    latest: String,
-    time: String,
-    age_seconds: i64,
-    bytes: u64,
-    stored_bytes: u64,
-    /// Trouble in words; empty if there is none.
-    trouble: Vec<String>,
+    #[serde(flatten)]
+    facts: FleetSource,
 }
 
 /// Computes the page.
@@ -61,134 +57,135 @@ struct FleetRow {
 /// # Errors
 /// None: a repository that cannot be listed is a line.
 pub(super) fn view(asked: &Asked<'_>) -> Result<FleetView> {
-    let mut view = FleetView {
-        repositories: Vec::new(),
-        sources: Vec::new(),
-    };
-    for (r, place) in asked.shown.places.iter().enumerate() {
-        let listing = place.listing();
-        let (listing, error) = match listing {
-            Ok(listing) => (listing, None),
-            Err(error) => (Default::default(), Some(error.line())),
-        };
-        view.repositories.push(FleetRepository {
-            r,
-            location: place.name(),
-            backups: listing.backups.len(),
-            damaged: listing.damaged.len(),
-            error,
-            has_clusters: listing.backups.iter().any(|backup| backup.system.is_some()),
-        });
-        view.sources.extend(rows(r, &listing));
-    }
-    let trouble = |row: &FleetRow| (row.trouble.is_empty(), -row.age_seconds);
-    view.sources.sort_by_key(trouble);
-    Ok(view)
-}
-
-/// Returns the sources of a repository, judged by its listing alone.
-fn rows(r: usize, listing: &Listing) -> Vec<FleetRow> {
-    let now = Timestamp::now();
-    let sources = listing.sources.iter();
-    sources
-        .filter_map(|source| row(r, listing, source, now))
-        .collect()
-}
-
-fn row(r: usize, listing: &Listing, source: &SourceBackups, now: Timestamp) -> Option<FleetRow> {
-    let backups = source.backups.iter().map(|at| &*listing.backups[*at]);
-    let backups: Vec<&BackupSummary> = backups.collect();
-    let latest = backups.last()?;
-    let age_seconds = now.as_second() - latest.begun.as_second();
-    let mut trouble = Vec::new();
-    let late = usual_pause(&backups).map_or(LATE, |pause| pause * PAUSES);
-    if age_seconds > late {
-        trouble.push("no backup for longer than usual".to_owned());
-    }
-    if !latest.complete {
-        trouble.push("the last backup could not read everything".to_owned());
-    }
-    let lost = backups.iter().filter(|backup| backup.lost_files.is_some());
-    let lost = lost.count();
-    if lost > 0 {
-        let backups = fullbore_format::text::counted(lost as u64, "backup");
-        trouble.push(format!("damage was found in {backups}"));
-    }
-    let stored = backups.iter().map(|backup| backup.stored_bytes);
-    Some(FleetRow {
-        r,
-        source: source.key.clone(),
-        name: source.name.clone(),
-        backups: backups.len(),
-        latest: latest.id.clone(),
-        time: latest.time.clone(),
-        age_seconds,
-        bytes: latest.bytes,
-        stored_bytes: stored.fold(0, u64::saturating_add),
-        trouble,
+    let places = &asked.shown.places;
+    let looks = places
+        .iter()
+        .map(|place| (place.given_name(), place.look()));
+    let report = FleetReport::of(Timestamp::now(), looks.collect());
+    Ok(FleetView {
+        late: report.late(),
+        damaged: report.count(SourceState::Damaged),
+        warned: report.count(SourceState::Warned),
+        exit_code: report.exit_code(),
+        first: asked.fields.number("first").unwrap_or(0) as usize,
+        time: report.time,
+        repositories: report
+            .repositories
+            .into_iter()
+            .zip(places)
+            .enumerate()
+            .map(|(r, (facts, place))| FleetPlace {
+                r,
+                has_clusters: place.has_clusters(),
+                facts,
+            })
+            .collect(),
+        sources: report
+            .sources
+            .into_iter()
+            .map(|facts| FleetRow {
+                r: facts.number,
+                s: facts.key.clone(),
+                name: source_text(&facts.source),
+                facts,
+            })
+            .collect(),
     })
-}
-
-/// Returns the median of the last pauses between backups, in seconds; at least one hour.
-fn usual_pause(backups: &[&BackupSummary]) -> Option<i64> {
-    let times = backups.iter().rev().take(15);
-    let times: Vec<_> = times.map(|backup| backup.begun.as_second()).collect();
-    let mut pauses: Vec<_> = times.windows(2).map(|pair| pair[0] - pair[1]).collect();
-    pauses.sort_unstable();
-    let is_known = pauses.len() >= KNOWN_PAUSES;
-    is_known.then(|| pauses[pauses.len() / 2].max(3600))
 }
 
 /// Draws the page.
 pub(super) fn html(view: &FleetView) -> Markup {
-    let rows = html! { @for row in &view.sources { (row_html(row)) } };
+    let shown = view.sources.iter().skip(view.first).take(PAGE_ROWS);
+    let rows = html! { @for row in shown { (row_html(row)) } };
     let heads = [
         "Source",
         "State",
         "Latest backup",
+        "Expected every",
         "Backups",
         "Size",
         "Stored",
+        "Verified",
     ];
+    let at = |first: usize| of_place("fleet", 0, &[("first", first.to_string().as_bytes())]);
     layout::page(
         "Sources",
         &[],
         &html! {
+            p role="status" { (summary(view)) }
             @if view.sources.is_empty() { p { "There are no backups." } }
             @else { (layout::table("Sources, those with trouble first", &heads, &rows)) }
+            p.pager {
+                @if view.first > 0 { a href=(at(view.first.saturating_sub(PAGE_ROWS))) { "Sources before these" } }
+                " "
+                @if view.first + PAGE_ROWS < view.sources.len() { a href=(at(view.first + PAGE_ROWS)) { "More sources" } }
+            }
             h2 { "Repositories" }
             ul.repositories { @for place in &view.repositories { (repository_html(place)) } }
         },
     )
 }
 
+fn summary(view: &FleetView) -> String {
+    let counts = [
+        (view.damaged, "damaged"),
+        (view.late, "late"),
+        (view.warned, "with warnings"),
+    ];
+    let mut parts = vec![text::counted(view.sources.len() as u64, "source")];
+    let some = counts.iter().filter(|(count, _)| *count > 0);
+    parts.extend(some.map(|(count, what)| format!("{count} {what}")));
+    parts.join(", ")
+}
+
+/// What is wrong with a source, in words.
+fn trouble(facts: &FleetSource) -> Vec<String> {
+    let mut trouble = Vec::new();
+    if facts.damaged_backups > 0 {
+        let backups = text::counted(facts.damaged_backups, "backup");
+        trouble.push(format!("{backups} damaged"));
+    }
+    if let Some(after) = facts.late_after_seconds.filter(|_| facts.late) {
+        trouble.push(format!("late for {}", short(facts.age_seconds - after)));
+    }
+    trouble.extend(facts.warnings.iter().map(|warning| text::shown(warning)));
+    trouble
+}
+
 fn row_html(row: &FleetRow) -> Markup {
+    let facts = &row.facts;
+    let trouble = trouble(facts);
+    let verified = facts.verified_age_seconds.map(|age| ago(age as i64));
     html! {
         tr {
             th scope="row" {
-                a href=(of_place("source", row.r, &[("s", row.source.as_bytes())])) { (row.name) }
+                a href=(of_place("source", row.r, &[("s", row.s.as_bytes())])) { (row.name) }
             }
             td {
-                @if row.trouble.is_empty() { span.good { "fine" } }
-                @for trouble in &row.trouble { span.trouble { (trouble) } }
+                @if trouble.is_empty() { span.good { "fine" } }
+                @for trouble in &trouble { span.trouble { (trouble) } }
             }
             td {
-                a href=(of_place("backup", row.r, &[("b", row.latest.as_bytes())])) { (ago(row.age_seconds)) }
+                a href=(of_place("backup", row.r, &[("b", facts.newest.as_bytes())])) { (ago(facts.age_seconds as i64)) }
             }
-            td.number { (row.backups) }
-            td.number { (size(row.bytes)) }
-            td.number { (size(row.stored_bytes)) }
+            td { (facts.expected_seconds.map_or_else(String::new, short)) }
+            td.number { (facts.backups) }
+            td.number { (size(facts.bytes)) }
+            td.number { (size(facts.stored_bytes)) }
+            td { (verified.as_deref().unwrap_or("never")) }
         }
     }
 }
 
-fn repository_html(place: &FleetRepository) -> Markup {
+fn repository_html(place: &FleetPlace) -> Markup {
+    let facts = &place.facts;
+    let unreadable = facts.unreadable.len() as u64;
     html! {
         li {
-            strong { (place.location) }
-            @if let Some(error) = &place.error { p.trouble { (error) } }
-            @if place.damaged > 0 { p.trouble { (place.damaged) " backups cannot be read" } }
-            " " (place.backups) " backups · "
+            strong { (text::shown(&facts.repository)) }
+            @if let Some(error) = &facts.error { p.trouble { (text::shown(error)) } }
+            @if unreadable > 0 { p.trouble { (text::counted(unreadable, "backup")) " cannot be read" } }
+            " " (text::counted(facts.backups, "backup")) ", " (size(facts.stored_bytes)) " · "
             a href=(of_place("runs", place.r, &[])) { "Runs" } " · "
             a href=(of_place("checks", place.r, &[])) { "Checks and drills" }
             @if place.has_clusters {

@@ -28,11 +28,16 @@ use fullbore_format::{
 };
 use maud::Markup;
 use serde::Serialize;
-use serde_json::json;
 
 /// Pages that search, or ask a command.
-pub(crate) const QUESTIONS: [&str; 6] = [
-    "search", "versions", "diff", "postgres", "checks", "restore",
+pub(crate) const QUESTIONS: [&str; 7] = [
+    "retention",
+    "search",
+    "versions",
+    "diff",
+    "postgres",
+    "checks",
+    "restore",
 ];
 
 /// Answers a request for a page.
@@ -77,7 +82,7 @@ pub(crate) fn answer(
 
 fn shown<V: Serialize>(as_json: bool, view: &V, html: impl Fn(&V) -> Markup) -> Result<Response> {
     Ok(match as_json {
-        true => Response::json(&json!(view)),
+        true => Response::json(view),
         false => Response::html(html(view).into_string()),
     })
 }

@@ -2,6 +2,7 @@
 
 use super::layout::{self, facts, size, time};
 use crate::{ask::ask, asked::Asked, catalog::SharedBackup, place::Place};
+use fullbore_engine::fleet::BackupRow;
 use fullbore_format::{error::Result, text};
 use fullbore_repository::select::shell_word;
 use jiff::Timestamp;
@@ -12,6 +13,8 @@ use std::ffi::{OsStr, OsString};
 
 /// Systems of a repository.
 const MOST_LINES: usize = 10_000;
+/// Backups that are shown of a system.
+const SHOWN_BACKUPS: usize = 50;
 /// Gaps and timelines that are drawn of a system.
 const MOST_ROWS: usize = 200;
 
@@ -54,10 +57,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<PostgresView> {
     words.extend(["--".into(), place.shown.location.clone()]);
     let lines = ask(&words, MOST_LINES, &[0, 1, 4])?.lines;
     let mut systems: Vec<String> = Vec::new();
-    let of_backups = listing
-        .backups
-        .iter()
-        .filter_map(|backup| backup.system.clone());
+    let of_backups = listing.sources().filter_map(|source| source.system.clone());
     let of_wal = lines.iter().filter_map(|line| line["system"].as_str());
     for system in of_backups.chain(of_wal.map(str::to_owned)) {
         if !systems.contains(&system) {
@@ -65,17 +65,23 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<PostgresView> {
         }
     }
     let clusters = systems.into_iter().map(|system| {
-        let own = listing.backups.iter().rev();
-        let own = own.filter(|backup| backup.system.as_ref() == Some(&system));
-        let own: Vec<_> = own.cloned().collect();
+        let own = listing.all().iter().rev();
+        let own = own.filter(|row| listing.source_of(row).system.as_ref() == Some(&system));
+        let own: Vec<BackupRow> = own.copied().collect();
         Cluster {
             wal: lines
                 .iter()
                 .find(|line| line["system"] == system.as_str())
                 .cloned(),
-            point: point(asked, place, &system, &own),
+            point: point(
+                asked,
+                place,
+                &system,
+                &|rows| place.summaries(&listing, rows.iter()),
+                &own,
+            ),
             backup_count: own.len(),
-            backups: own.into_iter().take(50).collect(),
+            backups: place.summaries(&listing, own.iter().take(SHOWN_BACKUPS)),
             system,
         }
     });
@@ -90,7 +96,8 @@ fn point(
     asked: &Asked<'_>,
     place: &Place,
     system: &str,
-    backups: &[SharedBackup],
+    summaries: &dyn Fn(&[BackupRow]) -> Vec<SharedBackup>,
+    newest_first: &[BackupRow],
 ) -> Option<Point> {
     let wanted = asked.fields.text("t")?;
     if asked.fields.text("system") != Some(system) {
@@ -103,7 +110,13 @@ fn point(
             .parse::<Timestamp>()
             .is_ok_and(|end| end <= time)
     };
-    let backup = backups.iter().find(ended).map(|backup| backup.id.clone());
+    // A backup that ended before it began before it, and most of those that began have ended.
+    let begun = newest_first.partition_point(|row| row.seconds > time.as_second());
+    let mut candidates = newest_first[begun..].chunks(SHOWN_BACKUPS);
+    let backup = candidates.find_map(|rows| {
+        let summaries = summaries(rows);
+        summaries.iter().find(ended).map(|backup| backup.id.clone())
+    });
     let command = backup.as_ref().map(|id| {
         format!(
             "fullbore restore {} --to {} --target-time {}",
@@ -202,15 +215,15 @@ fn wal_html(wal: &Value) -> Markup {
     html! {
         (facts(&[
             ("Segments", text::count(number("segments"))),
-            ("Size", size(number("bytes"))),
+            ("Size", size(number("stored_bytes"))),
             ("Gaps", text::count(gaps.len() as u64)),
         ]))
         (layout::table("Timelines", &heads, &rows))
         @for gap in gaps.iter().take(MOST_ROWS) {
-            p.trouble { "Missing: " (words(&gap["from"])) " to " (words(&gap["to"])) }
+            p.trouble { "Missing: " (words(&gap["first_segment"])) " to " (words(&gap["last_segment"])) }
         }
         @for cut in list("cut_off").iter().take(MOST_ROWS) {
-            p.trouble { "Backup " (words(&cut["backup"])) " cannot reach the end: WAL is missing on its way." }
+            p.trouble { "Backup " (words(&cut["id"])) " cannot reach the end: WAL is missing on its way." }
         }
     }
 }
@@ -220,8 +233,8 @@ fn timeline_html(timeline: &Value) -> Markup {
         tr {
             th scope="row" { (words(&timeline["timeline"])) }
             td { @if timeline["parent"].is_null() { "the beginning" } @else { (words(&timeline["parent"])) " at " (words(&timeline["switch_lsn"])) } }
-            td { code { (words(&timeline["first"])) } }
-            td { code { (words(&timeline["last"])) } }
+            td { code { (words(&timeline["first_segment"])) } }
+            td { code { (words(&timeline["last_segment"])) } }
             td.number { (words(&timeline["segments"])) }
         }
     }

@@ -9,6 +9,7 @@ use crate::{asked::Asked, catalog::SharedBackup};
 use fullbore_format::{error::Result, text};
 use maud::{Markup, html};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Runs of a page.
 const PAGE_ROWS: usize = 100;
@@ -22,7 +23,7 @@ pub(super) struct RunsView {
     first: usize,
     /// The newest first.
     runs: Vec<RunRow>,
-    /// Backups that cannot be read.
+    /// The first backups that cannot be read, and why.
     damaged: Vec<(String, String)>,
 }
 
@@ -42,30 +43,35 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<RunsView> {
     let place = asked.place()?;
     let listing = place.listing()?;
     let first = asked.fields.number("first").unwrap_or(0) as usize;
-    let newest = listing.backups.iter().rev().skip(first).take(PAGE_ROWS);
-    let damaged = listing.damaged.iter().take(PAGE_ROWS);
+    let newest = listing.all().iter().rev().skip(first).take(PAGE_ROWS);
+    let name_of = |id: &str| {
+        let row = listing.row(id);
+        row.map_or_else(String::new, |row| listing.source_of(row).name())
+    };
     Ok(RunsView {
         r: asked.place_number(),
         location: place.name(),
-        count: listing.backups.len(),
+        count: listing.all().len(),
         first,
-        runs: newest
+        runs: place
+            .summaries(&listing, newest)
+            .into_iter()
             .map(|backup| RunRow {
-                source: listing.sources[backup.source].name.clone(),
+                source: name_of(&backup.id),
                 bytes_per_second: backup.bytes as f64 / backup.seconds.max(1e-3),
-                backup: backup.clone(),
+                backup,
             })
             .collect(),
-        damaged: damaged
-            .map(|backup| (backup.id.clone(), backup.error.clone()))
-            .collect(),
+        damaged: listing.errors.clone(),
     })
 }
 
 /// Draws the page.
 pub(super) fn html(view: &RunsView) -> Markup {
     let rows = html! { @for run in &view.runs { (row(view.r, run)) } };
-    let heads = ["Backup", "Source", "State", "Seconds", "Speed", "Limit"];
+    let heads = [
+        "Backup", "Source", "State", "Seconds", "Speed", "Limit", "Busy",
+    ];
     let caption = format!("Runs, the newest first ({} in all)", view.count);
     let at = |first: usize| of_place("runs", view.r, &[("first", first.to_string().as_bytes())]);
     layout::page(
@@ -96,6 +102,16 @@ fn row(r: usize, run: &RunRow) -> Markup {
             td.number { (format!("{:.1}", backup.seconds)) }
             td.number { (size(run.bytes_per_second as u64)) "/s" }
             td { (text::shown(&backup.limit)) }
+            td { (busy(&backup.shares)) }
         }
     }
+}
+
+/// The share of the time in which each of the three was busy, such as `source 12 %`.
+fn busy(shares: &BTreeMap<String, [f64; 3]>) -> String {
+    let one = |(name, share): (&String, &[f64; 3])| {
+        format!("{} {:.0} %", text::shown(name), share[0] * 100.0)
+    };
+    let all: Vec<_> = shares.iter().map(one).collect();
+    all.join(", ")
 }

@@ -7,22 +7,26 @@ use super::{
     link::of_place,
 };
 use crate::{
-    ask::ask,
+    ask::ask_each,
     asked::Asked,
-    catalog::{BackupSummary, Listing, SharedBackup, SourceBackups},
+    catalog::{BackupSummary, SharedBackup},
     place::Place,
 };
+use fullbore_engine::fleet::BackupRows;
 use fullbore_format::error::{Error, ErrorKind, Result};
-use jiff::{Zoned, tz::TimeZone};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
 use maud::{Markup, html};
 use serde::Serialize;
 use serde_json::Value;
-use std::{collections::BTreeMap, ffi::OsString};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ffi::OsString,
+};
 
 /// Backups of a page.
 const PAGE_ROWS: usize = 100;
-/// Lines of `fullbore forget`.
-const MOST_LINES: usize = 1 << 20;
+/// Lines of `fullbore forget` that are shown.
+const SHOWN_LINES: usize = 1000;
 /// Options of `fullbore forget` with a number, and their labels.
 const RULES: [(&str, &str); 6] = [
     ("keep-last", "Last"),
@@ -50,10 +54,11 @@ pub(super) struct SourceView {
     days: BTreeMap<jiff::civil::Date, BackupDay>,
 }
 
-fn found<'a>(asked: &Asked<'_>, listing: &'a Listing) -> Result<&'a SourceBackups> {
+/// Returns the number of the source `s`.
+fn found(asked: &Asked<'_>, listing: &BackupRows) -> Result<u32> {
     let key = asked.fields.text("s").unwrap_or_default();
-    let source = listing.source(key);
-    source.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such source"))
+    let number = listing.source_number(key);
+    number.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such source"))
 }
 
 /// Computes the page.
@@ -62,41 +67,46 @@ fn found<'a>(asked: &Asked<'_>, listing: &'a Listing) -> Result<&'a SourceBackup
 /// [`ErrorKind::NotFound`]; those of the listing.
 pub(super) fn view(asked: &Asked<'_>) -> Result<SourceView> {
     let listing = asked.place()?.listing()?;
-    let source = found(asked, &listing)?;
+    let number = found(asked, &listing)?;
+    let source = source_at(&listing, number);
     let r = asked.place_number();
     let first = asked.fields.number("first").unwrap_or(0) as usize;
-    let newest = source.backups.iter().rev().skip(first).take(PAGE_ROWS);
-    let all = source.backups.iter().map(|at| &listing.backups[*at]);
+    let all = listing.of_source(number);
+    let newest = all.clone().rev().skip(first).take(PAGE_ROWS);
     Ok(SourceView {
         r,
-        source: source.key.clone(),
-        name: source.name.clone(),
-        count: source.backups.len(),
+        source: source.0,
+        name: source.1,
+        count: all.clone().count(),
         first,
-        backups: newest.map(|at| listing.backups[*at].clone()).collect(),
-        sizes: all
-            .clone()
-            .map(|backup| (backup.bytes, backup.stored_bytes))
-            .collect(),
-        days: days(r, all),
+        backups: asked.place()?.summaries(&listing, newest),
+        sizes: all.map(|row| (row.bytes, row.stored_bytes)).collect(),
+        days: days(r, number, &listing),
     })
 }
 
-fn days<'a>(
-    r: usize,
-    backups: impl Iterator<Item = &'a SharedBackup>,
-) -> BTreeMap<jiff::civil::Date, BackupDay> {
+/// The key and the name of a source.
+fn source_at(listing: &BackupRows, number: u32) -> (String, String) {
+    let source = listing.source_at(number);
+    source.map_or_else(Default::default, |source| {
+        (source.key.clone(), source.name())
+    })
+}
+
+fn days(r: usize, number: u32, listing: &BackupRows) -> BTreeMap<jiff::civil::Date, BackupDay> {
+    let zone = TimeZone::system();
     let mut days = BTreeMap::new();
-    for backup in backups {
-        let date = backup.begun.to_zoned(TimeZone::system()).date();
+    for row in listing.of_source(number) {
+        let begun = Timestamp::from_second(row.seconds).unwrap_or_default();
+        let date = begun.to_zoned(zone.clone()).date();
         let day = days.entry(date).or_insert_with(|| BackupDay {
             count: 0,
             has_trouble: false,
             address: String::new(),
         });
         day.count += 1;
-        day.has_trouble |= !backup.complete || backup.lost_files.is_some();
-        day.address = of_place("backup", r, &[("b", backup.id.as_bytes())]);
+        day.has_trouble |= !row.is_complete() || listing.loss(row.id()).is_some();
+        day.address = of_place("backup", r, &[("b", row.id().as_bytes())]);
     }
     days
 }
@@ -181,8 +191,8 @@ pub(super) struct RetentionView {
     kept: usize,
     forgotten: usize,
     forgotten_bytes: u64,
-    /// Lines of `fullbore forget -n --json`, the newest first.
-    backups: Vec<Value>,
+    /// The newest lines of `fullbore forget -n --json`, the newest first.
+    backups: VecDeque<Value>,
 }
 
 /// Asks `fullbore forget` what rules keep.
@@ -192,7 +202,7 @@ pub(super) struct RetentionView {
 pub(super) fn retention(asked: &Asked<'_>) -> Result<RetentionView> {
     let place = asked.place()?;
     let listing = place.listing()?;
-    let source = found(asked, &listing)?;
+    let number = found(asked, &listing)?;
     let rules = RULES.iter().filter_map(|(option, _)| {
         let count = asked.fields.number(option)?;
         Some((*option, u32::try_from(count).ok()?.to_string()))
@@ -209,27 +219,40 @@ pub(super) fn retention(asked: &Asked<'_>) -> Result<RetentionView> {
     );
     words.extend(place.shown.options.iter().cloned());
     words.extend(["--".into(), place.shown.location.clone()]);
-    let answer = ask(&words, MOST_LINES, &[0, 4])?;
-    let mut backups = answer.lines;
-    backups.retain(|line| line["source"] == source.name.as_str());
-    backups.reverse();
-    let goes = |line: &&Value| line["forgotten"] == true;
-    let forgotten = backups.iter().filter(goes).count();
-    let bytes = backups
-        .iter()
-        .filter(goes)
-        .filter_map(|line| line["bytes"].as_u64());
-    Ok(RetentionView {
+    let (source, name) = source_at(&listing, number);
+    let mut view = RetentionView {
         r: asked.place_number(),
-        source: source.key.clone(),
-        name: source.name.clone(),
+        source,
+        name,
         command: command(place, &rules),
         rules,
-        kept: backups.len() - forgotten,
-        forgotten,
-        forgotten_bytes: bytes.fold(0, u64::saturating_add),
-        backups,
-    })
+        kept: 0,
+        forgotten: 0,
+        forgotten_bytes: 0,
+        backups: VecDeque::new(),
+    };
+    ask_each(&words, &[0, 4], |line| {
+        let id = line["id"].as_str().unwrap_or_default();
+        if listing.row(id).is_some_and(|row| row.source == number) {
+            view.add(line);
+        }
+    })?;
+    Ok(view)
+}
+
+impl RetentionView {
+    /// Adds a line; the oldest come first.
+    fn add(&mut self, line: Value) {
+        if line["forgotten"] == true {
+            let bytes = line["bytes"].as_u64().unwrap_or(0);
+            self.forgotten += 1;
+            self.forgotten_bytes = self.forgotten_bytes.saturating_add(bytes);
+        } else {
+            self.kept += 1;
+        }
+        self.backups.push_front(line);
+        self.backups.truncate(SHOWN_LINES);
+    }
 }
 
 fn command(place: &Place, rules: &[(&str, String)]) -> String {
@@ -250,8 +273,7 @@ pub(super) fn retention_html(view: &RetentionView) -> Markup {
         of_place("source", view.r, &[("s", view.source.as_bytes())]),
         view.name.clone(),
     )];
-    let shown = view.backups.iter().take(1000);
-    let rows = html! { @for line in shown { (retention_row(view.r, line)) } };
+    let rows = html! { @for line in &view.backups { (retention_row(view.r, line)) } };
     layout::page(
         "What rules would keep",
         &way,

@@ -39,8 +39,9 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<VersionsView> {
     let listing = place.listing()?;
     let path = asked.path()?;
     let none = || Error::new(ErrorKind::NotFound, "there is no such backup");
-    let backup = listing.backup(asked.backup()).ok_or_else(none)?;
-    let source = &listing.sources[backup.source];
+    let row = listing.row(asked.backup()).ok_or_else(none)?;
+    let source = listing.source_of(row);
+    let source_name = source.name();
     let mut words: Vec<OsString> = vec!["find".into(), "--json".into()];
     words.push(format!("--host={}", source.info.host).into());
     for path in &source.info.paths {
@@ -57,7 +58,7 @@ pub(super) fn view(asked: &Asked<'_>) -> Result<VersionsView> {
     let mut versions = answer.lines;
     // The command reads a pattern also as a path of the host.
     let own = serde_json::to_value(EntryName(path.clone())).unwrap_or_default();
-    versions.retain(|line| line["source"] == source.name.as_str() && line["path"] == own);
+    versions.retain(|line| line["source_text"] == source_name.as_str() && line["path"] == own);
     versions.reverse();
     Ok(VersionsView {
         r: asked.place_number(),
@@ -88,14 +89,14 @@ pub(super) fn html(view: &VersionsView) -> Markup {
 
 fn row(view: &VersionsView, version: &Value) -> Markup {
     let text = |key: &str| version[key].as_str().unwrap_or_default();
-    let page = |page: &str| of_path(page, view.r, text("last"), &view.path.0);
+    let page = |page: &str| of_path(page, view.r, text("last_id"), &view.path.0);
     let backup = |id: &str| of_place("backup", view.r, &[("b", id.as_bytes())]);
     html! {
         tr {
             th scope="row" { a href=(page("file")) { (layout::time(text("mtime"))) } }
             td.number { (size(version["size"].as_u64().unwrap_or(0))) }
-            td { a href=(backup(text("first"))) { (text("first")) } }
-            td { a href=(backup(text("last"))) { (text("last")) } }
+            td { a href=(backup(text("first_id"))) { (text("first_id")) } }
+            td { a href=(backup(text("last_id"))) { (text("last_id")) } }
             td.number { (version["backups"].as_u64().unwrap_or(0)) }
             td { @if version["kind"] == "file" { a download href=(page("get")) { "Download" } } }
         }

@@ -1,6 +1,9 @@
 //! The text of a profile: its keys are the long options of the commands.
 
-use super::hooks::HookCommands;
+use super::{
+    hooks::HookCommands,
+    places::{are_sources_here, is_place, place_of},
+};
 use clap::{Arg, Command};
 use fullbore_format::error::{Error, ErrorKind, Result, quoted};
 use std::{
@@ -56,6 +59,24 @@ pub(in crate::cli) const STEPS: [&str; 4] = ["backup", "forget", "prune", "verif
 /// Options that no profile may have.
 const REFUSED: [&str; 4] = ["profile", "config", "help", "version"];
 
+/// Names that people look for, and what a profile has instead.
+const OTHER_NAMES: [(&str, &str); 5] = [
+    (
+        "to",
+        "`repository` names the repository of all commands, and `repositories` several; a sync is `fullbore sync REPO DEST`",
+    ),
+    ("endpoint", "write `storage = [\"endpoint=https://…\"]`"),
+    ("region", "write `storage = [\"region=…\"]`"),
+    (
+        "access-key",
+        "keys of a store are in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or in ~/.aws/credentials, not in a profile",
+    ),
+    (
+        "secret-key",
+        "keys of a store are in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or in ~/.aws/credentials, not in a profile",
+    ),
+];
+
 impl Profile {
     /// Reads the text of `file`. `program` must be built.
     ///
@@ -74,6 +95,12 @@ impl Profile {
                 let place = place_of_key(text, key, refused.within.as_deref());
                 in_file(refused.error, file, place)
             })?;
+        }
+        if are_sources_here(&profile) {
+            for source in &mut profile.sources {
+                *source = place_of("sources", source)
+                    .map_err(|error| in_file(error, file, place_of_key(text, "sources", None)))?;
+            }
         }
         Ok(profile)
     }
@@ -104,8 +131,21 @@ impl Profile {
 
     fn take(&mut self, key: &str, value: &Value, program: &Command) -> Result<(), RefusedKey> {
         match (key, value) {
-            ("repository", value) => self.repository = Some(text_of(key, value)?),
-            ("repositories", value) => self.take_repositories(texts_of(key, value)?)?,
+            ("repository", Value::Array(_)) => {
+                let message = format!("cannot use {value} for {key:?}");
+                let error = Error::new(ErrorKind::Usage, message).because("it is one repository");
+                return Err(error
+                    .hint("for several, write `repositories = [\"…\", \"…\"]`")
+                    .into());
+            }
+            ("repository", value) => {
+                self.repository = Some(place_of(key, &text_of(key, value)?)?);
+            }
+            ("repositories", value) => {
+                let all = texts_of(key, value)?;
+                let all = all.iter().map(|text| place_of(key, text));
+                self.take_repositories(all.collect::<Result<_>>()?)?;
+            }
             ("sources", value) => self.sources = texts_of(key, value)?,
             ("steps", value) => self.steps = Some(steps_of(value)?),
             ("hooks", Value::Table(table)) => self.hooks = HookCommands::parse(table)?,
@@ -213,6 +253,9 @@ fn option_of(
             "" => format!("there is no option {name:?}"),
             command => format!("`fullbore {command}` has no option {name:?}"),
         };
+        if let Some((_, hint)) = OTHER_NAMES.iter().find(|(other, _)| *other == name) {
+            return Err(Error::new(ErrorKind::Usage, message).hint(*hint));
+        }
         return Err(unknown(message, name, names.chain(own)));
     };
     let value = option_value(arg, name, value)?;
@@ -229,12 +272,23 @@ fn option_value(arg: &Arg, name: &str, value: &Value) -> Result<OptionValue> {
         (action, Value::Boolean(on)) if !action.takes_values() => Ok(OptionValue::Switch(*on)),
         (action, _) if !action.takes_values() => refused("it is true or false"),
         (_, Value::Boolean(_)) => refused("it has a value"),
-        (clap::ArgAction::Append, value) => texts_of(name, value).map(OptionValue::Texts),
+        (clap::ArgAction::Append, value) => {
+            let texts = texts_of(name, value)?;
+            placed(arg, name, texts).map(OptionValue::Texts)
+        }
         (_, Value::Array(_)) => refused("it has one value"),
         (_, Value::Integer(number)) if !is_text(arg) => {
             Ok(OptionValue::Texts(vec![number.to_string()]))
         }
-        (_, value) => Ok(OptionValue::Texts(vec![text_of(name, value)?])),
+        (_, value) => placed(arg, name, vec![text_of(name, value)?]).map(OptionValue::Texts),
+    }
+}
+
+/// Returns the values as the command gets them: files and directories of this host from / on.
+fn placed(arg: &Arg, name: &str, texts: Vec<String>) -> Result<Vec<String>> {
+    match is_place(arg) {
+        true => texts.iter().map(|text| place_of(name, text)).collect(),
+        false => Ok(texts),
     }
 }
 

@@ -83,7 +83,7 @@ impl DefaultLayers<'_> {
         let layers = [
             environment_layer(command, self.variables),
             profile_layer(command, own.map_or(&[], Vec::as_slice)),
-            profile_layer(command, &profile.common),
+            profile_layer(command, &of_all(command, &profile.common)),
         ];
         let mut added = Vec::new();
         for layer in layers {
@@ -188,6 +188,13 @@ fn profile_layer<'a>(command: &'a Command, options: &[ProfileOption]) -> Vec<Lay
         Some(LayerOption { arg, words })
     });
     of_command.collect()
+}
+
+/// The options above all tables, as far as the command takes them from there. A tag is set by a backup; other commands would
+/// select by it, and miss the backups from before it was in the profile.
+fn of_all(command: &Command, options: &[ProfileOption]) -> Vec<ProfileOption> {
+    let is_meant = |option: &&ProfileOption| option.name != "tag" || command.get_name() == "backup";
+    options.iter().filter(is_meant).cloned().collect()
 }
 
 fn option_word(name: &str, value: &OsStr) -> OsString {

@@ -5,6 +5,7 @@
 mod file;
 mod hooks;
 mod layers;
+mod places;
 mod search;
 
 use file::{Profile, STEPS};

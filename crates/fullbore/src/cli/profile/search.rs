@@ -66,9 +66,15 @@ fn not_found(name: &OsStr, directories: &[PathBuf]) -> Error {
     let names: Vec<_> = names(directories);
     let text = name.to_string_lossy();
     let error = unknown(message, &text, names.iter().map(|(name, _)| &name[..]));
-    Error {
+    let error = Error {
         kind: ErrorKind::NotFound,
         ..error
+    };
+    match error.hint {
+        Some(_) => error,
+        None => {
+            error.hint("write one of these files; `fullbore config check` reads all that there are")
+        }
     }
 }
 

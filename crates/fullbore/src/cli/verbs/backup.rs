@@ -266,7 +266,7 @@ fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json
     result["base_damage"] = outcome.damage.clone().into();
     result["warnings"] = outcome.warnings.clone().into();
     let caches = outcome.caches.as_ref().map_or(0, |(count, _)| *count);
-    result["caches_left_out"] = caches.into();
+    result["left_out_caches"] = caches.into();
     result["waited"] = report::waited_json(&meter.waits.long_waits());
     result
 }

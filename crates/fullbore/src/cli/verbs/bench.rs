@@ -60,7 +60,7 @@ pub(in crate::cli) fn run(args: BenchArgs) -> Result<u8> {
             match args.json {
                 true => text::json(
                     out,
-                    &serde_json::json!({"name": name, "bytes_per_second": rate, "remark": remark}),
+                    &serde_json::json!({"type": "figure", "name": name, "bytes_per_second": rate, "remark": remark}),
                 )?,
                 false => text::line(
                     out,

@@ -16,8 +16,11 @@ use crate::cli::{
 };
 use clap::{Arg, ArgGroup, Args, ValueHint};
 use fullbore_engine::copy::{
-    CopyOptions, CopySummary, CopyTarget, CopyWatch, TreeCopy, far::FarTarget, near::NearTarget,
-    rules::CopyRules, service::CopyService,
+    CopyOptions, CopySource, CopySummary, CopyTarget, CopyWatch, TreeCopy,
+    far::FarTarget,
+    near::NearTarget,
+    rules::{CopyPlace, CopyRules},
+    service::CopyService,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -43,7 +46,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, BufWriter},
     os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
@@ -56,16 +59,19 @@ use std::{
 #[command(group = ArgGroup::new("tree").multiple(true).args(["delete", "max_delete", "allow_empty", "delete_excluded", "dry_run", "checksum",
     "exclude", "exclude_from", "include", "exclude_caches", "exclude_if_present", "one_file_system", "numeric_owner"]))]
 pub(in crate::cli) struct CopyTreeArgs {
-    /// A directory, ssh://HOST/PATH, or a repository
+    /// Directories, files, ssh://HOST/PATH, or a repository
     ///
-    /// The content of the directory is copied. Of a repository, the latest backup is copied, or
-    /// another one with @ID.
-    #[arg(value_name = "SRC", value_hint = ValueHint::DirPath)]
-    from: OsString,
+    /// Of a single directory, the content is copied. A file, and each SRC of several, is written
+    /// below DST by its name. Of a repository, the latest backup is copied, or another one with
+    /// @ID.
+    #[arg(value_name = "SRC", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
+    from: Vec<OsString>,
     /// The directory to write, ssh://HOST/PATH, or a repository
     ///
-    /// The directory is created if it is missing.
-    #[arg(value_name = "DST", value_hint = ValueHint::DirPath)]
+    /// The directory is created if it is missing, but not the one above it. If a single file is
+    /// copied and DST is no directory, DST is the name of the copy; with a slash at its end, it is
+    /// a directory.
+    #[arg(value_name = "DST", required = true, value_hint = ValueHint::DirPath)]
     to: OsString,
     /// Delete files in DST that SRC lacks
     ///
@@ -137,60 +143,262 @@ impl CopyTreeArgs {
 
     /// Returns whether a backup is copied, and not a directory.
     pub(in crate::cli) fn is_between_repositories(&self, storages: &Storages) -> bool {
-        is_between_repositories(storages, &self.from, &self.to).unwrap_or(false)
+        match &self.from[..] {
+            [from] => is_between_repositories(storages, from, &self.to).unwrap_or(false),
+            _ => false,
+        }
     }
 }
 
 pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result<u8> {
-    if is_between_repositories(storages, &args.from, &args.to)? {
+    if let [from] = &args.from[..]
+        && is_between_repositories(storages, from, &args.to)?
+    {
+        refuse_directory(from, &args.to)?;
         check_tree_options()?;
-        return copy_backup(storages, args.from, &args.to, args.repository, &args.output);
+        let from = std::mem::take(&mut args.from).remove(0);
+        return copy_backup(storages, from, &args.to, args.repository, &args.output);
     }
     refuse_shell_of_rsync(&args.exclude)?;
+    refuse_tag()?;
     args.exclude.splice(..0, patterns_in(&args.exclude_from)?);
-    let source = Location::parse(&args.from)?;
+    let sources = args.from.iter().map(|from| Location::parse(from));
+    let sources = sources.collect::<Result<Vec<_>>>()?;
     let destination = Location::parse(&args.to)?;
-    match (&source, &destination) {
-        (Location::Local(from), Location::Local(to)) => {
-            refuse_foreign("copy from", from)?;
+    match (CopySide::of(&sources), &destination) {
+        (Some(CopySide::Near(from)), Location::Local(to)) => {
+            for path in &from {
+                refuse_foreign("copy from", path)?;
+            }
             refuse_foreign("copy to", to)?;
-            refuse_incomplete(from)?;
-            let granted = options(&args, from)?.target(to);
+            refuse_repository(&args.from, to)?;
+            let copy = NamedCopy::new(&mut args, &from, Some(to))?;
+            let granted = copy.options.target(to, copy.may_be_file);
             let target = Arc::new(NearTarget::granted(granted));
-            copy(&args, storages, from, Some(to), true, target)
+            copy.run(&args, storages, Some(to), true, target)
         }
-        (Location::Local(from), Location::Ssh { host, path }) => {
-            refuse_incomplete(from)?;
+        (Some(CopySide::Near(from)), Location::Ssh { host, path }) => {
+            let copy = NamedCopy::new(&mut args, &from, None)?;
             let wire = storages.connect_to_host(host, Offer::none())?;
-            copy(
-                &args,
-                storages,
-                from,
-                Some(path),
-                false,
-                far_target(&args, wire)?,
-            )
+            let target = far_target(&args, wire)?;
+            copy.run(&args, storages, Some(path), false, target)
         }
-        (Location::Local(from), Location::Peer(_)) => {
-            let wire = connect_to_peer()?;
-            copy(&args, storages, from, None, false, far_target(&args, wire)?)
+        (Some(CopySide::Near(from)), Location::Peer(_)) => {
+            let copy = NamedCopy::new(&mut args, &from, None)?;
+            let target = far_target(&args, connect_to_peer()?)?;
+            copy.run(&args, storages, None, false, target)
         }
-        (Location::Ssh { host, path }, Location::Local(to)) => {
-            pull(&args, storages, host, path, to)
+        (Some(CopySide::Far(host, from)), Location::Local(to)) => {
+            refuse_repository(&args.from, to)?;
+            pull(&args, storages, host, &from, to)
         }
-        (Location::Ssh { host, path }, Location::Ssh { .. }) => {
+        (Some(CopySide::Far(host, from)), Location::Ssh { .. }) => {
+            let source = &sources[0];
             let message =
                 format!("cannot copy from {source} to {destination}: both are other hosts");
-            let command = format!("ssh {host} fullbore copy {} {destination}", path.display());
+            let paths = from.iter().map(|path| path.display().to_string());
+            let paths = paths.collect::<Vec<_>>().join(" ");
+            let command = format!("ssh {host} fullbore copy {paths} {destination}");
             let hint = format!("run the copy on one of them: `{command}`");
             Err(Error::new(ErrorKind::Usage, message).hint(hint))
         }
         _ => {
-            let message = format!("cannot copy {source} to {destination}");
-            Err(Error::new(ErrorKind::Usage, message)
-                .because("a copy is from directory to directory, or from repository to repository"))
+            let named = sources.iter().map(ToString::to_string);
+            let named = named.collect::<Vec<_>>().join(" and ");
+            let message = format!("cannot copy {named} to {destination}");
+            Err(Error::new(ErrorKind::Usage, message).because(
+                "a copy is from one host to a directory, or of one backup from repository to repository",
+            ))
         }
     }
+}
+
+/// The host of all sources of a copy, and their paths there.
+enum CopySide<'a> {
+    Near(Vec<&'a Path>),
+    Far(&'a str, Vec<&'a Path>),
+}
+
+impl<'a> CopySide<'a> {
+    /// Returns the host that has all of them; `None` if they are on several, or are no files.
+    fn of(sources: &'a [Location]) -> Option<Self> {
+        let near = sources.iter().map(|source| match source {
+            Location::Local(path) => Some(&**path),
+            _ => None,
+        });
+        if let Some(paths) = near.collect() {
+            return Some(Self::Near(paths));
+        }
+        let Location::Ssh { host: first, .. } = sources.first()? else {
+            return None;
+        };
+        let far = sources.iter().map(|source| match source {
+            Location::Ssh { host, path } if host == first => Some(&**path),
+            _ => None,
+        });
+        Some(Self::Far(first, far.collect::<Option<_>>()?))
+    }
+}
+
+/// The sources of this host, each with its name in the target.
+struct NamedCopy {
+    sources: Vec<CopySource>,
+    options: CopyOptions,
+    may_be_file: bool,
+}
+
+impl NamedCopy {
+    /// Reads the sources. A pattern that begins with one of them, as it was typed, is changed into
+    /// one for what is below it. `to` is the target, if it is on this host.
+    fn new(args: &mut CopyTreeArgs, from: &[&Path], to: Option<&Path>) -> Result<Self> {
+        for path in from {
+            refuse_incomplete(path)?;
+        }
+        if let [path] = from
+            && is_directory(path)?
+        {
+            let typed = args
+                .exclude
+                .iter()
+                .map(|line| below_typed(args, line, path, to));
+            args.exclude = typed.collect();
+            return Ok(Self {
+                options: options_below(args, &[place(path, b"")?]),
+                sources: vec![CopySource::content(path)],
+                may_be_file: false,
+            });
+        }
+        let sources = from.iter().map(|path| CopySource::named(path));
+        let sources: Vec<CopySource> = sources.collect::<Result<_>>()?;
+        for (number, source) in sources.iter().enumerate() {
+            let mut others = sources[..number].iter();
+            if let Some(other) = others.find(|other| other.at == source.at) {
+                let message = format!(
+                    "cannot copy {:?} and {:?} together",
+                    other.path, source.path
+                );
+                return Err(Error::new(ErrorKind::Usage, message)
+                    .because("both have the same name below DST"));
+            }
+        }
+        let places = sources.iter().map(|source| place(&source.path, &source.at));
+        let places: Vec<CopyPlace> = places.collect::<Result<_>>()?;
+        Ok(Self {
+            options: options_below(args, &places),
+            may_be_file: sources.len() == 1,
+            sources,
+        })
+    }
+
+    fn run(
+        self,
+        args: &CopyTreeArgs,
+        storages: &Storages,
+        to: Option<&Path>,
+        is_near: bool,
+        target: Arc<dyn CopyTarget>,
+    ) -> Result<u8> {
+        let copy = TreeCopy {
+            from: self.sources,
+            to: to.map(PathBuf::from),
+            may_be_file: self.may_be_file,
+            is_near,
+            options: self.options,
+        };
+        copy_tree(args, storages, &copy, target)
+    }
+}
+
+/// Returns whether a single source is a directory, or a link to one.
+fn is_directory(path: &Path) -> Result<bool> {
+    match path.metadata() {
+        Ok(found) => Ok(found.is_dir()),
+        // A link that leads nowhere is copied as a link.
+        Err(_) if path.is_symlink() => Ok(false),
+        Err(e) => Err(Error::io(format!("could not find {path:?}"), e)),
+    }
+}
+
+/// Returns the place of a source in the target, with the names by which patterns know it.
+fn place(path: &Path, at: &[u8]) -> Result<CopyPlace> {
+    let failed = |e| Error::io(format!("could not find {path:?}"), e);
+    let named = std::path::absolute(path).map_err(failed)?;
+    let real = path.canonicalize().unwrap_or_else(|_| named.clone());
+    Ok(CopyPlace::new(at, [&*named, &*real]))
+}
+
+/// Returns a pattern that begins with a relative SRC, as it was typed, as one for what is below SRC.
+/// If the source or the target has such a path, the pattern is for that.
+fn below_typed(args: &CopyTreeArgs, line: &OsStr, from: &Path, to: Option<&Path>) -> OsString {
+    let typed = from.components().filter(|part| *part != Component::CurDir);
+    let typed = typed.collect::<PathBuf>();
+    let (sign, pattern) = match line.as_bytes().strip_prefix(b"!") {
+        Some(pattern) => ("!", pattern),
+        None => ("", line.as_bytes()),
+    };
+    let pattern = pattern.strip_prefix(b"./").unwrap_or(pattern);
+    let below = pattern.strip_prefix(typed.as_os_str().as_bytes());
+    let below = below.filter(|rest| rest.len() > 1 && rest.starts_with(b"/"));
+    let has_path = |root: &Path| root.join(&typed).symlink_metadata().is_ok();
+    // What only another host has may be kept from deletion by this pattern.
+    let may_be_there = has_path(from) || to.map_or(args.delete, has_path);
+    match below {
+        Some(rest) if typed.is_relative() && !may_be_there => {
+            [OsStr::new(sign), OsStr::from_bytes(rest)]
+                .into_iter()
+                .collect()
+        }
+        _ => line.to_owned(),
+    }
+}
+
+/// Refuses to back up a directory by a copy into a repository.
+fn refuse_directory(from: &OsStr, to: &OsStr) -> Result<()> {
+    let location = Location::parse(from)?;
+    let Location::Local(path) = &location else {
+        return Ok(());
+    };
+    let is_backup = is_repository(&location) || !path.exists();
+    match is_backup {
+        true => Ok(()),
+        false => Err(backs_up(from, to)),
+    }
+}
+
+/// The error of a directory that is copied into a repository.
+fn backs_up(from: &OsStr, to: &OsStr) -> Error {
+    let (from, to) = (Path::new(from), Path::new(to));
+    let message =
+        format!("cannot copy {from:?} to {to:?}: that is a repository, and {from:?} is none");
+    let hint = format!(
+        "to back up: `fullbore backup {} --to {}`",
+        from.display(),
+        to.display()
+    );
+    Error::new(ErrorKind::Usage, message).hint(hint)
+}
+
+/// Refuses a target that is a repository, or in one.
+fn refuse_repository(sources: &[OsString], to: &Path) -> Result<()> {
+    let absolute = std::path::absolute(to).unwrap_or_else(|_| to.to_owned());
+    let mut above = absolute.ancestors();
+    let Some(repository) = above.find(|dir| dir.join(REPOSITORY).is_file()) else {
+        return Ok(());
+    };
+    if repository == absolute {
+        return Err(backs_up(&sources.join(OsStr::new(" ")), to.as_os_str()));
+    }
+    let message = format!("cannot copy to {to:?}: it is in the repository {repository:?}");
+    Err(Error::new(ErrorKind::Usage, message).because("only fullbore's own files belong there"))
+}
+
+/// Refuses `-t`, which keeps times for rsync and here selects a backup by its tag.
+fn refuse_tag() -> Result<()> {
+    if !command_line::own_words().has("tag") {
+        return Ok(());
+    }
+    let message = "cannot copy files with --tag (-t): it selects a backup";
+    Err(Error::new(ErrorKind::Usage, message).hint("a copy always keeps times"))
 }
 
 /// Returns whether a backup is meant, and not a directory: the source is a repository or one of its
@@ -298,16 +506,23 @@ fn far_target(args: &CopyTreeArgs, wire: Wire) -> Result<Arc<dyn CopyTarget>> {
     Ok(Arc::new(FarTarget::new(Box::new(ask), level)))
 }
 
-/// Runs the copy on the host of the source, with the target on this one.
+/// Runs the copy on the host of the sources, with the target on this one.
 fn pull(
     args: &CopyTreeArgs,
     storages: &Storages,
     host: &str,
-    from: &Path,
+    from: &[&Path],
     to: &Path,
 ) -> Result<u8> {
-    // The other host gets the rights of this command line, and no others.
-    let granted = options_below(args, &[from]).target(to);
+    // The other host gets the rights of this command line, and no others. Only that host knows
+    // whether a single source is a file.
+    let is_single = from.len() == 1;
+    let places = from.iter().map(|path| {
+        let name = path.file_name().filter(|_| !is_single).unwrap_or_default();
+        CopyPlace::new(name.as_bytes(), [*path])
+    });
+    let places: Vec<CopyPlace> = places.collect();
+    let granted = options_below(args, &places).target(to, is_single);
     let target = CopyService::new(Arc::new(NearTarget::granted(granted)));
     let offer = printing().service(ServiceNumber::COPY, target);
     let wire = storages.connect_to_host(host, offer)?;
@@ -316,7 +531,7 @@ fn pull(
 
 /// Returns the arguments of the command on the other host: those of this one, but for the options
 /// with which this host reaches others. The other host does not have the files with patterns.
-fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
+fn far_arguments(args: &CopyTreeArgs, from: &[&Path], to: &Path) -> Vec<OsString> {
     let mut words = command_line::own_words()
         .without_groups(&[
             "StorageArgs",
@@ -327,10 +542,9 @@ fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
         .without("color")
         .without("exclude_from")
         .without("exclude");
-    words.replace_places([
-        from.as_os_str().to_owned(),
-        [OsStr::new("peer:"), to.as_os_str()].into_iter().collect(),
-    ]);
+    let sources = from.iter().map(|path| path.as_os_str().to_owned());
+    let target = [OsStr::new("peer:"), to.as_os_str()].into_iter().collect();
+    words.replace_places(sources.chain([target]));
     let patterns = args.exclude.iter().map(|pattern| {
         let option = OsStr::new("--exclude=");
         [option, pattern].into_iter().collect()
@@ -340,12 +554,10 @@ fn far_arguments(args: &CopyTreeArgs, from: &Path, to: &Path) -> Vec<OsString> {
     words.without("no_tricks").into_words_with(&added)
 }
 
-fn copy(
+fn copy_tree(
     args: &CopyTreeArgs,
     storages: &Storages,
-    from: &Path,
-    to: Option<&Path>,
-    is_near: bool,
+    copy: &TreeCopy,
     target: Arc<dyn CopyTarget>,
 ) -> Result<u8> {
     let log = Arc::new(CopyLog {
@@ -354,12 +566,6 @@ fn copy(
         is_json: args.output.json,
         out: Mutex::new(BufWriter::new(io::stdout())),
     });
-    let copy = TreeCopy {
-        from: from.to_owned(),
-        to: to.map(PathBuf::from),
-        is_near,
-        options: options(args, from)?,
-    };
     let run = MeteredRun::new(storages, &args.output, report::ENDS);
     let copied = run.work(|meter| copy.run(target, log.clone(), meter));
     log.flush();
@@ -372,20 +578,8 @@ fn copy(
     Ok(if copied.skipped == 0 { 0 } else { UNREADABLE })
 }
 
-fn options(args: &CopyTreeArgs, from: &Path) -> Result<CopyOptions> {
-    let failed = |e| Error::io(format!("could not find {from:?}"), e);
-    let real = from.canonicalize().map_err(failed)?;
-    if !real.is_dir() {
-        let message = format!("cannot copy {from:?}: it is not a directory");
-        return Err(Error::new(ErrorKind::Usage, message));
-    }
-    let named = std::path::absolute(from).map_err(failed)?;
-    Ok(options_below(args, &[&named, &real]))
-}
-
-/// The options of a copy from a directory with these absolute paths.
-fn options_below(args: &CopyTreeArgs, names: &[&Path]) -> CopyOptions {
-    let below_root = |path: &Path| path.as_os_str().as_bytes()[1..].to_vec().into();
+/// The options of a copy of sources with these places.
+fn options_below(args: &CopyTreeArgs, places: &[CopyPlace]) -> CopyOptions {
     // In one list of patterns, the last one that matches decides.
     let included = args.include.iter();
     let included = included.map(|line| [OsStr::new("!"), line].into_iter().collect());
@@ -398,7 +592,7 @@ fn options_below(args: &CopyTreeArgs, names: &[&Path]) -> CopyOptions {
                 exclude_if_present: args.exclude_if_present.clone(),
                 one_file_system: args.one_file_system,
             },
-            names: names.iter().map(|name| below_root(name)).collect(),
+            places: places.to_vec(),
         },
         delete: args.delete,
         checksum: args.checksum,
@@ -409,6 +603,7 @@ fn options_below(args: &CopyTreeArgs, names: &[&Path]) -> CopyOptions {
             max: args.max_delete,
             allow_empty: args.allow_empty,
         },
+        owners: None,
     }
 }
 
@@ -421,8 +616,13 @@ fn last_lines(copied: &CopySummary, is_dry_run: bool) -> Vec<String> {
         same,
         ..
     } = copied;
-    let entries =
-        format!("entries: {new} new, {changed} changed, {deleted} deleted, {same} unchanged");
+    let sockets = match copied.sockets {
+        0 => String::new(),
+        n => format!("; {} not copied", counted(n, "socket")),
+    };
+    let entries = format!(
+        "entries: {new} new, {changed} changed, {deleted} deleted, {same} unchanged{sockets}"
+    );
     if is_dry_run {
         return vec![format!("{entries}; this was a dry run")];
     }
@@ -441,8 +641,9 @@ fn last_lines(copied: &CopySummary, is_dry_run: bool) -> Vec<String> {
 
 /// The result of a copy as JSON.
 fn result(copied: &CopySummary, is_dry_run: bool) -> Value {
-    json!({"type": "result", "dry_run": is_dry_run, "new": copied.new, "changed": copied.changed,
-        "same": copied.same, "deleted": copied.deleted, "sent_bytes": copied.sent_bytes,
-        "skipped": copied.skipped, "skipped_lines": copied.skipped_lines, "warnings": copied.warnings,
+    json!({"type": "result", "dry_run": is_dry_run, "added": copied.new, "changed": copied.changed,
+        "same": copied.same, "removed": copied.deleted, "sent_bytes": copied.sent_bytes,
+        "sockets": copied.sockets,
+        "failure_count": copied.skipped, "failures": copied.skipped_lines, "warnings": copied.warnings,
         "seconds": copied.seconds})
 }

@@ -141,7 +141,7 @@ fn last_lines(copied: &CopiedBackup, to: &str) -> Vec<String> {
 
 /// The result of a copy as JSON.
 fn json(copied: &CopiedBackup) -> Value {
-    json!({"type": "result", "id": copied.id, "others": copied.others, "objects": copied.objects,
-        "bytes": copied.bytes, "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds,
+    json!({"type": "result", "id": copied.id, "other_ids": copied.others, "objects": copied.objects,
+        "stored_bytes": copied.bytes, "there_objects": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds,
         "wal_objects": copied.wal.objects, "wal_bytes": copied.wal.bytes, "warnings": copied.warnings})
 }

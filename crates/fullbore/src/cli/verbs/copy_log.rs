@@ -1,7 +1,7 @@
 //! The entries of a copy, as they are printed.
 
 use fullbore_engine::copy::CopyWatch;
-use fullbore_format::text;
+use fullbore_format::{root::EntryName, text};
 use fullbore_platform::queue::Locked;
 use std::{
     io::{self, BufWriter, Stdout, Write},
@@ -21,20 +21,21 @@ pub(super) struct CopyLog {
 
 impl CopyLog {
     fn print(&self, sign: char, path: &[u8]) -> io::Result<()> {
-        let path = match path {
-            b"" => ".".to_owned(),
-            path => text::name(path),
-        };
         let mut out = self.out.locked();
         if !self.is_json {
+            let path = match path {
+                b"" => ".".to_owned(),
+                path => text::name(path),
+            };
             return writeln!(out, "{sign} {path}");
         }
         let change = match sign {
-            '+' => "new",
+            '+' => "added",
             '~' => "changed",
-            _ => "deleted",
+            _ => "removed",
         };
-        let object = serde_json::json!({"type": "entry", "change": change, "path": path});
+        let path = EntryName(path.to_vec());
+        let object = serde_json::json!({"type": "change", "change": change, "path": path});
         writeln!(out, "{object}")
     }
 }

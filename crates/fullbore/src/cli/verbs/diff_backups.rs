@@ -6,11 +6,12 @@
 
 use super::{
     diff_entry::{DiffEntries, Parts, differing_bytes, differing_properties, last},
+    diff_renames::{RenamedDirectory, WholeDirectories},
     listing::kind_parts,
 };
 use fullbore_format::text::source_text;
 use fullbore_format::{
-    entry::{EntryKind, order},
+    entry::{EntryKind, is_within, order},
     error::{Error, ErrorKind, Result},
     root::{EntryName, PageAt, Root},
     sizes, text,
@@ -22,6 +23,7 @@ use fullbore_repository::{
 };
 use fullbore_storage::{Location, Storages};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::{cmp::Ordering, collections::HashSet, ffi::OsString, io::Write, path::Path};
 
 /// The backups to compare, and the form of the output.
@@ -52,18 +54,22 @@ struct DiffLine<'a> {
     r#type: &'static str,
     change: &'static str,
     path: EntryName,
+    /// Of a directory that has another name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_before: Option<EntryName>,
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     size_before: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     size_after: Option<u64>,
     differing_bytes: u64,
+    /// The properties that changed.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    what: &'a [&'static str],
+    properties: &'a [&'static str],
 }
 
 /// A number of entries and their bytes.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntrySum {
     /// Number of entries.
     pub(super) entries: u64,
@@ -72,9 +78,8 @@ pub(super) struct EntrySum {
 }
 
 /// Totals of the differences.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct DiffTotals {
-    r#type: &'static str,
     /// ID of the older backup.
     pub(super) a: String,
     /// ID of the newer backup.
@@ -85,6 +90,8 @@ pub(super) struct DiffTotals {
     pub(super) removed: EntrySum,
     /// Entries in both backups that differ.
     pub(super) changed: EntrySum,
+    /// Directories with another name and the same content: their files.
+    pub(super) renamed: EntrySum,
     /// Bytes of files in the newer backup less those in the older one.
     pub(super) growth: i64,
 }
@@ -152,7 +159,6 @@ impl Diff {
         let selection = with_first_names(selection, [&a, &b])?;
         let ids = (a.root.id.clone(), b.root.id.clone());
         let totals = DiffTotals {
-            r#type: "result",
             a: ids.0,
             b: ids.1,
             ..DiffTotals::default()
@@ -166,7 +172,9 @@ impl Diff {
             out,
             totals,
             growth: 0,
+            renamed: Vec::new(),
         };
+        run.find_renamed()?;
         run.compare_all()?;
         let DiffRun {
             mut totals,
@@ -176,7 +184,7 @@ impl Diff {
         } = run;
         totals.growth = growth.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         if self.json {
-            text::json(out, &totals)?
+            text::json(out, &totals_json(&totals))?
         } else {
             text::line(out, &summary(&totals))?
         }
@@ -213,6 +221,7 @@ struct DiffRun<'a> {
     totals: DiffTotals,
     /// Bytes of files in the newer backup less those in the older one; cannot overflow.
     growth: i128,
+    renamed: Vec<RenamedDirectory>,
 }
 
 /// Returns the backup and the offset of a page in its manifest.
@@ -245,7 +254,36 @@ fn entries<'a>(
 }
 
 impl DiffRun<'_> {
+    /// Finds the directories that were renamed, before anything is printed.
+    fn find_renamed(&mut self) -> Result<()> {
+        let mut removed = WholeDirectories::default();
+        let mut added = WholeDirectories::default();
+        let selection = self.selection;
+        self.each_pair(&mut |_, was, is| {
+            let Some(parts) = is.or(was) else {
+                return Ok(());
+            };
+            match (was, is) {
+                _ if !selection.holds(&last(parts).entry.path) => {}
+                (Some(parts), None) => removed.take(parts),
+                (None, Some(parts)) => added.take(parts),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        self.renamed = removed.renamed(added);
+        Ok(())
+    }
+
     fn compare_all(&mut self) -> Result<()> {
+        self.each_pair(&mut |run, was, is| run.compare_entry(was, is))
+    }
+
+    /// Calls `take` with each entry that is in pages that are not shared, of one backup or of both.
+    fn each_pair(
+        &mut self,
+        take: &mut dyn FnMut(&mut Self, Option<&Parts>, Option<&Parts>) -> Result<()>,
+    ) -> Result<()> {
         let a = self.a;
         let b = self.b;
         let selection = self.selection;
@@ -269,7 +307,7 @@ impl DiffRun<'_> {
             } else {
                 None
             };
-            self.compare_entry(was.as_ref(), is.as_ref())?;
+            take(self, was.as_ref(), is.as_ref())?;
         }
     }
 
@@ -278,6 +316,12 @@ impl DiffRun<'_> {
             return Ok(());
         };
         let wanted = self.selection.holds(&entry.path);
+        if wanted
+            && was.is_none() != is.is_none()
+            && let Some(renamed) = self.renamed_with(&entry.path, was.is_some())
+        {
+            return self.print_renamed(&renamed, &entry.path);
+        }
         let word = was
             .zip(is)
             .map_or(Vec::new(), |(was, is)| differing_properties(was, is));
@@ -301,26 +345,60 @@ impl DiffRun<'_> {
         let growth = i128::from(after.unwrap_or(0)) - i128::from(before.unwrap_or(0));
         self.growth += growth;
         let line = DiffLine {
-            r#type: "difference",
+            r#type: "change",
             change,
             path: EntryName(entry.path.clone()),
+            path_before: None,
             kind: kind_parts(&entry.kind).0,
             size_before: before,
             size_after: after,
             differing_bytes: bytes,
-            what: &word,
+            properties: &word,
         };
+        self.print(&line, entry.kind == EntryKind::Directory)
+    }
+
+    fn print(&mut self, line: &DiffLine<'_>, is_directory: bool) -> Result<()> {
         if std::mem::take(&mut self.lacks_header) {
             text::line(self.out, &format!("  {:>15}  PATH", "BYTES"))?;
         }
         if self.json {
-            text::json(self.out, &line)
+            text::json(self.out, line)
         } else {
-            text::line(
-                self.out,
-                &text_line(&line, entry.kind == EntryKind::Directory),
-            )
+            text::line(self.out, &text_line(line, is_directory))
         }
+    }
+
+    /// Returns the renamed directory that has this path of one backup.
+    fn renamed_with(&self, path: &[u8], is_before: bool) -> Option<RenamedDirectory> {
+        let mut renamed = self.renamed.iter();
+        let found = renamed.find(|renamed| match is_before {
+            true => is_within(path, &renamed.before),
+            false => is_within(path, &renamed.after),
+        });
+        found.cloned()
+    }
+
+    /// Prints a renamed directory once: where its new name comes.
+    fn print_renamed(&mut self, renamed: &RenamedDirectory, path: &[u8]) -> Result<()> {
+        if path != renamed.after {
+            return Ok(());
+        }
+        let sum = &mut self.totals.renamed;
+        sum.entries += renamed.files;
+        sizes::add(&mut sum.bytes, renamed.bytes);
+        let line = DiffLine {
+            r#type: "change",
+            change: "renamed",
+            path: EntryName(renamed.after.clone()),
+            path_before: Some(EntryName(renamed.before.clone())),
+            kind: kind_parts(&EntryKind::Directory).0,
+            size_before: None,
+            size_after: None,
+            differing_bytes: 0,
+            properties: &[],
+        };
+        self.print(&line, true)
     }
 }
 
@@ -329,6 +407,7 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
     let sign = match line.change {
         "added" => '+',
         "removed" => '-',
+        "renamed" => '>',
         _ => '~',
     };
     let path = if line.path.0.is_empty() {
@@ -337,6 +416,10 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
         text::name(&line.path.0)
     };
     let slash = if directory { "/" } else { "" };
+    let before = line.path_before.as_ref();
+    let before = before.map_or(String::new(), |path| {
+        format!("{}/ -> ", text::name(&path.0))
+    });
     let bytes = text::count(line.differing_bytes);
     let sizes = match (line.size_before, line.size_after) {
         (Some(before), Some(after)) if before != after => {
@@ -344,12 +427,28 @@ fn text_line(line: &DiffLine<'_>, directory: bool) -> String {
         }
         _ => String::new(),
     };
-    let message = if line.what.is_empty() {
+    let message = if line.properties.is_empty() {
         String::new()
     } else {
-        format!("  ({sizes}{})", line.what.join(", "))
+        format!("  ({sizes}{})", line.properties.join(", "))
     };
-    format!("{sign} {bytes:>15}  {path}{slash}{message}")
+    format!("{sign} {bytes:>15}  {before}{path}{slash}{message}")
+}
+
+fn totals_json(totals: &DiffTotals) -> Value {
+    let DiffTotals {
+        a,
+        b,
+        added,
+        removed,
+        changed,
+        renamed,
+        growth,
+    } = totals;
+    json!({"type": "result", "id_before": a, "id_after": b,
+        "added": added.entries, "added_bytes": added.bytes, "removed": removed.entries, "removed_bytes": removed.bytes,
+        "changed": changed.entries, "changed_bytes": changed.bytes,
+        "renamed": renamed.entries, "renamed_bytes": renamed.bytes, "growth_bytes": growth})
 }
 
 fn summary(totals: &DiffTotals) -> String {
@@ -359,14 +458,21 @@ fn summary(totals: &DiffTotals) -> String {
         added,
         removed,
         changed,
+        renamed,
         growth,
-        ..
     } = totals;
-    let sum = |sum: &EntrySum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
+    let sum_of =
+        |sum: &EntrySum| format!("{} ({})", text::count(sum.entries), text::bytes(sum.bytes));
     let sign = if *growth < 0 { "less" } else { "more" };
-    let added = sum(added);
-    let removed = sum(removed);
-    let changed = sum(changed);
+    let added = sum_of(added);
+    let removed = sum_of(removed);
+    let changed = sum_of(changed);
     let growth = text::bytes(growth.unsigned_abs());
-    format!("from {a} to {b}: {added} added, {removed} removed, {changed} changed, {growth} {sign}")
+    let renamed = match renamed.entries {
+        0 => String::new(),
+        _ => format!("{} in renamed directories, ", sum_of(renamed)),
+    };
+    format!(
+        "from {a} to {b}: {added} added, {removed} removed, {changed} changed, {renamed}{growth} {sign}"
+    )
 }

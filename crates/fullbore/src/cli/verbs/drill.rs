@@ -188,8 +188,8 @@ fn lines(outcome: &DrillOutcome) -> Vec<String> {
         .iter()
         .map(|note| format!("note: {note}"))
         .collect();
-    lines.push(format!("backup: {} of {}", record.backup, record.source));
-    if let Some(target) = &record.target {
+    lines.push(format!("backup: {} of {}", record.id, record.source_text));
+    if let Some(target) = &record.recovery_target {
         let reached = record.reached.as_ref();
         let reached = reached.map(|place| format!("; recovery stopped {place}"));
         lines.push(format!("target: {target}{}", reached.unwrap_or_default()));

@@ -138,7 +138,7 @@ fn export_json(exported: &Exported, limit: &RunLimit) -> Value {
     let mut json = backup_json(&exported.outcome.root, limit);
     let damage: Vec<_> = exported.damage.iter().map(damage_json).collect();
     let complete = damage.is_empty() && exported.outcome.root.totals.is_complete();
-    (json["complete"], json["from"]) = (complete.into(), exported.from.clone().into());
+    (json["complete"], json["from_id"]) = (complete.into(), exported.from.clone().into());
     (json["damage"], json["warnings"]) = (damage.into(), exported.warnings.clone().into());
     json
 }

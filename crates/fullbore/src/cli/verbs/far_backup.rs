@@ -195,6 +195,21 @@ pub(super) fn subject(args: &BackupArgs, storages: &Storages) -> Result<Option<F
 /// A host, and what paths are called there.
 type FarSource = (String, Vec<Replaced>);
 
+fn several_hosts() -> Error {
+    let message = "cannot back up several hosts in one backup";
+    Error::new(ErrorKind::Usage, message).hint(
+        "make a backup for each host, with a profile of its own; all may go to one repository",
+    )
+}
+
+/// Refuses sources of several hosts.
+///
+/// # Errors
+/// [`ErrorKind::Usage`].
+pub(super) fn check_hosts(args: &BackupArgs) -> Result<()> {
+    source_host(args).map(drop)
+}
+
 /// The host that all paths are on, and what they are called there; `None` if it is this one.
 fn source_host(args: &BackupArgs) -> Result<Option<FarSource>> {
     let mut host = args.on.clone();
@@ -204,20 +219,20 @@ fn source_host(args: &BackupArgs) -> Result<Option<FarSource>> {
             continue;
         };
         if host.get_or_insert_with(|| of.clone()) != &of {
-            let message = "cannot back up several hosts in one backup";
-            return Err(Error::new(ErrorKind::Usage, message));
+            return Err(several_hosts());
         }
         paths.push((word.clone().into(), path.into()));
     }
     // With --on, paths without a host are on that host too.
     let is_mixed = !paths.is_empty() && paths.len() < args.scope.paths.len();
     if is_mixed && args.on.is_none() {
-        let message = "cannot back up several hosts in one backup";
-        return Err(Error::new(ErrorKind::Usage, message));
+        return Err(several_hosts());
     }
     if host.is_some() && args.stdin_name.is_some() {
         let message = "cannot back up standard input on another host";
-        return Err(Error::new(ErrorKind::Usage, message));
+        return Err(Error::new(ErrorKind::Usage, message).hint(
+            "send it here: `ssh HOST COMMAND | fullbore backup --stdin-name NAME --to REPO`",
+        ));
     }
     Ok(host.map(|host| (host, paths)))
 }

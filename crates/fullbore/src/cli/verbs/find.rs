@@ -63,8 +63,10 @@ pub(in crate::cli) struct FindArgs {
 /// A version as JSON.
 #[derive(Serialize)]
 struct FindLine<'a> {
+    r#type: &'static str,
     path: EntryName,
-    source: &'a str,
+    source: &'a SourceInfo,
+    source_text: &'a str,
     kind: &'static str,
     size: u64,
     mtime: String,
@@ -72,8 +74,8 @@ struct FindLine<'a> {
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'a EntryName>,
-    first: &'a str,
-    last: &'a str,
+    first_id: &'a str,
+    last_id: &'a str,
     backups: u64,
 }
 
@@ -114,6 +116,9 @@ pub(super) fn print_versions(
     };
     find.run(out).map(drop)
 }
+
+/// The hint for a pattern that matched nothing.
+const PART_OF_A_NAME: &str = "'*letter*' finds a part of a name, '*[lL]etter*' either case, and 'docs/**' all below a directory";
 
 /// A pattern, and the backups to search.
 struct FindBackups<'a> {
@@ -162,7 +167,7 @@ impl FindBackups<'_> {
                 "could not find {:?} in any backup of {:?}",
                 self.pattern, self.repository
             );
-            return Err(Error::new(ErrorKind::NotFound, message));
+            return Err(Error::new(ErrorKind::NotFound, message).hint(PART_OF_A_NAME));
         }
         Ok(code)
     }
@@ -176,7 +181,7 @@ impl FindBackups<'_> {
             return Ok(0);
         }
         let message = format!("could not find {:?} in {:?}", self.pattern, self.repository);
-        Err(Error::new(ErrorKind::NotFound, message))
+        Err(Error::new(ErrorKind::NotFound, message).hint(PART_OF_A_NAME))
     }
 
     fn source<'a>(
@@ -185,11 +190,13 @@ impl FindBackups<'_> {
         name: String,
         archives: Vec<Archive>,
     ) -> Result<FindSource<'a>> {
-        let first = archives.first().map(|archive| &archive.root.source);
-        let pattern = FindPattern::new(self.pattern, first.unwrap_or(&SourceInfo::default()))?;
+        let first = archives.first().map(|archive| archive.root.source.clone());
+        let info = first.unwrap_or_default();
+        let pattern = FindPattern::new(self.pattern, &info)?;
         let ids = archives.iter().map(|archive| archive.root.id.clone());
         Ok(FindSource {
             name,
+            info,
             ids: ids.collect(),
             found: PathSweep::new(repository, archives, pattern).peekable(),
         })
@@ -241,7 +248,10 @@ impl FindBackups<'_> {
     fn print_error(&self, id: &str, error: &Error, out: &mut dyn Write) -> Result<()> {
         let error = error.line();
         if self.is_json {
-            text::json(out, &serde_json::json!({"id": id, "error": error}))
+            text::json(
+                out,
+                &serde_json::json!({"type": "error", "id": id, "error": error}),
+            )
         } else {
             text::line(out, &format!("{id}  {error}"))
         }
@@ -269,7 +279,13 @@ impl FindBackups<'_> {
             };
             text::line(out, &heading.line(self.columns))?;
         }
-        for FindSource { name, ids, found } in sources {
+        for FindSource {
+            name,
+            info,
+            ids,
+            found,
+        } in sources
+        {
             // A source takes a line of its own where each row has to fit a terminal.
             let is_group = is_of_several && !self.is_json && self.columns.is_some();
             let mut heading = is_group.then(|| fitted_row("", &name, self.columns));
@@ -281,7 +297,7 @@ impl FindBackups<'_> {
                 }
                 for held in &versions {
                     if self.is_json {
-                        text::json(out, &line(&name, &ids, &path, held))?
+                        text::json(out, &line((&info, &name), &ids, &path, held))?
                     } else {
                         text::line(out, &plain(of_row, &ids, &path, held, self.columns))?
                     }
@@ -316,29 +332,32 @@ fn is_locked(archive: &Archive) -> bool {
     archive.store().sealing() == Sealing::Locked && archive.root.pages.is_empty()
 }
 
-/// A source: its name, the IDs of its backups, oldest first, and their matches.
+/// A source: its name and parts, the IDs of its backups, oldest first, and their matches.
 struct FindSource<'a> {
     name: String,
+    info: SourceInfo,
     ids: Vec<String>,
     found: Peekable<PathSweep<'a>>,
 }
 
 fn line<'a>(
-    source: &'a str,
+    (source, source_text): (&'a SourceInfo, &'a str),
     ids: &'a [String],
     path: &EntryPath,
     (version, run): &'a InRange,
 ) -> FindLine<'a> {
     FindLine {
+        r#type: "version",
         path: EntryName(path.clone()),
         source,
+        source_text,
         kind: version.kind,
         size: version.size,
         mtime: text::rfc3339(version.mtime),
         digest: version.digest.map(|digest| digest.to_string()),
         target: version.target.as_ref(),
-        first: &ids[*run.start()],
-        last: &ids[*run.end()],
+        first_id: &ids[*run.start()],
+        last_id: &ids[*run.end()],
         backups: run.clone().count() as u64,
     }
 }

@@ -97,15 +97,17 @@ fn print_json(report: &FleetReport, out: &mut dyn Write) -> Result<()> {
         text::json(out, &typed("repository", serde_json::to_value(repository)))?;
     }
     for source in &report.sources {
-        text::json(out, &typed("source", serde_json::to_value(source)))?;
+        let mut line = typed("source", serde_json::to_value(source));
+        line["source_text"] = text::source_text(&source.source).into();
+        text::json(out, &line)?;
     }
     let result = json!({
         "type": "result",
         "time": report.time,
         "sources": report.sources.len(),
-        "late": report.late(),
-        "damaged": report.count(SourceState::Damaged),
-        "warned": report.count(SourceState::Warned),
+        "late_sources": report.late(),
+        "damaged_sources": report.count(SourceState::Damaged),
+        "warned_sources": report.count(SourceState::Warned),
         "exit_code": report.exit_code(),
     });
     text::json(out, &result)

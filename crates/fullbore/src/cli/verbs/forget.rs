@@ -4,7 +4,7 @@ use super::prune::WalKeepArgs;
 use crate::cli::{
     options::rare,
     output::{aside, is_terminal, terminal_columns, told, told_unless_within},
-    select::{no_filter, wanted},
+    select::{SelectArgs, wanted},
     verbs::{forget_backups::Forget, unforget::unforget},
 };
 use clap::{Args, ValueEnum, ValueHint};
@@ -40,6 +40,8 @@ pub(in crate::cli) struct ForgetArgs {
     ids: Vec<String>,
     #[command(flatten)]
     keep: Keep,
+    #[command(flatten)]
+    select: SelectArgs,
     /// Backups among which each rule counts
     #[arg(long, value_enum, default_value_t = Group::Source, hide_short_help = true)]
     group_by: Group,
@@ -149,7 +151,7 @@ pub(in crate::cli) fn run(mut args: ForgetArgs, storages: &Storages) -> Result<u
     if !args.undo.is_empty() {
         return undo(args, storages);
     }
-    let filter = no_filter(&args.repository, false);
+    let filter = args.select.filter(&args.repository, false)?;
     let columns = terminal_columns().filter(|_| !args.json);
     let mut forget = Forget {
         storages: storages.clone(),

@@ -8,7 +8,7 @@ use fullbore_format::text::{columns::fitted_row, local_time::recent_minute, sour
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::is_of_future,
-    root::{BackupOptions, Root},
+    root::{BackupOptions, Root, SourceInfo},
     text,
 };
 use fullbore_repository::{
@@ -86,12 +86,17 @@ pub(super) struct NamedBackups {
     pub(super) emptied: Vec<String>,
 }
 
+/// The type of the lines of `forget --json`.
+pub(super) const DECISION: &str = "decision";
+
 /// The decision on one backup.
 #[derive(Debug, Default, Serialize)]
 struct Decision {
+    r#type: &'static str,
     id: String,
     time: Option<String>,
-    source: Option<String>,
+    source: Option<SourceInfo>,
+    source_text: Option<String>,
     bytes: Option<u64>,
     /// The reasons to keep the backup.
     reasons: Vec<String>,
@@ -157,7 +162,7 @@ impl Forget {
         for (id, error) in &damaged {
             let error = error.line();
             if self.json {
-                let line = serde_json::json!({"id": id, "forgotten": false, "error": error});
+                let line = serde_json::json!({"type": DECISION, "id": id, "forgotten": false, "dry_run": self.dry_run, "error": error});
                 text::json(out, &line)?;
             } else {
                 text::line(out, &format!("{id}  kept: {error}"))?;
@@ -315,6 +320,7 @@ impl Forget {
             }
             let dry_run = self.dry_run;
             let decision = Decision {
+                r#type: DECISION,
                 id: id.clone(),
                 reasons: vec![],
                 forgotten: true,
@@ -335,6 +341,9 @@ impl Forget {
             ));
         }
         let (groups, damaged) = self.candidates(objects)?;
+        if groups.is_empty() && damaged.is_empty() && !self.filter.is_empty() {
+            return Err(self.filter.none_selected(objects)?);
+        }
         let now = Timestamp::now();
         let mut groups = groups
             .into_values()
@@ -368,7 +377,7 @@ impl Forget {
         Ok((groups, damaged))
     }
 
-    /// Returns a backup as a candidate, unless its source is not among those that are wanted.
+    /// Returns a backup as a candidate, unless it or its source is not among those that are wanted.
     fn candidate(
         &self,
         objects: &dyn Objects,
@@ -380,7 +389,12 @@ impl Forget {
         {
             return Ok(None);
         }
-        candidate(objects, id, root).map(Some)
+        // Without its root nothing says that it is one of those that are selected.
+        if root.source.is_unknown() && !self.filter.is_empty() {
+            return Ok(None);
+        }
+        let listed = candidate(objects, id, root)?;
+        Ok(Some(listed).filter(|listed| self.filter.selects(&listed.root)))
     }
 
     /// Decides on the backups of one group. Returns the name of the group and the decisions.
@@ -448,7 +462,33 @@ impl Forget {
         } else {
             String::new()
         };
-        text::line(out, &format!("{gone} {would}{stay}"))
+        text::line(out, &format!("{gone} {would}{stay}"))?;
+        let notes = self.former_sources(groups);
+        notes.iter().try_for_each(|note| text::line(out, note))
+    }
+
+    /// Returns notes about sources that the profile of this process had before its paths were changed.
+    fn former_sources(&self, groups: &Groups) -> Vec<String> {
+        let Some(own) = &self.filter.own else {
+            return Vec::new();
+        };
+        let mut former: BTreeMap<String, u64> = BTreeMap::new();
+        let decisions = groups.iter().flat_map(|(_, decisions)| decisions);
+        for source in decisions
+            .filter(|decision| !decision.forgotten)
+            .filter_map(|decision| decision.source.as_ref())
+        {
+            if source.host == own.host && !own.is(source) {
+                *former.entry(source_text(source)).or_default() += 1;
+            }
+        }
+        let note = |(source, count): (String, u64)| {
+            let backups = text::counted(count, "backup");
+            format!(
+                "note: {backups} of {source}: no source of this profile, and the rules always keep one; `fullbore forget REPO ID` forgets it"
+            )
+        };
+        former.into_iter().map(note).collect()
     }
 
     /// Prints how much a prune frees now, or would free after a run that is not dry.
@@ -513,10 +553,12 @@ pub(super) fn identity_of(root: &Root) -> Result<Identity> {
 impl Decision {
     fn new(root: &Root, reasons: Vec<String>, dry_run: bool) -> Self {
         Self {
+            r#type: DECISION,
             dry_run,
             id: root.id.clone(),
             time: Some(root.time.clone()),
-            source: Some(source_text(&root.source)),
+            source: Some(root.source.clone()),
+            source_text: Some(source_text(&root.source)),
             bytes: Some(root.totals.bytes),
             forgotten: reasons.is_empty(),
             reasons,

@@ -3,13 +3,17 @@
 use super::key_change::{Agreement, NewRecipient, RepositoryKeys};
 use crate::cli::{
     options::EXIT_CODES,
-    output::{terminal_columns, told_within},
+    output::{aside, terminal_columns, told, told_within},
     values::{any_bytes, destination},
 };
 use clap::{Args, Subcommand, ValueHint};
 use fullbore_crypt::{Access, KeyOptions};
-use fullbore_format::error::{Error, Result};
+use fullbore_format::{
+    error::{Error, Result},
+    text,
+};
 use fullbore_storage::{Location, Storages};
+use serde_json::{Value, json};
 use std::{
     ffi::OsString,
     io::{IsTerminal, Write, stderr, stdin},
@@ -22,6 +26,8 @@ use std::{
 pub(in crate::cli) struct KeyArgs {
     #[command(subcommand)]
     verb: KeyVerb,
+    #[arg(from_global)]
+    json: bool,
 }
 
 /// The repository of a key.
@@ -133,12 +139,33 @@ fn new_recipient(named: Option<String>, passphrase_file: Option<PathBuf>) -> New
 }
 
 pub(in crate::cli) fn run(args: KeyArgs, storages: &Storages) -> Result<u8> {
-    let is_json = matches!(args.verb, KeyVerb::List { json: true, .. });
-    let columns = terminal_columns().filter(|_| !is_json);
-    told_within(columns, |out| args.verb.run(storages, out).map(|()| 0))
+    let Some(change) = args.verb.change().filter(|_| args.json) else {
+        let columns = terminal_columns().filter(|_| !args.json);
+        return told_within(columns, |out| args.verb.run(storages, out).map(|()| 0));
+    };
+    // The words for a person would not be JSON.
+    let mut said = Vec::new();
+    args.verb.run(storages, &mut said)?;
+    String::from_utf8_lossy(&said).lines().for_each(aside);
+    told(|out| text::json(out, &change).map(|()| 0))
 }
 
 impl KeyVerb {
+    /// Returns the result of a change, for `--json`; `None` if the command changes nothing.
+    fn change(&self) -> Option<Value> {
+        let result = |change: &str, name: Option<&String>| json!({"type": "result", "change": change, "name": name});
+        Some(match self {
+            Self::List { .. } => return None,
+            Self::Add { name, .. } | Self::Put { name, .. } => result("added", Some(name)),
+            Self::Remove { name, .. } => result("removed", Some(name)),
+            Self::Restore { name, .. } => result("restored", Some(name)),
+            Self::Rotate { .. } => result("rotated", None),
+            Self::Accept { backup, .. } => {
+                json!({"type": "result", "change": "accepted", "id": backup})
+            }
+        })
+    }
+
     /// Carries out the change, and prints what was done.
     ///
     /// # Errors

@@ -193,7 +193,7 @@ impl RepositoryKeys<'_> {
             (None, _) => Ok(()),
             (Some(ring), false) => text::line(out, &fingerprint_line(&ring)),
             (Some(ring), true) => {
-                let fingerprint = json!({"type": "keys", "fingerprint": ring.fingerprint()});
+                let fingerprint = json!({"type": "result", "fingerprint": ring.fingerprint()});
                 text::json(out, &fingerprint)
             }
         }

@@ -66,7 +66,7 @@ impl ListDue<'_> {
         let next = hanoi_level(backups, now.timestamp());
         if self.json {
             let line = serde_json::json!({
-                "source": last.source, "level": last.level, "time": last.time.to_string(), "due": is_due, "next_level": next,
+                "type": "due", "source": last.source, "source_text": source, "level": last.level, "time": last.time.to_string(), "due": is_due, "next_level": next,
             });
             return text::json(out, &line);
         }

@@ -17,6 +17,7 @@ mod copy_log;
 pub(super) mod diff;
 mod diff_backups;
 mod diff_entry;
+mod diff_renames;
 pub(super) mod drill;
 mod dumpdates;
 pub(super) mod export;

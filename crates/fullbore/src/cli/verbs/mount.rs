@@ -12,6 +12,7 @@ use clap::{Args, ValueHint};
 use fullbore_engine::mount::{MountEnd, MountOptions, MountSession, clear_dead_mount};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    root::EntryName,
     text::size,
 };
 use fullbore_platform::{self as platform, queue::start};
@@ -25,6 +26,7 @@ use signal_hook::{
 use std::{
     ffi::OsString,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::exit,
     thread,
@@ -115,7 +117,10 @@ fn mounted(args: &MountArgs, storages: &Storages, dir: &Path) -> Result<MountSes
 
 /// Refuses a directory whose files the mount would hide.
 fn check_empty(dir: &Path) -> Result<()> {
-    let failed = |error| Error::io(format!("could not open directory {dir:?}"), error);
+    let failed = |error| {
+        Error::io(format!("could not open directory {dir:?}"), error)
+            .hint("name an empty directory; `mkdir` makes one")
+    };
     let mut names = fs::read_dir(dir).map_err(failed)?;
     if names.next().is_none() {
         return Ok(());
@@ -127,7 +132,7 @@ fn check_empty(dir: &Path) -> Result<()> {
 
 fn say_ready(args: &MountArgs) -> Result<()> {
     if args.json {
-        let ready = json!({"type": "mounted", "directory": args.dir.to_string_lossy()});
+        let ready = json!({"type": "mounted", "directory": EntryName(args.dir.as_os_str().as_bytes().to_vec())});
         printed(|out| Ok(writeln!(out, "{ready}").map_or(1, |()| 0))).map(drop)
     } else {
         if !args.quiet {

@@ -1,6 +1,6 @@
 //! `fullbore pin` and `fullbore unpin`: protect a backup from `forget`.
 
-use crate::cli::{options::EXIT_CODES, output::told, select::no_filter};
+use crate::cli::{options::EXIT_CODES, output::told, select::SelectArgs};
 use clap::Args;
 use fullbore_format::{error::Result, text};
 use fullbore_repository::{annotations::Annotations, open::locate};
@@ -17,6 +17,8 @@ pub(in crate::cli) struct PinArgs {
     /// BACKUP is an id, latest, or a day on which exactly one backup began.
     #[arg(value_name = "REPO[@BACKUP]")]
     from: OsString,
+    #[command(flatten)]
+    select: SelectArgs,
     #[arg(from_global)]
     json: bool,
 }
@@ -31,14 +33,18 @@ impl PinArgs {
     /// # Errors
     /// Those of finding the backup; errors of the system.
     fn print(&self, storages: &Storages, is_pinned: bool, out: &mut dyn Write) -> Result<()> {
-        let (objects, id) = locate(storages, &self.from, &no_filter(&self.from, true))?;
+        let filter = self.select.clone().filter(&self.from, true)?;
+        let (objects, id) = locate(storages, &self.from, &filter)?;
         let notes = Annotations {
             pinned: is_pinned,
             ..Annotations::read(&*objects, &id)?
         };
         notes.write(&*objects, &id)?;
         if self.json {
-            return text::json(out, &json!({ "id": id, "pinned": is_pinned }));
+            return text::json(
+                out,
+                &json!({ "type": "result", "id": id, "pinned": is_pinned }),
+            );
         }
         let fate = if is_pinned {
             "pinned: it is never forgotten"

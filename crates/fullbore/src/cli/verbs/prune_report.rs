@@ -177,7 +177,7 @@ impl Prune {
         for (id, remains) in &pruned.backups {
             let line = PruneLine {
                 held_by: remains.by.iter().map(|id| &**id).collect(),
-                ..self.json_line("backup", Some(&**id), remains)
+                ..self.json_line("freed", Some(&**id), remains)
             };
             text::json(out, &line)?;
         }
@@ -229,7 +229,7 @@ fn wal_amount(runs: u64, bytes: u64) -> String {
 
 fn wal_json(wal: &PrunedWal, dry_run: bool) -> serde_json::Value {
     serde_json::json!({
-        "type": "wal",
+        "type": "freed_wal",
         "dry_run": dry_run,
         "freed_bytes": wal.freed_bytes,
         "freed_objects": wal.freed_runs,
@@ -237,7 +237,7 @@ fn wal_json(wal: &PrunedWal, dry_run: bool) -> serde_json::Value {
         "marked_bytes": wal.marked_bytes,
         "marked_objects": wal.marked_runs,
         "systems_without_backups": wal.systems_without_backups,
-        "skipped": wal.skipped,
+        "why_kept": wal.skipped,
     })
 }
 

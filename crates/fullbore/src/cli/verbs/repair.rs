@@ -86,7 +86,7 @@ pub(in crate::cli) fn run(args: RepairArgs, storages: &Storages) -> Result<u8> {
     };
     let goes_on = agreed && (!left.is_empty() || is_more()?);
     if args.json {
-        let line = json!({"type": "result", "steps": possible, "done": done, "again": goes_on});
+        let line = json!({"type": "result", "possible_steps": possible, "done_steps": done, "again": goes_on});
         told(|out| text::json(out, &line).map(|()| 0))?;
     } else if steps.is_empty() {
         aside("nothing is to be done");

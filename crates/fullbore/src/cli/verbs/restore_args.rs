@@ -259,7 +259,8 @@ fn removed(json: bool, quiet: bool) -> fn(&[EntryPath]) -> Result<()> {
     match (json, quiet) {
         (true, _) => |paths| {
             say_lines(paths, |path| {
-                json!({"type": "delete", "path": EntryName(path.clone())}).to_string()
+                json!({"type": "change", "change": "removed", "path": EntryName(path.clone())})
+                    .to_string()
             })
         },
         (false, false) => |paths| say_lines(paths, |path| format!("delete: {}", quoted(path))),

@@ -9,6 +9,7 @@ use fullbore_format::{
     error::Result,
     text::{self, size},
 };
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// `fullbore restore --plan`.
@@ -16,13 +17,30 @@ pub(super) fn run(restore: Restore, target: Option<PathBuf>, json: bool) -> Resu
     let contract = EstimateRequest { restore, target }.run()?;
     printed(|out| {
         match json {
-            true => text::json(out, &contract)?,
+            true => text::json(out, &PlanLine::of(&contract))?,
             false => contract_lines(&contract)
                 .iter()
                 .try_for_each(|line| text::line(out, line))?,
         }
         Ok(0)
     })
+}
+
+/// The estimate as JSON.
+#[derive(Serialize)]
+struct PlanLine<'a> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    contract: &'a RestoreEstimate,
+}
+
+impl<'a> PlanLine<'a> {
+    fn of(contract: &'a RestoreEstimate) -> Self {
+        Self {
+            r#type: "plan",
+            contract,
+        }
+    }
 }
 
 fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {

@@ -26,14 +26,14 @@ pub(super) fn run(restore: &Restore, output: &OutputArgs) -> Result<u8> {
             |sign: char, change: &str, path: &EntryPath| line(out, output, (sign, change), path);
         removal = restore.planned_removal()?;
         let mut paths = removal.paths.iter();
-        paths.try_for_each(|path| say('-', "delete", path))?;
+        paths.try_for_each(|path| say('-', "removed", path))?;
         totals = restore.preview(&mut |change, path| match change {
-            PreviewChange::Create => say('+', "create", path),
-            PreviewChange::Change => say('~', "change", path),
+            PreviewChange::Create => say('+', "added", path),
+            PreviewChange::Change => say('~', "changed", path),
         })?;
         if output.json {
-            let result = json!({"type": "result", "dry_run": true, "created": totals.created,
-                "changed": totals.changed, "deleted": removal.paths.len(), "same": totals.same});
+            let result = json!({"type": "result", "dry_run": true, "added": totals.created,
+                "changed": totals.changed, "removed": removal.paths.len(), "same": totals.same});
             text::json(out, &result)?;
         }
         Ok(0)

@@ -129,7 +129,7 @@ pub(super) fn json(summary: &Summary, meter: &Meter, limit: &RunLimit) -> Value 
         .iter()
         .map(|path| EntryName(path.clone()))
         .collect();
-    let mut result = json!({"type": "result", "id": summary.id, "source": summary.source, "time": summary.time,
+    let mut result = json!({"type": "result", "id": known(&summary.id), "source": summary.source_info, "source_text": known(&summary.source), "time": known(&summary.time),
         "paths": paths, "databases": summary.databases,
         "complete": summary.exit_code() == 0, "seconds": limit.verdict.seconds, "entries": summary.entries,
         "unreadable": summary.lacking.unreadable, "bad_pages": summary.lacking.bad_pages,
@@ -138,6 +138,11 @@ pub(super) fn json(summary: &Summary, meter: &Meter, limit: &RunLimit) -> Value 
         "changes": summary.changes.as_ref().map(changes_json), "damage": damaged});
     limit.add_to(&mut result);
     result
+}
+
+/// Returns a text that a tar without a root does not have, and a rebuilt root has no words for.
+fn known(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !matches!(*text, "" | ":"))
 }
 
 /// What a restore into what was there found there.

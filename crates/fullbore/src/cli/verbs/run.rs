@@ -217,7 +217,12 @@ impl ProfileNight<'_> {
         let Some(why) = failure_of(hook, run.json(Some(name)).to_string()) else {
             return true;
         };
-        let message = format!("the hook {name:?} failed: {why}");
+        let steps = if name == "before" {
+            "; no step ran"
+        } else {
+            ""
+        };
+        let message = format!("the hook {name:?} failed: {why}{steps}");
         aside(format_args!("error: {message}"));
         run.fail(message);
         false

@@ -87,7 +87,7 @@ impl RunStep {
 
     pub(super) fn json(&self) -> Value {
         json!({"type": "step", "step": self.name, "exit_code": self.code, "seconds": self.seconds, "skipped": self.is_skipped,
-            "messages": self.said, "result": self.result})
+            "messages": self.said.lines().collect::<Vec<_>>(), "result": self.result})
     }
 
     /// One line about the step, after its warnings.
@@ -124,8 +124,11 @@ impl RunStep {
         match &self.name[..] {
             "backup" => self.backup_summary(),
             "forget" => {
-                let forgotten = counted(self.number("forgotten"), "backup");
-                format!("{forgotten} forgotten, {} kept", self.number("kept"))
+                let forgotten = counted(self.number("forgotten_backups"), "backup");
+                format!(
+                    "{forgotten} forgotten, {} kept",
+                    self.number("kept_backups")
+                )
             }
             "prune" => format!("{} freed", bytes(self.number("freed_bytes"))),
             _ => self.verify_summary(),
@@ -152,14 +155,14 @@ impl RunStep {
         if sampled.is_null() {
             return format!("{} sound", counted(self.number("backups"), "backup"));
         }
-        let never = match sampled_number("never_bytes") {
+        let never = match sampled_number("never_checked_bytes") {
             0 => String::new(),
             count => format!("; {} were never checked", bytes(count)),
         };
         format!(
             "{} of {} checked, no damage{never}",
-            bytes(sampled_number("bytes")),
-            bytes(sampled_number("of_bytes"))
+            bytes(sampled_number("checked_bytes")),
+            bytes(sampled_number("stored_bytes"))
         )
     }
 }
@@ -179,7 +182,7 @@ fn result_of(name: &str, out: &[u8]) -> Value {
         .iter()
         .filter(|line| line["forgotten"] == false)
         .count();
-    json!({"forgotten": forgotten, "kept": kept})
+    json!({"forgotten_backups": forgotten, "kept_backups": kept})
 }
 
 fn is_result(line: &Value) -> bool {
@@ -261,7 +264,7 @@ impl ProfileRun {
         let steps: Vec<_> = self.steps.iter().map(RunStep::json).collect();
         let mut run = json!({"type": "result", "profile": self.profile, "host": platform::host_name(), "time": self.time,
             "seconds": self.seconds(), "exit_code": self.exit_code(), "outcome": self.outcome().name(),
-            "warnings": self.warning_count(), "failures": self.failures, "steps": steps});
+            "warning_count": self.warning_count(), "failures": self.failures, "steps": steps});
         if let Some(hook) = hook {
             run["hook"] = hook.into();
         }

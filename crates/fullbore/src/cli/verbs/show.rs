@@ -1,15 +1,17 @@
 //! `fullbore show`: prints the facts of one backup, without its entries.
 
+use super::listing::{BackupLine, TableBackup};
 use crate::cli::{
     options::EXIT_CODES,
     output::{printed_within, terminal_columns},
+    report,
     select::SelectArgs,
 };
 use clap::Args;
 use fullbore_engine::verify::stream::{self, InspectedInput, look};
 use fullbore_format::text::{local_time::local_second, source_text};
 use fullbore_format::{
-    error::Result,
+    error::{Error, ErrorKind, Result},
     root::{ClusterInfo, Live, MAX_NOT_CAPTURED, Root, Tablespace},
     sizes, text,
 };
@@ -17,7 +19,7 @@ use fullbore_repository::{
     annotations::Annotations, open::place, roots::put_key_of, select::BackupFilter,
 };
 use fullbore_storage::Storages;
-use serde::Serialize;
+use serde_json::Value;
 use std::{ffi::OsString, io::Write};
 
 /// `fullbore show`.
@@ -69,14 +71,7 @@ fn print_facts(
     let put_key = objects.and_then(|objects| put_key_of(&*objects, &root.id));
     let pinned = notes.as_ref().is_some_and(|notes| notes.pinned);
     if args.json {
-        return text::json(
-            out,
-            &Shown {
-                root: &root,
-                pinned,
-                put_key,
-            },
-        );
+        return text::json(out, &shown(root, pinned, put_key)?);
     }
     let pin = pinned.then(|| ("pinned", "yes, it is never forgotten".to_owned()));
     let keyless = notes.and_then(|notes| notes.keyless_line());
@@ -90,23 +85,20 @@ fn print_facts(
     print_not_captured(&root, out)
 }
 
-/// A root and its annotations.
-#[derive(Serialize)]
-struct Shown<'a> {
-    #[serde(flatten)]
-    root: &'a Root,
-    pinned: bool,
-    /// The put key that made the backup.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    put_key: Option<String>,
-}
-
-/// Formats a tag.
-pub(super) fn tag(key: &str, value: &str) -> String {
-    match value {
-        "" => text::name(key.as_bytes()),
-        _ => text::name(format!("{key}={value}").as_bytes()),
-    }
+/// Returns the line that `list` prints for the backup, with its root.
+fn shown(root: Root, pinned: bool, put_key: Option<String>) -> Result<Value> {
+    let bug = |e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e);
+    let document = serde_json::to_value(&root).map_err(bug)?;
+    let id = root.id.clone();
+    let backup = Ok(TableBackup {
+        root,
+        pinned,
+        loss: None,
+        put_key,
+    });
+    let mut line = serde_json::to_value(BackupLine::new(&id, &backup)).map_err(bug)?;
+    line["root"] = document;
+    Ok(line)
 }
 
 fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
@@ -117,7 +109,7 @@ fn fact_lines(root: &Root) -> Vec<(&'static str, String)> {
     let tags = root
         .tags
         .iter()
-        .map(|(key, value)| ("tag", tag(key, value)));
+        .map(|(key, value)| ("tag", report::tag(key, value)));
     let writer = format!(
         "{}, format {}",
         text::name(root.tool.as_bytes()),

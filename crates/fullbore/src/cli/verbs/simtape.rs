@@ -190,7 +190,7 @@ impl Simtape {
         let closed = device.close();
         closed.map_err(|error| self.failed("close", error))?;
         printed(|out| {
-            let all = serde_json::json!({"settings": settings, "counters": counters, "records_and_marks": blocks});
+            let all = serde_json::json!({"type": "result", "settings": settings, "counters": counters, "records_and_marks": blocks});
             if json {
                 text::json(out, &all)?;
                 return Ok(0);

@@ -12,11 +12,7 @@ use fullbore_format::{
     layout::segment_numbers,
     page::SegmentId,
     root::PART_BYTES,
-    text::{
-        self,
-        local_time::{local_second, local_second_of},
-        source_text,
-    },
+    text::{self, local_time::local_second, source_text},
 };
 use fullbore_repository::{
     open::read_repository,
@@ -58,10 +54,10 @@ struct RepositoryStats {
     kind: &'static str,
     /// Backups that can be read, and others.
     backups: u64,
-    damaged: u64,
+    damaged_backups: u64,
     sources: u64,
     /// Content of all backups: as many bytes as restores of all of them would write.
-    content_bytes: u64,
+    bytes: u64,
     /// Bytes of all objects of backups.
     stored_bytes: u64,
     ratio: f64,
@@ -69,14 +65,14 @@ struct RepositoryStats {
     /// would refuse.
     freeable_bytes: Option<u64>,
     held_bytes: Option<u64>,
-    oldest: Option<String>,
+    oldest_id: Option<String>,
     oldest_time: Option<String>,
-    newest: Option<String>,
+    newest_id: Option<String>,
     newest_time: Option<String>,
     /// Share of the stored data that was ever checked, from 0 to 1.
     verified_share: f64,
-    /// When data was checked last, in seconds since 1970.
-    last_verified: Option<u64>,
+    /// When data was checked last, as RFC 3339.
+    last_verified_time: Option<String>,
     /// The newest restore drill of each PostgreSQL cluster that has backups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     drills: Vec<DrillRecord>,
@@ -87,7 +83,7 @@ struct RepositoryStats {
     wal_bytes: u64,
     /// Gaps in it.
     #[serde(skip_serializing_if = "is_zero")]
-    wal_gaps: u64,
+    wal_gap_count: u64,
     /// The newest archived segments, by system.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     wal_newest: BTreeMap<String, String>,
@@ -122,28 +118,28 @@ impl StatsArgs {
             let (facts, root) = match facts.and_then(|facts| Ok((facts, facts.root()?))) {
                 Ok(read) => read,
                 Err(error) => {
-                    stats.damaged += 1;
+                    stats.damaged_backups += 1;
                     code = error.exit_code().max(code);
                     return Ok(());
                 }
             };
             stats.backups += 1;
             needs.extend(WalNeeds::of(&root));
-            stats.content_bytes = stats.content_bytes.saturating_add(root.totals.bytes);
+            stats.bytes = stats.bytes.saturating_add(root.totals.bytes);
             sources.insert(source_text(&root.source));
             add_segments(facts, &mut segments);
             let system = root.postgres.as_ref();
             systems.extend(system.map(|cluster| cluster.system_identifier.clone()));
             // IDs are in order of time, so the first backup is the oldest.
-            if stats.oldest.is_none() {
-                stats.oldest = Some(id.to_owned());
+            if stats.oldest_id.is_none() {
+                stats.oldest_id = Some(id.to_owned());
                 stats.oldest_time = Some(root.time.clone());
             }
-            (stats.newest, stats.newest_time) = (Some(id.to_owned()), Some(root.time));
+            (stats.newest_id, stats.newest_time) = (Some(id.to_owned()), Some(root.time));
             Ok(())
         })?;
         stats.sources = sources.len() as u64;
-        stats.ratio = stats.content_bytes as f64 / stats.stored_bytes.max(1) as f64;
+        stats.ratio = stats.bytes as f64 / stats.stored_bytes.max(1) as f64;
         // A forecast fails where a prune would. All other numbers are right without it.
         if let Ok(pruned) = prune_forecast(&*objects, &mut reader, &BTreeSet::new()) {
             stats.freeable_bytes = Some(pruned.freed().bytes);
@@ -153,11 +149,11 @@ impl StatsArgs {
         let newest = |system: &String| DrillRecord::newest(&*objects, system).ok().flatten();
         stats.drills = systems.iter().filter_map(newest).collect();
         stats.verified_share = checked.share;
-        stats.last_verified = checked.last;
+        stats.last_verified_time = checked.last.and_then(text::utc_time);
         stats.damaged_bytes = checked.damaged_bytes;
         for report in system_reports(&objects, &needs)? {
             stats.wal_bytes += report.bytes;
-            stats.wal_gaps += report.gaps.len() as u64;
+            stats.wal_gap_count += report.gaps.len() as u64;
             let newest = report.newest().map(|newest| newest.to_string());
             stats
                 .wal_newest
@@ -186,7 +182,7 @@ fn add_segments(facts: &RootFacts, segments: &mut BTreeMap<SegmentId, u64>) {
 }
 
 fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
-    let damaged = match stats.damaged {
+    let damaged = match stats.damaged_backups {
         0 => String::new(),
         n => format!(", and {} that cannot be read", text::count(n)),
     };
@@ -196,7 +192,7 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
             "backups",
             format!("{} of {sources}{damaged}", text::count(stats.backups)),
         ),
-        ("content", text::bytes(stats.content_bytes)),
+        ("content", text::bytes(stats.bytes)),
         (
             "stored",
             format!(
@@ -207,16 +203,16 @@ fn print(stats: &RepositoryStats, out: &mut dyn Write) -> Result<()> {
         ),
     ];
     lines.push(("forgotten", forgotten(stats)));
-    let oldest = backup_line(stats.oldest.as_deref(), stats.oldest_time.as_deref());
-    let newest = backup_line(stats.newest.as_deref(), stats.newest_time.as_deref());
+    let oldest = backup_line(stats.oldest_id.as_deref(), stats.oldest_time.as_deref());
+    let newest = backup_line(stats.newest_id.as_deref(), stats.newest_time.as_deref());
     lines.extend(oldest.map(|oldest| ("oldest", oldest)));
     lines.extend(newest.map(|newest| ("newest", newest)));
-    let verified = match stats.last_verified {
+    let verified = match &stats.last_verified_time {
         None => "never; `fullbore verify --sample 5%` checks a share".to_owned(),
         Some(time) => format!(
             "{:.0} % of the data, last {}",
             stats.verified_share * 100.0,
-            local_second_of(time)
+            local_second(time)
         ),
     };
     lines.push(("verified", verified));
@@ -239,7 +235,7 @@ fn backup_line(id: Option<&str>, time: Option<&str>) -> Option<String> {
 
 /// Returns how much WAL was archived, if there is some.
 fn wal(stats: &RepositoryStats) -> Option<String> {
-    let gaps = counted_gaps(stats.wal_gaps);
+    let gaps = counted_gaps(stats.wal_gap_count);
     let systems = text::counted(stats.wal_newest.len() as u64, "system");
     (stats.wal_bytes > 0).then(|| format!("{} of {systems}, {gaps}", text::bytes(stats.wal_bytes)))
 }
@@ -251,9 +247,9 @@ pub(super) fn drill_line(drill: &DrillRecord) -> String {
         None => format!(
             "passed {time}, {} until queries, backup {}",
             text::size::seconds(drill.seconds_to_queries()),
-            drill.backup
+            drill.id
         ),
-        Some(why) => format!("failed {time}, backup {}: {why}", drill.backup),
+        Some(why) => format!("failed {time}, backup {}: {why}", drill.id),
     }
 }
 

@@ -370,13 +370,13 @@ impl SyncVerb {
     fn json(&self, done: &SyncDone, limit: &RunLimit) -> Value {
         let outcome = &done.outcome;
         let copied = outcome.copied.iter().map(|copied| {
-            json!({"id": copied.id, "objects": copied.objects, "bytes": copied.bytes,
-                "there": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds})
+            json!({"id": copied.id, "objects": copied.objects, "stored_bytes": copied.bytes,
+                "there_objects": copied.there, "there_bytes": copied.there_bytes, "seconds": copied.seconds})
         });
         let mut result = json!({"type": "result", "dry_run": false, "copied": copied.collect::<Vec<_>>(),
-            "there": done.there, "left_out": done.left_out, "forgotten": done.forgotten.ids,
-            "gone": outcome.forgotten, "damaged": damaged_json(&outcome.damaged), "objects": outcome.objects,
-            "bytes": outcome.bytes, "wal_objects": outcome.wal.objects, "wal_bytes": outcome.wal.bytes,
+            "there_backups": done.there, "unwanted_backups": done.left_out, "forgotten_ids": done.forgotten.ids,
+            "gone_ids": outcome.forgotten, "not_copied": damaged_json(&outcome.damaged), "objects": outcome.objects,
+            "stored_bytes": outcome.bytes, "wal_objects": outcome.wal.objects, "wal_bytes": outcome.wal.bytes,
             "seconds": outcome.seconds, "warnings": outcome.warnings, "new_repository": self.is_new});
         limit.add_to(&mut result);
         if let Some(counts) = &limit.counts {
@@ -397,7 +397,8 @@ fn source_objects(storages: &Storages, word: &OsStr) -> Result<Arc<dyn Objects>>
     }
     if !location.is_repository() {
         let message = format!("cannot read {location}: it is not a repository");
-        return Err(Error::new(ErrorKind::Usage, message));
+        return Err(Error::new(ErrorKind::Usage, message)
+            .hint("`fullbore sync REPO DEST` copies the backups of REPO to the repository DEST, and makes DEST if it is missing"));
     }
     storages.objects(&location)
 }
@@ -446,11 +447,11 @@ fn plan_summary(plan: &SyncPlan, left_out: usize, forgotten: usize) -> String {
 
 fn plan_json(plan: &SyncPlan, left_out: usize, would_forget: &[String]) -> Value {
     let missing = plan.missing.iter();
-    let copied = missing.map(|missing| json!({"id": missing.id, "bytes": missing.bytes}));
+    let copied = missing.map(|missing| json!({"id": missing.id, "stored_bytes": missing.bytes}));
     let total: u64 = plan.missing.iter().map(|missing| missing.bytes).sum();
-    json!({"type": "result", "dry_run": true, "copied": copied.collect::<Vec<_>>(), "bytes": total,
-        "there": plan.there, "left_out": left_out, "forgotten": would_forget,
-        "damaged": damaged_json(&plan.damaged)})
+    json!({"type": "result", "dry_run": true, "copied": copied.collect::<Vec<_>>(), "stored_bytes": total,
+        "there_backups": plan.there, "unwanted_backups": left_out, "forgotten_ids": would_forget,
+        "not_copied": damaged_json(&plan.damaged)})
 }
 
 fn damaged_json(damaged: &[(String, Error)]) -> Value {

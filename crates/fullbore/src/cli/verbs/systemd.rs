@@ -9,14 +9,17 @@ use crate::cli::{
 use clap::{Args, ValueHint};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    root::EntryName,
     text,
 };
 use fullbore_storage::Location;
+use serde_json::{Value, json};
 use std::{
     env,
     ffi::OsString,
     fmt::Write as _,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -32,6 +35,8 @@ pub(in crate::cli) struct SystemdArgs {
     /// The files are fullbore-NAME.service and fullbore-NAME.timer.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     to: Option<PathBuf>,
+    #[arg(from_global)]
+    json: bool,
 }
 
 /// Prints the units, or writes them into a directory.
@@ -49,6 +54,9 @@ pub(in crate::cli) fn run(args: SystemdArgs) -> Result<u8> {
         units.push((ALERT_UNIT.to_owned(), ALERT_TEXT.to_owned()));
     }
     let Some(dir) = args.to else {
+        if args.json {
+            return told(|out| text::json(out, &units_json(&units, None)).map(|()| 0));
+        }
         return told(|out| {
             units.iter().try_for_each(|(name, text)| {
                 text::line(out, &format!("# /etc/systemd/system/{name}\n{text}"))
@@ -61,10 +69,23 @@ pub(in crate::cli) fn run(args: SystemdArgs) -> Result<u8> {
         let failed = |e| Error::io(format!("could not write {file:?}"), e);
         fs::write(&file, text).map_err(failed)?;
     }
+    if args.json {
+        return told(|out| text::json(out, &units_json(&units, Some(&dir))).map(|()| 0));
+    }
     aside(format_args!(
         "{timer} is in {dir:?}; `systemctl daemon-reload` and `systemctl enable --now {timer}` start it"
     ));
     Ok(0)
+}
+
+/// The units as JSON, and the directory into which they were written.
+fn units_json(units: &[(String, String)], dir: Option<&Path>) -> Value {
+    let units = units.iter();
+    let units: Vec<_> = units
+        .map(|(name, text)| json!({"name": name, "text": text}))
+        .collect();
+    let directory = dir.map(|dir| EntryName(dir.as_os_str().as_bytes().to_vec()));
+    json!({"type": "result", "units": units, "directory": directory})
 }
 
 /// The unit that mails root about a failure of another one.
@@ -104,6 +125,8 @@ struct UnitNeeds {
     is_cluster: bool,
     /// Is the repository on another host?
     is_remote: bool,
+    /// Is the repository in an object store, to which the environment has the credentials?
+    is_in_store: bool,
     /// Directories that are written to.
     written: Vec<PathBuf>,
     /// Directories for temporary files, if the source has them: the service cannot have its own then.
@@ -140,6 +163,7 @@ impl UnitNeeds {
             command: command_of(profile)?,
             is_cluster: has_settings || sources.iter().any(is_url),
             is_remote: location.as_local().is_none(),
+            is_in_store: matches!(location, Location::Cloud { .. }),
             written,
             shares_temporary: sources.iter().any(|source| has_temporary(source)),
             has_hooks: !profile.profile.hooks.0.is_empty(),
@@ -163,6 +187,14 @@ impl UnitNeeds {
         );
         if self.is_cluster {
             text += "User=postgres\n";
+        }
+        if self.is_in_store {
+            let _ = writeln!(
+                text,
+                "# Credentials of the object store, such as AWS_ACCESS_KEY_ID=…; nobody else may read the file.\n\
+                 EnvironmentFile=-/etc/fullbore/{}.env",
+                self.profile
+            );
         }
         text +=
             "Nice=10\nIOSchedulingClass=idle\nUMask=0077\n\n# The caches and lists of fullbore.\n";

@@ -1,10 +1,10 @@
 //! `fullbore tag`: sets, removes or prints the tags of a backup.
 
-use super::show::tag as tag_text;
 use crate::cli::{
     options::EXIT_CODES,
     output::told,
-    select::no_filter,
+    report,
+    select::SelectArgs,
     values::{distinct_tags, tag},
 };
 use clap::Args;
@@ -35,6 +35,8 @@ pub(in crate::cli) struct TagArgs {
     /// Remove this tag (repeatable)
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
+    #[command(flatten)]
+    select: SelectArgs,
     #[arg(from_global)]
     json: bool,
 }
@@ -52,7 +54,7 @@ impl TagArgs {
     fn print(self, storages: &Storages, out: &mut dyn Write) -> Result<()> {
         let set = distinct_tags(self.tags)?;
         check_distinct(&set, &self.remove)?;
-        let filter = no_filter(&self.from, true);
+        let filter = self.select.filter(&self.from, true)?;
         let (objects, id) = locate(storages, &self.from, &filter)?;
         let notes = Annotations::read(&*objects, &id)?;
         let mut tags = open_in(&objects, Some(&id), &filter)?.root.tags;
@@ -72,10 +74,10 @@ impl TagArgs {
             notes.write(&*objects, &id)?;
         }
         if self.json {
-            return text::json(out, &json!({ "id": id, "tags": tags }));
+            return text::json(out, &json!({ "type": "result", "id": id, "tags": tags }));
         }
         tags.iter().try_for_each(|(key, value)| {
-            text::line(out, &format!("{id}  {}", tag_text(key, value)))
+            text::line(out, &format!("{id}  {}", report::tag(key, value)))
         })
     }
 }

@@ -32,6 +32,16 @@ pub(in crate::cli) struct TapeArgs {
     what: TapeCommand,
 }
 
+impl TapeArgs {
+    /// Returns whether the command prints JSON.
+    pub(in crate::cli) fn has_json(&self) -> bool {
+        matches!(
+            self.what,
+            TapeCommand::Status(_) | TapeCommand::List(_) | TapeCommand::Probe { .. }
+        )
+    }
+}
+
 /// The task for a tape.
 #[derive(Debug, Subcommand)]
 enum TapeCommand {
@@ -302,7 +312,7 @@ fn status(args: &DriveArgs, storages: &Storages) -> Result<u8> {
         if args.json {
             let next = place.map(|place| place.next);
             let value = json!({
-                "state": state, "facts": facts, "place": next, "fixed_record_bytes": status.block_bytes,
+                "type": "result", "state": state, "facts": facts, "place": next, "fixed_record_bytes": status.block_bytes,
                 "least_record_bytes": limits.least_bytes, "most_record_bytes": limits.most_bytes, "density": status.density,
             });
             text::json(out, &value)?;
@@ -397,7 +407,7 @@ fn print_file(file: &TapeFileLine, is_json: bool, out: &mut dyn Write) -> Result
             .as_ref()
             .map(|label| json!(label))
             .unwrap_or(Value::Null);
-        let value = json!({"file": file.number, "block": file.block, "records": file.records, "label": label});
+        let value = json!({"type": "tape_file", "file": file.number, "block": file.block, "records": file.records, "label": label});
         return text::json(out, &value);
     }
     let content = match &file.label {

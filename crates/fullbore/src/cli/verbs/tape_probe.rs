@@ -16,6 +16,7 @@ const ASKED_EVERY: u64 = 64;
 /// The figures of a drive.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ProbeFigures {
+    r#type: &'static str,
     record_bytes: u64,
     most_record_bytes: u64,
     written_bytes: u64,
@@ -40,6 +41,7 @@ pub(super) fn probe(drive: &mut dyn Drive, bytes: u64) -> DriveResult<ProbeFigur
     let limits = drive.limits();
     let record_bytes = RECORD_BYTES.min(limits.most_bytes as usize);
     let mut figures = ProbeFigures {
+        r#type: "result",
         record_bytes: record_bytes as u64,
         most_record_bytes: limits.most_bytes.into(),
         ..ProbeFigures::default()

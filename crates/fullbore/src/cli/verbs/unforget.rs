@@ -1,5 +1,6 @@
 //! Takes back that a backup was forgotten, as long as no prune has freed its data.
 
+use super::forget_backups::DECISION;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::FORGOTTEN,
@@ -35,7 +36,10 @@ pub(super) fn unforget(
         let id = forgotten(&objects, id)?;
         list_again(&objects, &id)?;
         if is_json {
-            text::json(out, &json!({"id": id, "forgotten": false}))?;
+            text::json(
+                out,
+                &json!({"type": DECISION, "id": id, "forgotten": false, "dry_run": false}),
+            )?;
         } else {
             text::line(out, &format!("{id}  is listed again"))?;
         }

@@ -19,7 +19,7 @@ use fullbore_engine::verify::{
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::PART_BYTES,
-    text::{self, size::bytes},
+    text::{self, size::bytes, utc_time},
 };
 use fullbore_platform::{
     debug,
@@ -229,8 +229,8 @@ fn sample(args: VerifyArgs, amount: SampleAmount, storages: &Storages) -> Result
     } = &sampled;
     if args.output.json {
         let mut line = verify_report::json(&found);
-        line["sampled"] = json!({"bytes": now, "of_bytes": of_bytes, "never_bytes": never_bytes, "oldest": oldest,
-            "forgotten": forgotten});
+        line["sampled"] = json!({"checked_bytes": now, "stored_bytes": of_bytes, "never_checked_bytes": never_bytes,
+            "oldest_check_time": utc_time(*oldest).filter(|_| *oldest > 0), "not_remembered": forgotten});
         return told(|out| text::json(out, &line).map(|()| found.exit_code()));
     }
     told(|out| found.print(out, args.output.verbose).map(|()| 0))?;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// The part that a check without a key leaves out.
-const LOCKED: &str = "without a key, names and content were not checked";
+const LOCKED: &str = "without a key that reads, names and content were not checked";
 
 /// The last line of a verification.
 /// `against` is the tree that the backup was compared with.
@@ -158,7 +158,7 @@ fn losers(found: &Found) -> String {
     match found.lost.len() {
         // A stream that lacks its end does not say how much is missing.
         0 if found.is_bare => "what else is lost nothing says".to_owned(),
-        0 if found.is_locked => "only a key tells which files are lost".to_owned(),
+        0 if found.is_locked => "only a key that reads tells which files are lost".to_owned(),
         0 => "no file is lost".to_owned(),
         n => format!("{} lost something", counted(n as u64, "backup")),
     }
@@ -173,16 +173,17 @@ pub(super) fn json(found: &Found) -> Value {
         .collect();
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
-    json!({"type": "result", "id": found.id, "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked, "rotating": found.is_rotating,
-        "entries": found.entries, "not_captured": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
+    let id = Some(&found.id).filter(|id| !id.is_empty());
+    json!({"type": "result", "id": id, "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked, "rotating": found.is_rotating,
+        "entries": found.entries, "unreadable": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
         "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }
 
 fn loss_json(loss: &EntryLoss) -> Value {
-    let files: Vec<_> = loss
+    let paths: Vec<_> = loss
         .files
         .iter()
         .map(|path| EntryName(path.clone()))
         .collect();
-    json!({"backup": loss.backup, "all": loss.all, "files": files, "unnamed": loss.unnamed})
+    json!({"id": loss.backup, "all": loss.all, "paths": paths, "unnamed": loss.unnamed})
 }

@@ -41,6 +41,16 @@ pub(in crate::cli) struct WalArgs {
     pub(in crate::cli) verb: WalVerb,
 }
 
+impl WalArgs {
+    /// Returns whether the command prints JSON.
+    pub(in crate::cli) fn has_json(&self) -> bool {
+        matches!(
+            self.verb,
+            WalVerb::List { .. } | WalVerb::Show { .. } | WalVerb::Check(_)
+        )
+    }
+}
+
 /// Which cluster the WAL is of.
 #[derive(Debug, Args, Clone, Default)]
 pub(in crate::cli) struct WalSystemArgs {

@@ -76,16 +76,16 @@ impl WalList {
 
 /// Returns the WAL of a system as JSON.
 pub(super) fn system_json(report: &SystemReport) -> serde_json::Value {
-    let gap = |gap: &WalGap| json!({ "from": gap.from.to_string(), "to": gap.to.to_string() });
+    let gap = |gap: &WalGap| json!({ "first_segment": gap.from.to_string(), "last_segment": gap.to.to_string() });
     let timeline = |timeline: &TimelineReport| {
         json!({
             "timeline": timeline.timeline,
             "parent": timeline.parent.map(|(parent, _)| parent),
             "switch_lsn": timeline.parent.map(|(_, place)| place.to_string()),
-            "first": timeline.ends.map(|(first, _)| first.to_string()),
-            "last": timeline.ends.map(|(_, last)| last.to_string()),
+            "first_segment": timeline.ends.map(|(first, _)| first.to_string()),
+            "last_segment": timeline.ends.map(|(_, last)| last.to_string()),
             "segments": timeline.segments,
-            "backups": timeline.backups,
+            "backup_ids": timeline.backups,
         })
     };
     json!({
@@ -94,11 +94,11 @@ pub(super) fn system_json(report: &SystemReport) -> serde_json::Value {
         "segment_bytes": report.segment_bytes,
         "segments": report.segments,
         "objects": report.objects,
-        "bytes": report.bytes,
+        "stored_bytes": report.bytes,
         "timelines": report.timelines.iter().map(timeline).collect::<Vec<_>>(),
         "gaps": report.gaps.iter().map(gap).collect::<Vec<_>>(),
         "accepted_gaps": report.accepted_gaps.iter().map(gap).collect::<Vec<_>>(),
-        "cut_off": report.cut_off.iter().map(|(id, spot)| json!({ "backup": id, "gap": gap(spot) })).collect::<Vec<_>>(),
+        "cut_off": report.cut_off.iter().map(|(id, spot)| json!({ "id": id, "gap": gap(spot) })).collect::<Vec<_>>(),
         "doubtful_timelines": report.doubtful_timelines,
     })
 }

@@ -58,8 +58,8 @@ impl WalShow {
             "system": stored.system,
             "object": stored.key,
             "object_bytes": stored.object_bytes,
-            "run_first": stored.run.0.to_string(),
-            "run_last": stored.run.1.to_string(),
+            "run_first_segment": stored.run.0.to_string(),
+            "run_last_segment": stored.run.1.to_string(),
             "partial": stored.is_partial,
         });
         match &stored.facts {
@@ -108,7 +108,7 @@ fn commit_time(records: &RecordsSummary) -> Option<Timestamp> {
 
 fn add_facts(facts: &StoredFacts, object: &mut Value) {
     object["host"] = facts.by.host.clone().into();
-    object["stored"] = facts.by.stored.into();
+    object["stored_time"] = json!(text::utc_time(facts.by.stored));
     object["bytes"] = facts.segment_bytes.into();
     object["stored_bytes"] = facts.stored_bytes.into();
     object["digest"] = hex(&facts.digest).into();
@@ -124,7 +124,7 @@ fn add_facts(facts: &StoredFacts, object: &mut Value) {
         object["records"] = records.count.into();
         object["first_record"] = json!(records.first.map(|position| position.to_string()));
         object["last_record"] = json!(records.last.map(|position| position.to_string()));
-        object["last_commit"] = json!(commit_time(records).map(|time| time.to_string()));
+        object["last_commit_time"] = json!(commit_time(records).map(|time| time.to_string()));
     }
 }
 

@@ -13,7 +13,7 @@ use fullbore_format::{
     text::size,
 };
 use fullbore_platform::{self as platform, child_environment::without_secrets, queue::start};
-use fullbore_repository::open::read_repository;
+use fullbore_repository::{open::read_repository, root_index::IndexPlace};
 use fullbore_storage::{
     ClearUse, Storages,
     wire::{TlsClients, TlsServer},
@@ -160,6 +160,7 @@ fn shown(location: &OsStr, options: Vec<OsString>, storages: &Storages) -> Resul
     Ok(ShownRepository {
         location: location.to_owned(),
         options,
+        index: IndexPlace::new(storages.index_dir()),
         objects,
     })
 }

@@ -96,14 +96,14 @@ fn lost(verdict: &Value, id: &str, all: &BTreeMap<String, Vec<u8>>) -> BTreeSet<
         .as_array()
         .unwrap()
         .iter()
-        .find(|loss| loss["backup"] == id);
+        .find(|loss| loss["id"] == id);
     let Some(loss) = loss else {
         return BTreeSet::new();
     };
     assert_eq!(loss["unnamed"], Value::Array(vec![]), "{loss}");
     match loss["all"] == true {
         true => all.keys().cloned().collect(),
-        false => loss["files"]
+        false => loss["paths"]
             .as_array()
             .unwrap()
             .iter()

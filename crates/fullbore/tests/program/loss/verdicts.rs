@@ -29,13 +29,16 @@ fn samples_go_round_and_find_damage() {
             .json()
             .pop()
             .unwrap();
-        let now = found["sampled"]["never_bytes"].as_u64().unwrap();
+        let now = found["sampled"]["never_checked_bytes"].as_u64().unwrap();
         assert!(now < never, "{found}");
         (never, rounds) = (now, rounds + 1);
     }
     assert!((3..=6).contains(&rounds), "{rounds}");
     let all = sample(&["--for", "1h"]).ends_with(0).json().pop().unwrap();
-    assert_eq!(all["sampled"]["bytes"], all["sampled"]["of_bytes"]);
+    assert_eq!(
+        all["sampled"]["checked_bytes"],
+        all["sampled"]["stored_bytes"]
+    );
     let segment = segments(&repository).remove(0);
     let mut bytes = fs::read(&segment).unwrap();
     bytes[5 << 20] ^= 1;
@@ -45,7 +48,7 @@ fn samples_go_round_and_find_damage() {
         .json()
         .pop()
         .unwrap();
-    assert_eq!(found["lost"][0]["files"], serde_json::json!(["large"]));
+    assert_eq!(found["lost"][0]["paths"], serde_json::json!(["large"]));
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn the_last_line_names_what_is_damaged_and_not_what_was_looked_at() {
         .json()
         .pop()
         .unwrap();
-    assert_eq!(verdict["id"], "", "{verdict}");
+    assert_eq!(verdict["id"], Value::Null, "{verdict}");
     fs::write(root, whole).unwrap();
 }
 
@@ -265,7 +268,7 @@ fn a_file_that_was_cut_by_its_content_and_has_no_other_checksum_is_looked_at() {
             .json()
             .pop()
             .unwrap();
-        let is_named = verdict["lost"][0]["files"][0] == "f";
+        let is_named = verdict["lost"][0]["paths"][0] == "f";
         assert_eq!(is_named, ran.code == 4, "{id}: {verdict:#}");
         lost += u32::from(is_named);
     }
@@ -288,12 +291,12 @@ fn an_export_says_which_pages_it_could_not_read() {
     let (tree, file) = (dir.path().join("tree"), dir.path().join("x.tar.zst"));
     write(tree.join("f"), b"f");
     fullbore(args!["backup", tree, "--to", file]).ends_with(0);
-    let page = fullbore(args!["show", file, "--json"]).json().remove(0)["pages"][0].clone();
+    let page = fullbore(args!["show", file, "--json"]).json().remove(0)["root"]["pages"][0].clone();
     spoil(&file, page["offset"].as_u64().unwrap() + 30);
     let (repository, home) = ten(dir.path(), &[]);
     let pages = fullbore(args!["show", repository, "--json"])
         .json()
-        .remove(0)["pages"][0]
+        .remove(0)["root"]["pages"][0]
         .clone();
     spoil(&home.join("manifest"), 30);
     spoil(
@@ -414,7 +417,7 @@ fn every_command_loses_of_a_damaged_frame_only_what_is_damaged() {
         .pop()
         .unwrap();
     for loss in verdict["lost"].as_array().unwrap() {
-        assert_eq!(loss["files"], serde_json::json!(["f07"]), "{verdict}");
+        assert_eq!(loss["paths"], serde_json::json!(["f07"]), "{verdict}");
     }
     assert_eq!(verdict["lost"].as_array().unwrap().len(), 2, "{verdict}");
     let sampled = fullbore(args!["verify", repository, "--sample", "100%", "--json"])
@@ -518,7 +521,7 @@ fn damaged_parts_do_not_keep_samples_from_the_others() {
             .unwrap()
     };
     let never: Vec<_> = (0..8)
-        .map(|_| sample()["sampled"]["never_bytes"].as_u64().unwrap())
+        .map(|_| sample()["sampled"]["never_checked_bytes"].as_u64().unwrap())
         .collect();
     assert_eq!(never.last(), Some(&0), "{never:?}");
     assert!(!sample()["damage"].as_array().unwrap().is_empty());

@@ -473,7 +473,7 @@ fn an_incremental_backup_of_paths_in_one_another_finds_what_is_the_same() {
         .pop()
         .unwrap();
     assert_eq!(
-        (&second["kept"], &second["files"]),
+        (&second["kept_files"], &second["files"]),
         (&2.into(), &2.into()),
         "{second}"
     );

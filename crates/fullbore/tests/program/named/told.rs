@@ -353,7 +353,7 @@ fn a_pattern_that_matches_nothing_is_said_once_at_the_end() {
     let base = dir.path().join("t");
     files(&base, &["a.log", "sub/b.log", "sub/cache/x"]);
     let list = dir.path().join("list");
-    fs::write(&list, "# names\n*.bak\n\nsub/\n").unwrap();
+    fs::write(&list, "# names\n/gone/*.bak\n*.old\n\nsub/\n").unwrap();
     let of_list = list.display().to_string();
     let run = |options: &[&str]| {
         backup(std::slice::from_ref(&base), &dir.path().join("r"), options).ends_with(0)
@@ -378,12 +378,12 @@ fn a_pattern_that_matches_nothing_is_said_once_at_the_end() {
                 "--exclude",
                 "!a.log",
             ],
-            &["./a.log", "a.log/"],
+            &["./a.log"],
         ),
-        (&["--exclude-from", &of_list], &["*.bak"]),
+        (&["--exclude-from", &of_list], &["/gone/*.bak"]),
         (
-            &["--exclude-from", &of_list, "--exclude", "b.log"],
-            &["*.bak", "b.log"],
+            &["--exclude-from", &of_list, "--exclude", "/sub/b.log"],
+            &["/gone/*.bak", "/sub/b.log"],
         ),
         // The first one is not wrong, though the second one decides.
         (&["--exclude", "a.log", "--exclude", "*.log"], &[]),
@@ -417,7 +417,15 @@ fn a_pattern_that_matches_nothing_is_said_once_at_the_end() {
             );
         }
     }
-    let many: Vec<String> = (0..12).map(|n| format!("none-{n}")).collect();
+    let typed = said(&run(&["--exclude", "./cache"]));
+    assert!(
+        typed.len() == 1
+            && typed[0].ends_with(
+                "\"cache\" is that name anywhere, \"/cache\" is that path of the backup"
+            ),
+        "{typed:?}"
+    );
+    let many: Vec<String> = (0..12).map(|n| format!("/none-{n}")).collect();
     let options: Vec<&str> = many.iter().flat_map(|name| ["--exclude", name]).collect();
     let warnings = said(&run(&options));
     assert!(

@@ -324,7 +324,7 @@ fn marked_caches_are_left_out_by_default_and_counted() {
     // Databases are stored, whatever lies beside them.
     assert!(paths.contains(&"pg/base/1".to_owned()), "{paths:?}");
     let json = run(&["--json"]).json();
-    assert_eq!(json.last().unwrap()["caches_left_out"], 2);
+    assert_eq!(json.last().unwrap()["left_out_caches"], 2);
     // All is stored if that is said, and nothing of it is lost by a later default.
     let ran = run(&["--include-caches"]);
     assert!(!ran.err.contains("left out"), "{}", ran.err);

@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 use tempfile::{TempDir, tempdir};
 use testkit::{
+    growth::Growth,
     runs::{
         assert_same, fullbore, has, noise, or_skip, sample, shape, shell, write, write_private,
     },
@@ -42,7 +43,7 @@ fn each_page_has_its_json_and_says_what_the_commands_say() {
         for key in [
             "id",
             "time",
-            "finished",
+            "end_time",
             "entries",
             "files",
             "bytes",
@@ -271,11 +272,105 @@ fn trouble_comes_first_and_new_backups_are_seen() {
         .iter()
         .find(|source| source["name"].as_str().unwrap().ends_with(&own));
     assert_eq!(found.unwrap()["r"], 1);
-    assert!(
-        sources
-            .iter()
-            .all(|source| source["trouble"].as_array().unwrap().is_empty())
-    );
+    assert!(sources.iter().all(|source| source["state"] == "sound"));
+}
+
+#[test]
+fn the_fleet_page_says_what_the_command_says() {
+    let dir = two_backups();
+    let other = tempdir().unwrap();
+    for host in ["web", "db"] {
+        write(other.path().join("t/a"), host);
+        let words = args![
+            "backup",
+            other.path().join("t"),
+            "--to",
+            other.path().join("r"),
+            "--host",
+            host,
+            "--every",
+            "1d",
+            "-q"
+        ];
+        fullbore(words).ends_with(0);
+    }
+    let repositories = [dir.path().join("r"), other.path().join("r")];
+    let damaged = fs::read_dir(repositories[0].join("backups")).unwrap();
+    let mut damaged: Vec<_> = damaged.map(|entry| entry.unwrap().path()).collect();
+    damaged.sort();
+    let segment = damaged[0].join("s01-000001.tar.zst");
+    let mut bytes = fs::read(&segment).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    fullbore(args!["verify", &repositories[0], "--data"]).ends_with(4);
+    let listed = fullbore(args!["list", &repositories[1], "--json"]).json();
+    let id = listed[1]["id"].as_str().unwrap();
+    let place = format!("{}@{id}", repositories[1].display());
+    fullbore(args!["tag", place, "every=7d"]).ends_with(0);
+    let session = Session::start(args![&repositories[0], &repositories[1]]);
+    let mut shown = session.api("fleet");
+    let mut lines = fullbore(args!["fleet", &repositories[0], &repositories[1], "--json"])
+        .ends_with(4)
+        .json();
+    let result = lines.pop().unwrap();
+    assert_eq!(result["damaged"], 1);
+    for key in ["late", "damaged", "warned", "exit_code"] {
+        assert_eq!(shown[key], result[key], "{key}");
+    }
+    let mut take = |list: &str| shown[list].as_array_mut().map(std::mem::take).unwrap();
+    let pages = [take("repositories"), take("sources")].concat();
+    assert_eq!(pages.len(), lines.len());
+    for (mut page, mut line) in pages.into_iter().zip(lines) {
+        // Where the pages of the source are.
+        for key in ["r", "s", "name"] {
+            page.as_object_mut().unwrap().remove(key);
+        }
+        line.as_object_mut().unwrap().remove("type");
+        for key in ["age_seconds", "verified_age_seconds"] {
+            let age = |value: &Value| value.get(key).map(|age| age.as_u64().unwrap());
+            let ages = (age(&page), age(&line));
+            assert_eq!(ages.0.is_some(), ages.1.is_some(), "{key}");
+            assert!(ages.0.unwrap_or(0).abs_diff(ages.1.unwrap_or(0)) < 60);
+            page.as_object_mut().unwrap().remove(key);
+            line.as_object_mut().unwrap().remove(key);
+        }
+        assert_eq!(page, line);
+    }
+    assert!(session.get("").is(200).text().contains(" damaged</span>"));
+}
+
+#[test]
+fn very_many_backups_take_a_few_bytes_each() {
+    let dir = tempdir().unwrap();
+    let most_memory = |rounds: usize| {
+        let repository = dir.path().join(rounds.to_string());
+        let growth = Growth {
+            sources: 50,
+            rounds,
+            files: 10,
+            changed_one_of: 10,
+        };
+        growth.write(&mut |key, bytes| write(repository.join(key), bytes));
+        let session = Session::of(&repository);
+        let fleet = session.api("fleet");
+        assert_eq!(fleet["repositories"][0]["backups"], rounds * 50);
+        assert_eq!(fleet["sources"][7]["backups"], rounds);
+        let source = fleet["sources"][7]["s"].as_str().unwrap();
+        let shown = session.api(&format!("source?r=0&s={source}"));
+        assert_eq!(shown["sizes"].as_array().unwrap().len(), rounds);
+        let runs = session.api(&format!("runs?r=0&first={}", rounds * 50 - 5));
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 5);
+        let status = format!("/proc/{}/status", session.server.child.id());
+        let status = fs::read_to_string(status).unwrap();
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let most = most.unwrap().trim().trim_end_matches(" kB");
+        most.parse::<usize>().unwrap() << 10
+    };
+    let (few, many) = (most_memory(4), most_memory(64));
+    // 3,000 more of them. A list of objects is in memory while it is read.
+    let each = many.saturating_sub(few) / 3000;
+    assert!(each < 1500, "{each} bytes a backup");
 }
 
 #[test]
@@ -313,7 +408,7 @@ fn repositories_of_profiles_are_reached_with_their_own_options() {
     let sources = fleet["sources"].as_array().unwrap();
     assert_eq!(sources.len(), 2, "{fleet}");
     for source in sources {
-        let backup = source["latest"].as_str().unwrap();
+        let backup = source["newest"].as_str().unwrap();
         let r = source["r"].as_u64().unwrap();
         let file = session.get(&format!("get?r={r}&b={backup}&d=a")).is(200);
         let name = ["one", "two"][r as usize];

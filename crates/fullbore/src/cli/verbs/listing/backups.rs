@@ -4,7 +4,7 @@
 //! backups have follow on a line below it.
 
 use super::List;
-use crate::cli::verbs::show::tag;
+use crate::cli::report::tag;
 use fullbore_format::{
     error::{Error, Result},
     root::{ClusterInfo, Root, SourceInfo},
@@ -32,13 +32,13 @@ const WITH_SIZE: usize = 66;
 const NOTE_COLUMN: usize = 24;
 
 /// A backup that can be read.
-pub(super) struct TableBackup {
-    pub(super) root: Root,
-    pub(super) pinned: bool,
+pub(in crate::cli::verbs) struct TableBackup {
+    pub(in crate::cli::verbs) root: Root,
+    pub(in crate::cli::verbs) pinned: bool,
     /// Files that it lost, as the last verification of data found; 0 if it is not known how many.
-    pub(super) loss: Option<u64>,
+    pub(in crate::cli::verbs) loss: Option<u64>,
     /// The put key that made it, as a person sees it.
-    pub(super) put_key: Option<String>,
+    pub(in crate::cli::verbs) put_key: Option<String>,
 }
 
 /// Prints the table, row by row, and counts.
@@ -266,11 +266,13 @@ fn cluster_text(root: &Root, cluster: &ClusterInfo) -> String {
 
 /// A backup as JSON; of a damaged one only the ID and the error.
 #[derive(Serialize)]
-pub(super) struct BackupLine<'a> {
+pub(in crate::cli::verbs) struct BackupLine<'a> {
+    r#type: &'static str,
     id: &'a str,
     time: Option<&'a str>,
-    finished: Option<&'a str>,
+    end_time: Option<&'a str>,
     source: Option<&'a SourceInfo>,
+    source_text: Option<String>,
     entries: Option<u64>,
     files: Option<u64>,
     bytes: Option<u64>,
@@ -287,8 +289,8 @@ pub(super) struct BackupLine<'a> {
     lost_files: Option<u64>,
     /// Options that excluded entries.
     left_out: Option<&'a [String]>,
-    /// Number of entries that could not be captured, and of files with wrong page checksums.
-    not_captured: Option<u64>,
+    /// Number of entries that could not be read, and of files with wrong page checksums.
+    unreadable: Option<u64>,
     bad_pages: Option<u64>,
     /// The cluster, for a backup of PostgreSQL.
     postgres: Option<&'a ClusterInfo>,
@@ -299,15 +301,17 @@ pub(super) struct BackupLine<'a> {
 }
 
 impl<'a> BackupLine<'a> {
-    pub(super) fn new(id: &'a str, noted: &'a Result<TableBackup>) -> Self {
+    pub(in crate::cli::verbs) fn new(id: &'a str, noted: &'a Result<TableBackup>) -> Self {
         let (noted, error) = (noted.as_ref().ok(), noted.as_ref().err().map(Error::line));
         let root = noted.map(|backup| &backup.root);
         let totals = root.map(|root| &root.totals);
         Self {
+            r#type: "backup",
             id,
             time: root.map(|root| &*root.time),
-            finished: root.map(|root| &*root.finished),
+            end_time: root.map(|root| &*root.finished),
             source: root.map(|root| &root.source),
+            source_text: root.map(|root| source_text(&root.source)),
             entries: totals.map(|totals| totals.entries),
             files: totals.map(|totals| totals.files),
             bytes: totals.map(|totals| totals.bytes),
@@ -318,7 +322,7 @@ impl<'a> BackupLine<'a> {
             put_key: noted.and_then(|backup| backup.put_key.as_deref()),
             lost_files: noted.and_then(|backup| backup.loss),
             left_out: root.map(|root| &root.left_out[..]),
-            not_captured: totals.map(|totals| totals.unreadable),
+            unreadable: totals.map(|totals| totals.unreadable),
             bad_pages: totals.map(|totals| totals.bad_pages),
             postgres: root.and_then(|root| root.postgres.as_ref()),
             complete: totals.is_some_and(|totals| totals.is_complete()),

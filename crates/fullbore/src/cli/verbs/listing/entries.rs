@@ -128,6 +128,7 @@ fn state_text(state: &EntryState) -> String {
 /// An entry as JSON.
 #[derive(Serialize)]
 pub(super) struct EntryLine<'a> {
+    r#type: &'static str,
     path: EntryName,
     kind: &'static str,
     mode: String,
@@ -156,6 +157,7 @@ impl<'a> EntryLine<'a> {
         let (kind, target, device) = kind_parts(&entry.kind);
         let (state, reason) = state_parts(&record.state);
         Self {
+            r#type: "entry",
             path: EntryName(entry.path.clone()),
             kind,
             mode: format!("{:04o}", entry.mode),

@@ -6,6 +6,7 @@ mod backups;
 pub(super) mod entries;
 mod taped;
 
+pub(super) use backups::{BackupLine, TableBackup};
 pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
@@ -14,7 +15,7 @@ use super::{
     wal_report::{needs_of_backups, print_system},
 };
 use crate::cli::{output::aside, report};
-use backups::{BackupLine, BackupTable, TableBackup};
+use backups::BackupTable;
 use entries::{EntryLine, shown_entry};
 use fullbore_engine::{
     drill::record::DrillRecord,

@@ -4,7 +4,7 @@ use fullbore_engine::tape::stored_bytes;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::Root,
-    text::{self, shown, size},
+    text::{self, shown, size, source_text},
 };
 use fullbore_repository::{select::BackupFilter, tape_catalog::TapeCatalog};
 use fullbore_storage::Storages;
@@ -41,15 +41,13 @@ pub(super) fn print(
 
 fn print_one(root: &Root, is_json: bool, out: &mut dyn Write) -> Result<()> {
     let tapes: Vec<_> = root.tapes().into_values().collect();
-    let paths: Vec<_> = { root.source.paths.iter() }
-        .map(|path| String::from_utf8_lossy(&path.0).into_owned())
-        .collect();
     if is_json {
         let value = json!({
+            "type": "taped_backup",
             "id": root.id,
             "time": root.time,
-            "host": root.source.host,
-            "paths": paths,
+            "source": root.source,
+            "source_text": source_text(&root.source),
             "files": root.totals.files,
             "bytes": root.totals.bytes,
             "stored_bytes": stored_bytes(root),
@@ -57,13 +55,12 @@ fn print_one(root: &Root, is_json: bool, out: &mut dyn Write) -> Result<()> {
         });
         return text::json(out, &value);
     }
-    let source = format!("{}:{}", root.source.host, paths.join(" "));
     let line = format!(
         "{}  {:>9}  tapes {}  {}",
         root.id,
         size::bytes(stored_bytes(root)),
         tapes.join(", "),
-        source
+        source_text(&root.source)
     );
     text::line(out, &shown(&line))
 }
