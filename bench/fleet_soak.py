@@ -2,9 +2,14 @@
 """Many hosts back up to two encrypted repositories at once, and many of them are killed; forgets, prunes, syncs and rotations of the keys run beside.
 
     bench/fleet_soak.py PROGRAM [--hosts 200] [--nights 5] [--kills 0.3] [--jobs 4] [--restores 40] [--seed 1]
+                                [--shared]
 
 Each host has a put key for each repository and sends each backup to both. At the end nothing that was acknowledged may be lost: each such
 backup is listed, `verify --data` finds no damage in either repository, and sampled backups restore to what the tree was. Exit code 1 if not.
+
+With `--shared` each host has a key that reads the repositories, half of its files are those of other hosts, and `--dedup repository` stores
+them once: backups of one host refer to what others stored, while forgets and prunes run. As a backup to several repositories stores all
+content, each goes to one of the two then, and `sync` brings some to the other one.
 """
 
 import argparse
@@ -85,7 +90,7 @@ class Soak:
                 words = ("host", "add", self.place(name), host, "--for", recipient, "--source", tree, "--at", self.place(name))
                 self.must(*words)
             for file in range(12):
-                self.write(tree / f"{file:02}", random.randrange(100, 60_000))
+                self.write_file(tree, file)
             self.write(tree / "large", 400_000)
 
     def new_key(self, name):
@@ -96,10 +101,19 @@ class Soak:
     def write(self, file, size):
         file.write_bytes(random.randbytes(size))
 
+    def write_file(self, tree, number):
+        """Writes a file of its own, or with `--shared` one of forty that hosts have in common."""
+        if self.options.shared and number % 2:
+            common = random.randrange(40)
+            content = random.Random(common).randbytes(20_000 + 1000 * common)
+            (tree / f"{number:02}").write_bytes(content)
+        else:
+            self.write(tree / f"{number:02}", random.randrange(100, 60_000))
+
     def change(self, number):
         tree = self.tree(number)
         for file in random.sample(range(12), 3):
-            self.write(tree / f"{file:02}", random.randrange(100, 60_000))
+            self.write_file(tree, file)
         with open(tree / "large", "r+b") as large:
             large.seek(random.randrange(0, 380_000))
             large.write(random.randbytes(9000))
@@ -108,13 +122,15 @@ class Soak:
         self.change(number)
         host, tree = self.host(number), self.tree(number)
         content = digests(tree)
-        to = [word for name in REPOSITORIES for word in ("--to", self.place(name))]
+        names = (random.choice(REPOSITORIES),) if self.options.shared else REPOSITORIES
+        to = [word for name in names for word in ("--to", self.place(name))]
         words = [self.program, "backup", tree, *to, "--host", host, "--every", "1d", "--json", "--quiet", "--workers", "1"]
+        words += ["--dedup", "repository"] if self.options.shared else []
         is_killed = random.random() < self.options.kills
         begun = time.monotonic()
         with subprocess.Popen(
             list(map(str, words)),
-            env=self.environment(host, host),
+            env=self.environment("me" if self.options.shared else host, host),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -127,9 +143,9 @@ class Soak:
         with self.lock:
             if not is_killed:
                 self.seconds += 0.1 * (time.monotonic() - begun - self.seconds)
-            self.note(out, process.returncode, (number, content), err)
+            self.note(out, process.returncode, names, (number, content), err)
 
-    def note(self, out, code, source, err):
+    def note(self, out, code, names, source, err):
         """Notes what was acknowledged. A result that was printed before the kill is an acknowledgement, too."""
         lines = [line for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
         result = json.loads(lines[-1]) if lines else {}
@@ -138,7 +154,11 @@ class Soak:
             self.failures.append(err.strip().splitlines()[:1])
         if result.get("type") != "result":
             return
-        for name, destination in zip(REPOSITORIES, result["destinations"]):
+        self.counts["with content of other hosts"] += bool(result.get("shared_with"))
+        self.counts["bytes of content"] += result["bytes"]
+        self.counts["bytes that were stored"] += result["stored_bytes"]
+        alone = [{"exit_code": 0 if result["complete"] else 3}]
+        for name, destination in zip(names, result.get("destinations") or alone):
             if destination["exit_code"] == 0:
                 self.kept[name][result["id"]] = source
 
@@ -234,6 +254,7 @@ def main():
     parser.add_argument("--restores", type=int, default=40, help="backups of each repository that are restored and compared")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between prunes")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shared", action="store_true", help="hosts may read, and share content")
     options = parser.parse_args()
     random.seed(options.seed)
     with tempfile.TemporaryDirectory(prefix="fleet-soak-") as work:

@@ -7,7 +7,11 @@ use fullbore_format::{
     error::Result,
 };
 use fullbore_pipeline::{frame::Scanned, sink::Referred};
-use fullbore_repository::{archive::Archive, base::Base, first_look::FirstLook};
+use fullbore_repository::{
+    archive::Archive,
+    base::{Base, ChosenBases},
+    first_look::FirstLook,
+};
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     hash::{Hash, Hasher},

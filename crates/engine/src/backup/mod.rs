@@ -63,7 +63,7 @@ use fullbore_repository::{
     series_base::Shelf,
     shared_content::SharedContent,
 };
-use fullbore_storage::{Objects, Storages};
+use fullbore_storage::Storages;
 use fullbore_tree::read::Own;
 pub use several::MAX_DESTINATIONS;
 pub use sharing::Dedup;
@@ -357,17 +357,6 @@ impl Backup {
             return Ok((destination?, chosen));
         }
         Ok((open()?, choose()))
-    }
-
-    /// Chooses bases by a look at the first repository.
-    fn choose_bases(
-        &self,
-        objects: &Arc<dyn Objects>,
-        look: &FirstLook,
-        like: &NewBackup<'_>,
-    ) -> Result<ChosenBases> {
-        let lacking = self.lacking_elsewhere(objects, look);
-        ChosenBases::of(objects, &look.files, lacking, &self.base, like)
     }
 
     /// Calls `use_facts` with the facts of the new backup that its base must have, too.

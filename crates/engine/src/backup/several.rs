@@ -68,33 +68,6 @@ impl Backup {
         }
     }
 
-    /// Returns the backups of the first repository that another one lacks, if this host cannot copy them there: a put key reads no
-    /// content. A backup that was interrupted counts there as well: its commit may have come to one repository alone.
-    ///
-    /// A repository that cannot be listed fails by itself, and does not count.
-    pub(super) fn lacking_elsewhere(
-        &self,
-        first: &Arc<dyn Objects>,
-        look: &FirstLook,
-    ) -> HashSet<String> {
-        let sealed = first.as_sealed();
-        let is_put = sealed.is_some_and(|sealed| sealed.access() == Some(Access::Put));
-        if self.also.is_empty() || !is_put {
-            return HashSet::new();
-        }
-        let others = self.also.iter().filter_map(SinkSpec::storage);
-        let others: Vec<_> = others
-            .filter_map(|objects| backup_files(&**objects).ok())
-            .collect();
-        let has = |id: &String, state| {
-            let mut others = others.iter();
-            others.all(|files| files.get(id).is_some_and(|files| files.state() == state))
-        };
-        let all = look.files.iter();
-        let lacking = all.filter(|(id, files)| !has(id, files.state()));
-        lacking.map(|(id, _)| id.clone()).collect()
-    }
-
     /// The same backup, for these destinations.
     fn for_destinations(&self, specs: &[&SinkSpec]) -> Result<Self> {
         let Some((first, others)) = specs.split_first() else {

@@ -475,7 +475,7 @@ fn a_side_that_copies_some_names_writes_and_deletes_nothing_beside_them() {
         let put = || CopyCall::Put {
             is_compressed: false,
         };
-        for path in ["beside/x", "ab", "file", ""] {
+        for path in ["beside/x", "ab", "file"] {
             assert!(
                 target
                     .ask(put(), &header(path, EntryKind::default()))
@@ -495,6 +495,8 @@ fn a_side_that_copies_some_names_writes_and_deletes_nothing_beside_them() {
                 .ask(put(), &header("a/y", EntryKind::default()))
                 .is_ok()
         );
+        drop(target);
+        fs::remove_file(dir.path().join("a/y")).unwrap();
     }
     // A target that is a file has the name that this side chose, whatever the other one says.
     let (target, answer) = opened(&with(&[]), &with(&["evil"]), true, "file").unwrap();

@@ -410,7 +410,6 @@ fn a_directory_is_not_copied_into_itself() {
         let ran = copy(args![source, target, "--delete"]).ends_with(2);
         ran.has_one_error("one contains the other");
     }
-    copy(args![source.join("a"), dir.path().join("to")]).ends_with(2);
 }
 
 #[test]
@@ -469,7 +468,7 @@ fn of_a_backup_a_copy_takes_no_options_for_directories() {
     let latest = format!("{}@latest", path("repository").display());
     // A directory that holds something else is no place for a repository, and no backup is a directory.
     copy(args![latest, path("tree")]).ends_with(2);
-    copy(args![path("tree/file"), path("other")]).ends_with(1);
+    copy(args![path("tree/file"), path("other")]).ends_with(2);
     fullbore(args!["verify", path("other"), "--data"]).ends_with(0);
 }
 
@@ -482,8 +481,6 @@ fn errors_of_a_copy_are_about_a_copy() {
     let ran = copy(args![path("from"), path("link")]).ends_with(1);
     let ran = ran.has_one_error("cannot write to ");
     assert!(!ran.err.contains("restore"), "{}", ran.err);
-    let ran = copy(args![path("from/file"), path("to")]).ends_with(2);
-    ran.has_one_error("it is not a directory");
     set_xattr(&path("from/file"), "user.comment", b"x");
     let refused = "fsetxattr,setxattr:error=EPERM";
     if or_skip(has("strace"), "there is no strace") {

@@ -213,7 +213,7 @@ fn a_system_is_cloned_to_a_disk_that_is_mounted_below_its_root() {
         run / /mnt/clone -x --exclude /home
         cat mnt/clone/etc/deep/file
         [ "$(stat -c %i mnt/clone/etc/deep/file)" = "$(stat -c %i mnt/clone/data/linked)" ]
-        [ -z "$(ls -A mnt/clone/mnt/clone mnt/clone/mnt/other mnt/clone/usr mnt/clone/mnt/bound)" ]
+        [ -z "$(cd mnt/clone && find mnt/clone mnt/other usr mnt/bound -mindepth 1)" ]
         rm etc/deep/file; echo new > etc/new; echo stays > mnt/clone/mnt/other/own
         run / /mnt/clone -x --exclude /home --delete
         [ ! -e mnt/clone/etc/deep/file ] && cat mnt/clone/etc/new mnt/clone/mnt/other/own
@@ -298,7 +298,9 @@ fn a_user_copies_files_of_others_once() {
     for options in ["", "--checksum", "--numeric-owner"] {
         let again = as_user(&format!("copy from to --json {options}"), dir.path()).ends_with(0);
         assert_eq!(result(&again)["changed"], 0, "{options}: {}", again.out);
-        assert!(!again.err.contains("not copied"), "{}", again.err);
+        // With --checksum, the metadata of compared files is set again.
+        let is_told = again.err.contains("not copied");
+        assert_eq!(is_told, options == "--checksum", "{}", again.err);
     }
     let mode = |name: &str| {
         fs::metadata(dir.path().join("to").join(name))
@@ -366,19 +368,14 @@ fn counts_are_of_what_is_there_at_the_end() {
         text.err
     );
     // A file that is there and cannot be replaced did not change.
-    write(dir.path().join("two/f"), "new");
+    write(dir.path().join("two/d/f"), "new");
     let target = dir.path().join("to two");
-    write(target.join("f"), "earlier");
-    shell(
-        "chown 65534 \"$1\" && chmod 555 \"$1\"",
-        args![dir.path().join("two")],
-    )
-    .ends_with(0);
-    shell("chmod 755 \"$1\"", args![target]).ends_with(0);
+    write(target.join("d/f"), "earlier");
+    shell("chown 65534 \"$1\"", args![target]).ends_with(0);
     let refused = as_user("copy two 'to two' --json", dir.path());
     assert_eq!(refused.code, 3, "{}", refused.err);
     assert_eq!(
-        (&result(&refused)["added"], read(&target.join("f"))),
+        (&result(&refused)["added"], read(&target.join("d/f"))),
         (&0.into(), "earlier".to_owned())
     );
 }

@@ -150,6 +150,76 @@ const EXPECTED: [(&str, &str); 11] = [
 ];
 
 #[test]
+fn a_diff_names_a_renamed_directory_once() {
+    let mut repo = Repo::new();
+    let tree = repo.tree();
+    for i in 0..30 {
+        write(
+            &tree,
+            &format!("Documents/{}/letter {i:02}", i % 3),
+            text(i, 500),
+        );
+        write(&tree, &format!("moved/{i:02}"), text(100 + i, 500));
+    }
+    fs::hard_link(
+        tree.join("Documents/0/letter 00"),
+        tree.join("Documents/linked"),
+    )
+    .unwrap();
+    write(&tree, "below/kept", Vec::new());
+    repo.backup(&[]);
+    for (before, after) in [("Documents", "below/Papers"), ("moved", "also moved")] {
+        fs::rename(tree.join(before), tree.join(after)).unwrap();
+    }
+    // One file of it is another one.
+    write(&tree, "also moved/07", b"another".to_vec());
+    repo.backup(&[]);
+    let lines = repo.diff(0, 1, &[]);
+    let renamed: Vec<&Value> = { lines.iter() }
+        .filter(|line| line["change"] == "renamed")
+        .collect();
+    let [line] = renamed[..] else {
+        panic!("{renamed:?}");
+    };
+    assert_eq!(
+        (&line["path_before"], &line["path"]),
+        (&"Documents".into(), &"below/Papers".into())
+    );
+    let is_of_it = |line: &&Value| {
+        let path = line["path"].as_str().unwrap_or_default();
+        path.starts_with("Documents") || path.starts_with("below/Papers")
+    };
+    assert_eq!(lines.iter().filter(is_of_it).count(), 1, "{lines:?}");
+    let sums = lines.last().unwrap();
+    assert_eq!(sums["renamed"]["entries"], 30, "{sums}");
+    // `moved` and its 30 files.
+    assert_eq!(
+        (&sums["removed"]["entries"], &sums["added"]["entries"]),
+        (&31.into(), &31.into())
+    );
+    let plain = fullbore(args!["diff", repo.repository(), repo.ids[0], "latest"])
+        .ends_with(0)
+        .out;
+    assert!(plain.contains("  Documents/ -> below/Papers/\n"), "{plain}");
+    assert!(
+        plain.contains("30 (15.0 kB) in renamed directories, "),
+        "{plain}"
+    );
+    // What is asked for alone is not compared with what is not.
+    let part = repo.diff(0, 1, &["Documents"]);
+    assert!(
+        part.iter().all(|line| line["change"] != "renamed"),
+        "{part:?}"
+    );
+    let back = repo.diff(1, 0, &[]);
+    assert!(
+        back.iter()
+            .any(|line| line["path_before"] == "below/Papers"),
+        "{back:?}"
+    );
+}
+
+#[test]
 fn a_diff_names_each_change_and_its_bytes() {
     let mut repo = changed(&["--frame-size", "64K"]);
     let check = |repo: &Repo| {

@@ -249,7 +249,7 @@ fn is_writable(path: &Path, can_add_access: bool) -> Result<()> {
     }
     permission.map_err(|e| {
         Error::io(
-            format!("cannot restore to {path:?}: {deepest:?} cannot be written to"),
+            format!("cannot write to {path:?}: {deepest:?} cannot be written to"),
             e,
         )
     })
