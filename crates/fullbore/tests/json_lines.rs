@@ -99,6 +99,7 @@ const LINES: [(&[&str], &str, i32); 46] = [
     (&["`forget`"], "forget copy latest --yes", 0),
     (&["`forget`"], "forget repo --keep-last 1 --path tree -n", 0),
     (&["`stats`"], "stats repo", 0),
+    (&["`status`"], "status", 0),
     (&["`fleet`"], "fleet repo nowhere --every 1d", 1),
     (&["`repair`"], "repair repo", 0),
     (&["`bench`"], "bench digest", 0),

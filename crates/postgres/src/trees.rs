@@ -151,6 +151,7 @@ fn tree_rules(reading: &Reading, late: &Arc<LateFiles>) -> TreeRules {
         files: FileRules::default(),
         on_excluded: None,
         looks_twice: false,
+        caches: Default::default(),
         walkers: reading.walkers,
         own: reading.own.clone(),
         overlay: Some(late.clone()),

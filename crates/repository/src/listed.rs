@@ -154,7 +154,7 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
         format!("could not find backup {wanted:?} in {repository}"),
     )
     .detail(format!("it holds {known_ids}, the last is {last:?}"))
-    .hint("`fullbore list` shows all of them"))
+    .hint("a backup is an id or its begin, latest, latest~1, or a time such as 2026-11-24, 2d or yesterday; `fullbore list` shows all of them"))
 }
 
 /// The hint for an interrupted backup.

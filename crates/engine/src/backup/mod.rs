@@ -27,6 +27,7 @@ use crate::{
 use changes::{ChangeList, ChangeListener};
 use fullbore_format::{
     digest::Algorithm,
+    entry::EntryPath,
     error::{Error, ErrorKind, Result},
     page::{EntryState, SegmentId},
     root::{
@@ -158,6 +159,8 @@ pub struct Outcome {
     /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
     /// directories.
     pub warnings: Vec<String>,
+    /// The number of marked caches whose contents were left out, and the path of one of them.
+    pub caches: Option<(u64, EntryPath)>,
 }
 
 impl Backup {
@@ -252,6 +255,7 @@ impl Backup {
                     is_new_source,
                     damage: damage.into_iter().collect(),
                     warnings: run.subject.warnings(),
+                    caches: run.subject.left_out_caches(),
                 })
             }
             Err(error) => {

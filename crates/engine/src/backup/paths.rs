@@ -194,6 +194,7 @@ impl Scope {
             exclude,
             looks_twice: self.looks_twice,
             on_excluded: self.on_excluded,
+            caches: Default::default(),
             walkers,
             own,
             overlay: None,

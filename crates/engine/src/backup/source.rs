@@ -3,6 +3,7 @@
 use super::{far_source::FarSubject, paths::Scope};
 use crate::stored_backup::StoredBackup;
 use fullbore_format::{
+    entry::EntryPath,
     error::Result,
     page::{EntryState, Record},
     root::{EntryName, SourceInfo},
@@ -277,6 +278,12 @@ impl OpenedSubject {
         let cluster = self.cluster.iter().flat_map(|cluster| cluster.warnings());
         let warnings = self.warnings.iter().cloned();
         warnings.chain(cluster).chain(warning).chain(idle).collect()
+    }
+
+    /// Returns the number of marked caches that were left out, and the path of one; call this after all scans. The rules
+    /// of another host are not asked.
+    pub(crate) fn left_out_caches(&self) -> Option<(u64, EntryPath)> {
+        self.rules.as_ref()?.caches.found()
     }
 
     /// Keeps the name that a cluster has in its latest backup, if this backup or that one does not know its

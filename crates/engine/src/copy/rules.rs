@@ -184,6 +184,7 @@ impl CopyRules {
             exclude: self.patterns()?.0,
             looks_twice: false,
             on_excluded: None,
+            caches: Default::default(),
             walkers: platform::cores().get().clamp(2, 8),
             own,
             overlay: None,

@@ -90,6 +90,14 @@ fn without(selection: &Selection, exclude: &[OsString]) -> Result<Selection> {
 /// Options that `root.left_out` names and that a restore knows without the files of the host.
 const PATTERN: &str = "--exclude ";
 const ONE_FILE_SYSTEM: &str = "--one-file-system";
+const MARKED_CACHES: &str = "--exclude-caches";
+
+/// Returns whether the backup left out the contents of marked caches. A restore knows them by their tag, which is the only
+/// entry in them.
+pub(crate) fn lacks_caches(archive: &Archive) -> bool {
+    let mut options = archive.root.left_out.iter();
+    options.any(|option| option == MARKED_CACHES)
+}
 
 /// Returns patterns of files that the backup left out on its host, and that a restore must not
 /// delete.
@@ -98,7 +106,9 @@ const ONE_FILE_SYSTEM: &str = "--one-file-system";
 /// [`ErrorKind::Usage`] if the backup left out files by other means: then it does not tell which.
 pub(crate) fn left_out_by_backup(archive: &Archive) -> Result<Patterns> {
     let options = &archive.root.left_out;
-    let is_known = |option: &&String| option.starts_with(PATTERN) || **option == ONE_FILE_SYSTEM;
+    let is_known = |option: &&String| {
+        option.starts_with(PATTERN) || [ONE_FILE_SYSTEM, MARKED_CACHES].contains(&&***option)
+    };
     if let Some(option) = options.iter().find(|option| !is_known(option)) {
         let message = format!(
             "cannot delete files that are not in backup {:?}",

@@ -19,6 +19,7 @@ use fullbore_platform::{
 use fullbore_repository::archive::Selection;
 use fullbore_tree::{
     patterns::Patterns,
+    read::CACHE_TAG_NAME,
     write::{deletion_limit::PlannedDeletions, layout::TargetMount},
 };
 use std::{
@@ -42,13 +43,18 @@ pub(crate) struct ExtraneousFiles {
 }
 
 /// Lists the files that do not belong to the selected part of a backup. The selection, and the
-/// patterns of `never`, keep files too.
+/// patterns of `never`, keep files too. With `keeps_caches`, so does a directory of which the backup
+/// has nothing but the tag of a cache.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] for a damaged page, because the expected files are unknown then.
 /// [`ErrorKind::Exists`] if a path that must be kept blocks a path of the backup. Errors of the
 /// system.
-pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<ExtraneousFiles> {
+pub(crate) fn find_extraneous(
+    plan: &RestorePlan,
+    never: &Patterns,
+    keeps_caches: bool,
+) -> Result<ExtraneousFiles> {
     let RestorePlan {
         archive,
         selection,
@@ -77,6 +83,7 @@ pub(crate) fn find_extraneous(plan: &RestorePlan, never: &Patterns) -> Result<Ex
         ways,
         selection,
         never,
+        keeps_caches,
         levels: Vec::new(),
         found: ExtraneousFiles::default(),
     };
@@ -105,7 +112,7 @@ pub(crate) fn refuse_leftovers(plan: &RestorePlan) -> Result<()> {
     if !plan.rules.refuses_leftovers() {
         return Ok(());
     }
-    let mut paths = find_extraneous(plan, &Patterns::default())?.paths;
+    let mut paths = find_extraneous(plan, &Patterns::default(), false)?.paths;
     paths.sort_unstable();
     let mut errors = paths
         .iter()
@@ -125,6 +132,7 @@ struct ExtraWalk<'a> {
     selection: &'a Selection,
     /// Patterns of files that are never removed.
     never: &'a Patterns,
+    keeps_caches: bool,
     levels: Vec<ExtraLevel>,
     found: ExtraneousFiles,
 }
@@ -134,6 +142,9 @@ struct ExtraLevel {
     path: EntryPath,
     names: BTreeSet<Vec<u8>>,
     device: u64,
+    /// Entries of the backup in it, and whether one of them is the tag of a cache.
+    entries: u64,
+    has_cache_tag: bool,
     /// The reason why its names are kept, if they are.
     stays: Option<&'static str>,
 }
@@ -152,6 +163,8 @@ impl ExtraWalk<'_> {
             if is_there && self.selection.holds(path) {
                 self.found.planned.there += 1;
             }
+            level.entries += 1;
+            level.has_cache_tag |= entry::split(path) == (&level.path[..], CACHE_TAG_NAME);
             level.stays = level.stays.filter(|why| *why == READ_FROM);
         }
         match is_directory {
@@ -189,6 +202,8 @@ impl ExtraWalk<'_> {
             path: path.to_vec(),
             names,
             device: stat.dev,
+            entries: 0,
+            has_cache_tag: false,
             stays,
         }))
     }
@@ -226,6 +241,9 @@ impl ExtraWalk<'_> {
         while let Some(level) = self.levels.pop_if(|level| !keep(level)) {
             if let (Some(why), false) = (level.stays, level.names.is_empty()) {
                 self.note_kept(&level.path, why);
+                continue;
+            }
+            if self.keeps_caches && level.entries == 1 && level.has_cache_tag {
                 continue;
             }
             let paths = level

@@ -152,9 +152,14 @@ pub(super) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page
+    /// Show the manual page
+    ///
+    /// On a terminal it is shown by man, else it is printed.
     #[command(after_help = PLAIN_EXIT_CODES)]
     Man {
+        /// Show the page of this command
+        #[arg(value_name = "COMMAND", conflicts_with = "to")]
+        command: Option<String>,
         /// Write the pages of all commands into this directory instead
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,

@@ -143,6 +143,8 @@ fn run(command: Command, storages: &Storages, is_quiet: bool) -> Result<u8> {
         Command::Tape(args) => verbs::tape::run(args, storages),
         Command::Simtape(args) => verbs::simtape::run(args),
         Command::Completions { shell } => verbs::completions::run(args::command(), shell),
-        Command::Man { to } => verbs::man::run(args::command(), to.as_deref()),
+        Command::Man { command, to } => {
+            verbs::man::run(args::command(), command.as_deref(), to.as_deref())
+        }
     }
 }

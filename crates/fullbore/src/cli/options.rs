@@ -58,7 +58,7 @@ pub(super) struct GlobalArgs {
     /// Print JSON, one object a line: progress, then the result
     #[arg(long, global = true, display_order = 891, hide_short_help = true)]
     pub(super) json: bool,
-    /// Print errors only
+    /// Print errors and what needs action only
     #[arg(
         long,
         short,

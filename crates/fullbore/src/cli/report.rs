@@ -6,6 +6,7 @@ use fullbore_engine::{
     report::damage::{Damage, damage_lines},
 };
 use fullbore_format::{
+    entry::EntryPath,
     error::{Error, quoted},
     root::{ClusterInfo, EntryName, NotCaptured, Root, Tablespace},
     sizes,
@@ -242,6 +243,16 @@ pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
         bytes(found.bytes)
     ));
     lines
+}
+
+/// The line about marked caches whose contents were left out.
+pub(super) fn caches((count, first): &(u64, EntryPath)) -> String {
+    let caches = counted(*count, "marked cache");
+    let first = quoted(first);
+    match count {
+        1 => format!("left out: {caches}, {first}; --include-caches stores it"),
+        _ => format!("left out: {caches}, the first is {first}; --include-caches stores them"),
+    }
 }
 
 /// The line about the requests to object stores: `store: 34 requests, 31.0 MB sent, 21.1 kB received`. If

@@ -30,10 +30,15 @@ pub(in crate::cli) struct ScopeArgs {
     /// again.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) exclude_from: Vec<PathBuf>,
-    /// Exclude the contents of directories with a CACHEDIR.TAG
+    /// Also store the contents of directories with a CACHEDIR.TAG
     ///
-    /// A PATH itself is never excluded.
+    /// Such a directory says that its contents can be made again. A backup stores the directory and
+    /// its CACHEDIR.TAG only, and says how many there were. A PATH itself is never excluded, nor
+    /// is what --files-from names.
     #[arg(long, help_heading = SOURCE)]
+    pub(in crate::cli) include_caches: bool,
+    /// Exclude marked caches also from what --files-from names
+    #[arg(long, conflicts_with = "include_caches", help_heading = SOURCE, hide_short_help = true)]
     pub(in crate::cli) exclude_caches: bool,
     /// Exclude the contents of directories that hold this name
     ///
@@ -71,15 +76,24 @@ impl ScopeArgs {
         FileRules {
             exclude: self.exclude.clone(),
             exclude_from: lists.map(PathBuf::into_os_string).collect(),
-            exclude_caches: self.exclude_caches,
+            exclude_caches: self.leaves_out_caches(),
             exclude_if_present: self.exclude_if_present.clone(),
             one_file_system: self.one_file_system,
         }
     }
 
+    /// Returns whether marked caches are left out: by default, but not of names that a user has listed.
+    fn leaves_out_caches(&self) -> bool {
+        self.exclude_caches || (!self.include_caches && self.files_from.is_none())
+    }
+
     /// Returns whether an option selects files.
     pub(in crate::cli) fn selects_files(&self) -> bool {
-        let has_rules = self.rules() != FileRules::default();
+        let usual = FileRules {
+            exclude_caches: self.leaves_out_caches() && !self.exclude_caches,
+            ..FileRules::default()
+        };
+        let has_rules = self.rules() != usual || self.include_caches;
         has_rules || self.files_from.is_some() || self.full_paths
     }
 

@@ -28,7 +28,7 @@ use std::{
 };
 
 /// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
-const HABITS: [(&[&str], &str); 14] = [
+const HABITS: [(&[&str], &str); 15] = [
     (
         &["stanza-create", "repo-create", "rcreate"],
         "use `fullbore init REPO`, or let the first `fullbore backup` make it",
@@ -59,6 +59,10 @@ const HABITS: [(&[&str], &str); 14] = [
         "use `fullbore export REPO@BACKUP --to FILE.tar.zst`",
     ),
     (&["rsync"], "use `fullbore copy SRC DST`"),
+    (
+        &["cron", "timer"],
+        "use `fullbore schedule daily PATH --to REPO`, or `fullbore systemd NAME` for a profile",
+    ),
     (
         &["mirror", "replicate", "repo-copy"],
         "use `fullbore sync REPO DEST`",
@@ -227,6 +231,9 @@ const OPTIONS: [(&[&str], &str); 33] = [
 /// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
     let given: Vec<OsString> = env::args_os().collect();
+    if given.len() == 2 && given[1] == "version" {
+        print_version();
+    }
     if is_for_overview(&given) {
         print_overview(given.len() == 1);
     }
@@ -240,7 +247,8 @@ pub(super) fn parse() -> Result<Cli> {
     let cli = parsed(program.clone(), &words)
         .or_else(|_| parsed(args::command(), &words))
         .map_err(|error| {
-            answer(&error).unwrap_or_else(|| exit(without_wild_guess(error), is_fetch))
+            let answered = with_typed_words(&error, &words).or_else(|| answer(&error));
+            answered.unwrap_or_else(|| exit(without_wild_guess(error), is_fetch))
         })?;
     color::set(cli.global.color);
     if let Some((alias, verb)) = alias.filter(|_| !cli.global.quiet) {
@@ -265,6 +273,13 @@ fn exit(error: clap::Error, is_fetch: bool) -> ! {
 /// Returns whether the words are `fullbore` or `fullbore -h`.
 fn is_for_overview(words: &[OsString]) -> bool {
     words.len() <= 1 || (words.len() == 2 && words[1] == "-h")
+}
+
+/// Prints the version, as `--version` does, and ends the process.
+fn print_version() -> ! {
+    let text = format!("fullbore {}\n", env!("CARGO_PKG_VERSION"));
+    let is_printed = io::stdout().write_all(text.as_bytes()).is_ok();
+    process::exit(i32::from(!is_printed))
 }
 
 /// Prints the usual commands, and ends the process. Without `-h` this is an error.
@@ -460,6 +475,28 @@ fn missing(error: &clap::Error) -> Option<Error> {
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 
+/// The error of a line of words that lacks only `--to`, with the last word behind it.
+fn with_typed_words(error: &clap::Error, words: &[OsString]) -> Option<Error> {
+    let is_missing = error.kind() == ClapErrorKind::MissingRequiredArgument;
+    let Some(ContextValue::Strings(lacking)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let words: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.to_str()).collect();
+    let words = words.filter(|_| is_missing)?;
+    let is_plain = |word: &&str| !word.starts_with('-') && !word.contains([' ', '\'', '"']);
+    let [verb @ ("backup" | "restore"), _, .., last] = words[..] else {
+        return None;
+    };
+    let lacks_target = matches!(&lacking[..], [one] if one.starts_with("--to "));
+    if !lacks_target || !words.iter().all(|word| is_plain(word)) {
+        return None;
+    }
+    let sources = words[1..words.len() - 1].join(" ");
+    let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
+    let hint = format!("for example `fullbore {verb} {sources} --to {last}`");
+    Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
 fn has_options(line: &str, options: &[&str]) -> bool {
     options.iter().all(|option| line.contains(option))
 }
@@ -530,6 +567,27 @@ mod tests {
             assert!(error.what.contains(lacking), "{line}: {}", error.what);
             assert!(hint.contains(example), "{line}: {hint}");
         }
+    }
+
+    #[test]
+    fn a_target_without_its_option_is_answered_with_the_words_that_were_typed() {
+        let hint = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = Cli::try_parse_from(&words).unwrap_err();
+            with_typed_words(&error, &words).and_then(|error| error.hint)
+        };
+        let typed = hint("fullbore backup nv /media/disk").unwrap();
+        assert!(
+            typed.contains("`fullbore backup nv --to /media/disk`"),
+            "{typed}"
+        );
+        let typed = hint("fullbore restore repo new").unwrap();
+        assert!(
+            typed.contains("`fullbore restore repo --to new`"),
+            "{typed}"
+        );
+        assert_eq!(hint("fullbore backup nv"), None);
+        assert_eq!(hint("fullbore backup nv -q /media/disk"), None);
     }
 
     #[test]

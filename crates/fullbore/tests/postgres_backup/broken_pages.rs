@@ -160,6 +160,7 @@ impl Looked {
             files: Default::default(),
             looks_twice: false,
             on_excluded: None,
+            caches: Default::default(),
             walkers: 1,
             own: Own::default(),
             overlay: None,

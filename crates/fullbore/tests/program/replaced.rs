@@ -78,7 +78,6 @@ fn a_backup_of_a_part_is_not_mirrored_unless_that_is_said() {
     for (name, option) in [
         ("listed", &*list),
         ("marked", "--exclude-if-present=.nobackup"),
-        ("caches", "--exclude-caches"),
     ] {
         backup(&path("tree"), &path(name), &[option]);
         let before = shape(&path("tree"));
@@ -235,4 +234,25 @@ fn a_pattern_that_takes_nothing_back_is_told() {
         .ends_with(2)
         .has_one_error("--exclude leaves out all of it");
     assert!(!path("restored").exists());
+}
+
+#[test]
+fn a_mirror_keeps_the_caches_that_the_backup_left_out() {
+    let dir = temp();
+    let path = |name: &str| dir.path().join(name);
+    some_files(&path("tree"), 4);
+    write(path("tree/cache/deep/x"), "made again");
+    let tag = "Signature: 8a477f597d28d172789f06886806bc55";
+    write(path("tree/cache/CACHEDIR.TAG"), tag);
+    write(path("tree/full/y"), "kept");
+    backup(&path("tree"), &path("repo"), &[]);
+    write(path("tree/extra"), "goes");
+    write(path("tree/full/extra"), "goes");
+    restore(&path("repo"), &path("tree"), &["--mirror"]).ends_with(0);
+    assert!(path("tree/cache/deep/x").exists() && path("tree/full/y").exists());
+    assert!(!path("tree/extra").exists() && !path("tree/full/extra").exists());
+    let deleting = ["--mirror", "--delete-excluded"];
+    restore(&path("repo"), &path("tree"), &deleting).ends_with(0);
+    assert_eq!(names(&path("tree/cache")), ["CACHEDIR.TAG"]);
+    assert!(path("tree/full/y").exists());
 }

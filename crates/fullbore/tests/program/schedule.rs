@@ -280,9 +280,9 @@ fn status_is_silent_until_a_backup_is_late_and_needs_no_repository() {
     status(&["--late", "99999d"]).ends_with(0);
     let json = status(&["--json"]).ends_with(1).json();
     assert_eq!(json[0]["late"], true);
-    assert_eq!(json[1]["late"], 1);
+    assert_eq!(json[1]["late_sources"], 1);
     // A source that is gone is not reminded of.
-    let source = json[0]["source"].as_str().unwrap();
+    let source = json[0]["source_text"].as_str().unwrap();
     status(&["--forget", source]).ends_with(0);
     status(&["--forget", source])
         .ends_with(1)

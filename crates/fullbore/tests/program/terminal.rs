@@ -288,3 +288,71 @@ fn a_reader_that_leaves_early_is_no_error() {
         assert_eq!((code, text.lines().count()), (0, 1), "{text}");
     }
 }
+
+#[test]
+fn the_manual_of_a_command_is_shown_by_man_on_a_terminal_and_printed_elsewhere() {
+    let page = fullbore(args!["man", "restore"]).ends_with(0).out;
+    assert!(
+        page.contains(".TH") && page.contains("fullbore\\-restore"),
+        "{page}"
+    );
+    assert!(fullbore(args!["man"]).ends_with(0).out.contains(".TH"));
+    fullbore(args!["man", "nothing"])
+        .ends_with(2)
+        .has_one_error("no command \"nothing\"");
+    if !or_skip(runs::has("script"), "there is no script") {
+        return;
+    }
+    // A stand-in for man says what it got.
+    let dir = temp();
+    write(
+        dir.path().join("man"),
+        "#!/bin/sh\necho \"man $* got $(grep -c '^[.]TH')\"\n",
+    );
+    runs::set_mode(&dir.path().join("man"), 0o755);
+    let path = format!("PATH='{}':$PATH", dir.path().display());
+    let (code, text) = Terminal::run(&format!("{path} '{FULLBORE}' man restore")).ends();
+    assert_eq!((code, &*text), (0, "man -l - got 1\n"));
+}
+
+#[test]
+fn words_of_a_beginner_are_answered() {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("a"), "a");
+    let version = fullbore(args!["version"]).ends_with(0).out;
+    assert_eq!(version, fullbore(args!["--version"]).ends_with(0).out);
+    let ran = fullbore(args!["backup", tree, repository]).ends_with(2);
+    let words = format!("backup {} --to {}", tree.display(), repository.display());
+    assert!(ran.err.contains(&words), "{}", ran.err);
+    fullbore(args!["backup", tree, "--to", repository, "-q"]).ends_with(0);
+    let ran = fullbore(args!["verify", repository]).ends_with(0);
+    assert!(
+        ran.err.contains("no data was read yet; --data"),
+        "{}",
+        ran.err
+    );
+    fullbore(args!["verify", repository, "--data", "-q"]).ends_with(0);
+    let ran = fullbore(args!["verify", repository]).ends_with(0);
+    assert!(!ran.err.contains("--data"), "{}", ran.err);
+    let ran = fullbore(args!["list", format!("{}@tuesday", repository.display())]).ends_with(1);
+    assert!(
+        ran.err.contains("latest~1, or a time such as 2026-11-24"),
+        "{}",
+        ran.err
+    );
+    let ran = fullbore(args!["forget", repository, "--keep-last", "0"]).ends_with(2);
+    assert!(
+        ran.err.contains("a rule with 0 keeps nothing"),
+        "{}",
+        ran.err
+    );
+    let ran = fullbore(args!["systemd"]).ends_with(2);
+    assert!(ran.err.contains("`fullbore systemd NAME`"), "{}", ran.err);
+    let profile = dir.path().join("p.toml");
+    let text =
+        format!("repository = {repository:?}\nsources = [{tree:?}]\n[retention]\nkeep-daily = 7\n");
+    write(&profile, text);
+    let ran = fullbore(args!["config", "check", "--config", profile]).ends_with(2);
+    assert!(ran.err.contains("stand in [forget]"), "{}", ran.err);
+}

@@ -6,8 +6,10 @@ use fullbore_platform::{dir, read};
 use std::os::{fd::OwnedFd, unix::ffi::OsStrExt};
 
 /// File that marks a cache directory, and how the file must begin (bford.info/cachedir).
-pub(super) const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
+pub const CACHE_TAG_NAME: &[u8] = b"CACHEDIR.TAG";
 const CACHE_TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+/// File that a data directory of PostgreSQL has, and the directory of each of its databases.
+const DATABASE_NAME: &[u8] = b"PG_VERSION";
 
 impl TreeInner {
     pub(super) fn is_excluded(&self, path: &[u8], is_dir: bool) -> bool {
@@ -39,8 +41,11 @@ impl TreeInner {
         if by_name.is_some() {
             return by_name;
         }
-        let is_cache =
-            self.rules.files.exclude_caches && contains(CACHE_TAG_NAME) && self.is_cache_tag(dir);
+        // Databases of a server are no caches, whoever has put a tag beside them.
+        let is_cache = self.rules.files.exclude_caches
+            && contains(CACHE_TAG_NAME)
+            && !contains(DATABASE_NAME)
+            && self.is_cache_tag(dir);
         is_cache.then_some(CACHE_TAG_NAME)
     }
 

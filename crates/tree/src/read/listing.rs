@@ -274,14 +274,17 @@ impl TreeInner {
         if !is_beyond {
             names = self.read_names(&dir, path, buffer)?;
         }
-        let is_bare = !self.is_named(path)
-            && self
-                .exclusion_mark(&dir, |wanted| {
-                    names
-                        .binary_search_by(|name| name.bytes.as_slice().cmp(wanted))
-                        .is_ok()
-                })
-                .is_some();
+        let has_name = |wanted: &[u8]| {
+            let found = names.binary_search_by(|name| name.bytes.as_slice().cmp(wanted));
+            found.is_ok()
+        };
+        let is_markable = !self.is_named(path);
+        let mark = is_markable.then(|| self.exclusion_mark(&dir, has_name));
+        let mark = mark.flatten();
+        if mark == Some(CACHE_TAG_NAME) {
+            self.rules.caches.note(path);
+        }
+        let is_bare = mark.is_some();
         if is_bare {
             names.retain(|name| name.bytes == CACHE_TAG_NAME && self.rules.files.exclude_caches);
         }

@@ -23,6 +23,7 @@ mod source;
 pub(crate) mod tests;
 pub(crate) mod walk;
 
+pub use exclusions::CACHE_TAG_NAME;
 pub use parts::{pad, part};
-pub use rules::{Closed, ExclusionListener, Overlay, Own, Top, TopRole, TreeRules};
+pub use rules::{Closed, ExclusionListener, LeftOutCaches, Overlay, Own, Top, TopRole, TreeRules};
 pub use source::SourceTree;

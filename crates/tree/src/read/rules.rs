@@ -7,7 +7,10 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{BorrowedFd, OwnedFd},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// Device and inode of each file and directory that the backup writes to. These files, and the
@@ -25,6 +28,8 @@ pub struct TreeRules {
     pub looks_twice: bool,
     /// Called with each path that a pattern excludes, and the pattern.
     pub on_excluded: Option<ExclusionListener>,
+    /// The marked caches that were left out so far.
+    pub caches: LeftOutCaches,
     /// Number of directories listed at the same time.
     pub walkers: usize,
     /// Objects that the backup writes to.
@@ -33,6 +38,26 @@ pub struct TreeRules {
     pub overlay: Option<Arc<dyn Overlay>>,
     /// Returns why the file of this path, in the given directory, must not be copied now.
     pub torn: fn(BorrowedFd<'_>, &[u8]) -> Option<String>,
+}
+
+/// The marked caches whose contents were left out.
+#[derive(Debug, Default)]
+pub struct LeftOutCaches {
+    count: AtomicU64,
+    first: OnceLock<Vec<u8>>,
+}
+
+impl LeftOutCaches {
+    pub(super) fn note(&self, path: &[u8]) {
+        self.count.fetch_add(1, Relaxed);
+        let _ = self.first.set(path.to_vec());
+    }
+
+    /// Returns their number, and the path of one of them; `None` if there were none.
+    pub fn found(&self) -> Option<(u64, Vec<u8>)> {
+        let first = self.first.get()?;
+        Some((self.count.load(Relaxed), first.clone()))
+    }
 }
 
 /// Receives the path of an excluded entry, and the pattern that excludes it; called from any thread.

@@ -60,6 +60,7 @@ fn rules(overlay: Option<Arc<dyn Overlay>>, one_file_system: bool) -> Arc<TreeRu
         },
         looks_twice: false,
         on_excluded: None,
+        caches: Default::default(),
         walkers: 2,
         own: Arc::default(),
         overlay,

@@ -92,12 +92,17 @@ impl TargetWarnings {
         notes
             .iter()
             .map(|(subject, (count, first))| match count {
-                1 => format!("{subject}: {}", quoted(first)),
-                _ => format!("{subject}: {count} entries, the first is {}", quoted(first)),
+                1 => format!("{subject}: {}", named(first)),
+                _ => format!("{subject}: {count} entries, the first is {}", named(first)),
             })
             .chain(self.leftover_lines())
             .collect()
     }
+}
+
+/// The name of an entry; `"."` is the root.
+fn named(path: &[u8]) -> String {
+    quoted(if path.is_empty() { b"." } else { path })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub(crate) mod batch;
 
 use super::{
     cluster::choose_backup,
-    entry_patterns::left_out_by_backup,
+    entry_patterns::{lacks_caches, left_out_by_backup},
     extraneous::{ExtraneousFiles, find_extraneous},
     plan::RestorePlan,
     request::{DeltaChanges, ExtraDeletion, Restore, RestoreInto},
@@ -140,7 +140,8 @@ fn find_deletions(plan: &RestorePlan, deletion: ExtraDeletion) -> Result<Extrane
         true => Patterns::default(),
         false => left_out_by_backup(&plan.archive)?,
     };
-    let mut found = find_extraneous(plan, &never)?;
+    let keeps_caches = !deletion.excluded && lacks_caches(&plan.archive);
+    let mut found = find_extraneous(plan, &never, keeps_caches)?;
     found.paths.sort_by(|a, b| entry::order(a, b));
     Ok(found)
 }

@@ -227,6 +227,10 @@ fn command_named<'a>(program: &'a Command, name: &str) -> Result<&'a Command> {
         .ok_or_else(|| {
             let names = program.get_subcommands().map(Command::get_name);
             let message = format!("there is no command {name:?}, which [{name}] is for");
+            if ["retention", "keep"].contains(&name) {
+                let hint = "the rules of what to keep stand in [forget], as keep-daily = 7";
+                return Error::new(ErrorKind::Usage, message).hint(hint);
+            }
             unknown(message, name, names.chain(["hooks"]))
         })
 }

@@ -245,6 +245,7 @@ fn last_lines(
             .chain(report::shared(&outcome.shared_with))
             .chain(outcome.is_new_source.then(|| NEW_SOURCE.to_owned()))
             .chain(has_no_files(&outcome.root).then(|| NO_CONTENT.to_owned()))
+            .chain(outcome.caches.as_ref().map(report::caches))
             .chain(report::base_damage(&outcome.damage))
             .chain(report::warnings(&outcome.warnings)),
     );
@@ -264,6 +265,8 @@ fn result_json(outcome: &Outcome, meter: &Meter, limit: &RunLimit) -> serde_json
     result["unlike"] = report::anew_json(outcome.unlike.as_ref());
     result["base_damage"] = outcome.damage.clone().into();
     result["warnings"] = outcome.warnings.clone().into();
+    let caches = outcome.caches.as_ref().map_or(0, |(count, _)| *count);
+    result["left_out_caches"] = caches.into();
     result["waited"] = report::waited_json(&meter.waits.long_waits());
     result
 }

@@ -336,8 +336,9 @@ impl Forget {
     fn by_rules(&self, objects: &Arc<dyn Objects>) -> Result<(Groups, Vec<(String, Error)>)> {
         if self.rules.is_empty() {
             let message = "cannot forget without a retention rule or the ID of a backup";
-            return Err(Error::new(ErrorKind::Usage, message)
-                .hint("for example --keep-daily 7 --keep-weekly 4"));
+            return Err(Error::new(ErrorKind::Usage, message).hint(
+                "for example --keep-daily 7 --keep-weekly 4; a rule with 0 keeps nothing and is none",
+            ));
         }
         let (groups, damaged) = self.candidates(objects)?;
         if groups.is_empty() && damaged.is_empty() && !self.filter.is_empty() {

@@ -47,7 +47,7 @@ const SHARES: [&str; 4] = ["time", "sample", "data", "against"];
 
 /// Runs the profile. The exit code is that of the worst step.
 pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u8> {
-    let profile = named_profile()?;
+    let profile = named_profile("run")?;
     let metrics = args.metrics.as_deref();
     let metrics = metrics
         .map(|path| MetricsFile::new(path, Some(&profile.name)))
@@ -85,10 +85,11 @@ pub(in crate::cli) fn run(args: RunProfileArgs, storages: &Storages) -> Result<u
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if it names none.
-pub(super) fn named_profile() -> Result<&'static NamedProfile> {
+pub(super) fn named_profile(verb: &str) -> Result<&'static NamedProfile> {
     profile::of_process().ok_or_else(|| {
-        Error::new(ErrorKind::Usage, "no profile was named")
-            .hint("say `fullbore run NAME`, or `fullbore run --config FILE`")
+        Error::new(ErrorKind::Usage, "no profile was named").hint(format!(
+            "say `fullbore {verb} NAME`, or `fullbore {verb} --config FILE`"
+        ))
     })
 }
 

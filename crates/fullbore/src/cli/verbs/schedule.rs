@@ -27,7 +27,7 @@ use std::{env, ffi::OsString, path::Path};
                   EXIT CODES: 0 done, 1 failed (nothing was scheduled), 2 wrong arguments"
 )]
 pub(in crate::cli) struct ScheduleArgs {
-    /// How often, or off to end it; without it, schedules are listed
+    /// How often, or off to end it [default: list what is scheduled]
     #[arg(value_name = "WHEN", value_enum)]
     when: Option<ScheduleWord>,
     /// The words of a `fullbore backup`, or with off the names to end

@@ -59,7 +59,7 @@ pub(in crate::cli) fn run(args: StatusArgs, storages: &Storages) -> Result<u8> {
         printed(|out| {
             ages.iter()
                 .try_for_each(|age| text::json(out, &age.json()))?;
-            let result = json!({"type": "result", "sources": ages.len(), "late": late});
+            let result = json!({"type": "result", "sources": ages.len(), "late_sources": late});
             text::json(out, &result).map(|()| 0)
         })?;
     } else if args.verbose {
@@ -156,9 +156,9 @@ impl<'a> BackupAge<'a> {
 
     fn json(&self) -> serde_json::Value {
         json!({
-            "type": "source",
-            "source": self.backup.source,
-            "place": self.backup.place,
+            "type": "remembered_source",
+            "source_text": self.backup.source,
+            "repository": self.backup.place.trim_matches('"'),
             "time": self.backup.time,
             "age_seconds": self.seconds,
             "late_after_seconds": self.late_after_seconds,

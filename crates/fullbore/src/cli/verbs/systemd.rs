@@ -41,7 +41,7 @@ pub(in crate::cli) struct SystemdArgs {
 
 /// Prints the units, or writes them into a directory.
 pub(in crate::cli) fn run(args: SystemdArgs) -> Result<u8> {
-    let profile = named_profile()?;
+    let profile = named_profile("systemd")?;
     check_unit_name(&profile.name)?;
     let needs = UnitNeeds::of(profile)?;
     let name = |kind: &str| format!("fullbore-{}.{kind}", profile.name);

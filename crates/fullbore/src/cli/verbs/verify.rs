@@ -184,7 +184,7 @@ fn last_lines(
 ) -> Vec<String> {
     let hint = verify_report::after_damage(found).filter(|_| is_of_repository(&verify.from));
     let share = found.checked.filter(|_| found.exit_code() == 0);
-    let share = share.map(|checked| verify_report::checked_line(checked.share));
+    let share = share.and_then(|checked| verify_report::checked_line(checked.share));
     hint.into_iter()
         .chain(limit.and_then(|limit| limit.line(is_verbose)))
         .chain(report::store(verify.storages.cloud_counts(), limit))

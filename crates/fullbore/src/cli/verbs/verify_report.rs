@@ -85,12 +85,23 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
     }
 }
 
-/// The line about the data that a check of the structure does not read.
-pub(super) fn checked_line(share: f64) -> String {
+/// The line about the data that a check of the structure does not read; `None` if all of it was checked once.
+pub(super) fn checked_line(share: f64) -> Option<String> {
     let percent = share * 100.0;
-    format!(
-        "{percent:.0} % of the data was checked at least once; --data checks all of it, --sample 5% a share"
-    )
+    let how = "--data checks all of it, --sample 5% a share";
+    match percent {
+        0.0 => Some(format!("no data was read yet; {how}")),
+        ..0.5 => Some(format!(
+            "less than 1 % of the data was checked at least once; {how}"
+        )),
+        99.5..100.0 => Some(format!(
+            "over 99 % of the data was checked at least once; {how}"
+        )),
+        100.0.. => None,
+        _ => Some(format!(
+            "{percent:.0} % of the data was checked at least once; {how}"
+        )),
+    }
 }
 
 /// The hint about damage in a repository.

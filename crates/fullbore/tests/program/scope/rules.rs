@@ -267,3 +267,107 @@ fn marked_directories_are_stored_without_their_contents() {
         ]
     );
 }
+
+const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55";
+
+#[test]
+fn marked_caches_are_left_out_by_default_and_counted() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(
+        &tree,
+        &[
+            "a/cache/x",
+            "b/cache/deep/y",
+            "b/z",
+            "pg/base/1",
+            "pg/PG_VERSION",
+        ],
+    );
+    for marked in ["a/cache", "b/cache", "pg"] {
+        fs::write(tree.join(marked).join("CACHEDIR.TAG"), TAG).unwrap();
+    }
+    let target = dir.path().join("r");
+    let run = |more: &[&str]| {
+        let words = args!["backup", tree, "--to", target].into_iter();
+        fullbore(words.chain(runs::args(more))).ends_with(0)
+    };
+    let listed = || {
+        let ran = fullbore(args![
+            "list",
+            "-R",
+            format!("{}@latest", target.display()),
+            "--json"
+        ]);
+        let lines = ran.ends_with(0).json();
+        let paths = lines
+            .iter()
+            .map(|line| line["path"].as_str().unwrap().to_owned());
+        paths.collect::<Vec<_>>()
+    };
+    let ran = run(&[]);
+    let line = ran
+        .err
+        .lines()
+        .find(|line| line.starts_with("left out: 2 marked caches, "));
+    assert!(
+        line.is_some_and(|line| line.ends_with("; --include-caches stores them")),
+        "{}",
+        ran.err
+    );
+    let paths = listed();
+    assert!(
+        paths.contains(&"a/cache/CACHEDIR.TAG".to_owned()),
+        "{paths:?}"
+    );
+    assert!(!paths.contains(&"a/cache/x".to_owned()), "{paths:?}");
+    // Databases are stored, whatever lies beside them.
+    assert!(paths.contains(&"pg/base/1".to_owned()), "{paths:?}");
+    let json = run(&["--json"]).json();
+    assert_eq!(json.last().unwrap()["left_out_caches"], 2);
+    // All is stored if that is said, and nothing of it is lost by a later default.
+    let ran = run(&["--include-caches"]);
+    assert!(!ran.err.contains("left out"), "{}", ran.err);
+    assert!(listed().contains(&"b/cache/deep/y".to_owned()));
+    run(&[]);
+    assert!(!listed().contains(&"b/cache/deep/y".to_owned()));
+    fullbore(args!["verify", target, "--data", "-q"]).ends_with(0);
+    // A name that is typed is stored, and so is one of a list.
+    let cache = tree.join("a/cache");
+    let ran = fullbore(args!["backup", cache, "--to", dir.path().join("own")]).ends_with(0);
+    assert!(
+        ran.err.contains("1 file") || ran.err.contains("2 files"),
+        "{}",
+        ran.err
+    );
+    runs::write(dir.path().join("list"), "a/cache/x\n");
+    let list = dir.path().join("list");
+    fullbore(args![
+        "backup",
+        tree,
+        "--to",
+        dir.path().join("one"),
+        "--files-from",
+        list,
+        "-q"
+    ])
+    .ends_with(0);
+    let one = format!("{}@latest", dir.path().join("one").display());
+    assert!(
+        fullbore(args!["list", "-R", one])
+            .ends_with(0)
+            .out
+            .contains("a/cache/x")
+    );
+}
+
+#[test]
+fn a_clone_has_marked_caches() {
+    let dir = temp();
+    let tree = dir.path().join("t");
+    files(&tree, &["cache/x"]);
+    fs::write(tree.join("cache/CACHEDIR.TAG"), TAG).unwrap();
+    let to = dir.path().join("to");
+    fullbore(args!["copy", tree, to, "-q"]).ends_with(0);
+    assert!(to.join("cache/x").exists());
+}
