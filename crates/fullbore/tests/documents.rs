@@ -131,7 +131,7 @@ fn profiles(document: &str, dir: &Path, root: &Path) -> Result {
     Ok(())
 }
 
-fn run_all(document: &str) -> Result {
+fn run_all(documents: &[&str]) -> Result {
     let temp = tempfile::tempdir()?;
     let (root, work) = (temp.path(), temp.path().join("work"));
     trees(root)?;
@@ -146,17 +146,20 @@ fn run_all(document: &str) -> Result {
         .into_iter()
         .chain(std::env::split_paths(&path));
     let path = std::env::join_paths(path)?;
-    let text = fs::read_to_string(source(document))?;
-    profiles(&text, &root.join("config/fullbore"), root)?;
-    let all = commands(&text);
+    let mut all = Vec::new();
+    for document in documents {
+        let text = fs::read_to_string(source(document))?;
+        profiles(&text, &root.join("config/fullbore"), root)?;
+        all.extend(commands(&text).into_iter().map(|it| (document, it)));
+    }
     assert!(
         all.iter()
-            .filter(|(command, _)| command.contains("fullbore "))
+            .filter(|(_, (command, _))| command.contains("fullbore "))
             .count()
             > 5,
-        "{document} has no commands"
+        "{documents:?} have no commands"
     );
-    for (command, code) in all {
+    for (document, (command, code)) in all {
         let mut shell = Command::new("bash");
         let shell = shell
             .args(["-o", "pipefail", "-c"])
@@ -187,31 +190,59 @@ fn run_all(document: &str) -> Result {
 
 #[test]
 fn every_command_of_the_readme_does_what_it_says() -> Result {
-    run_all("README.md")
+    run_all(&["README.md"])
 }
 
 #[test]
 fn every_command_of_the_guide_does_what_it_says() -> Result {
-    run_all("doc/guide.md")
+    run_all(&["doc/guide.md"])
 }
 
 #[test]
 fn every_command_of_the_fine_print_does_what_it_says() -> Result {
-    run_all("doc/fine-print.md")
+    let pages = fine_print()?;
+    let pages = pages.iter().map(String::as_str).collect::<Vec<_>>();
+    run_all(&pages)
+}
+
+/// The pages of the fine print, in the order of its list.
+fn fine_print() -> Result<Vec<String>> {
+    let list = fs::read_to_string(source("doc/fine-print.md"))?;
+    let links = list.split("](fine-print/").skip(1);
+    let pages = links.filter_map(|rest| rest.split(')').next());
+    Ok(pages.map(|page| format!("doc/fine-print/{page}")).collect())
+}
+
+#[test]
+fn every_page_of_the_fine_print_is_listed_and_short() -> Result {
+    let mut listed = fine_print()?;
+    let mut there = Vec::new();
+    for page in fs::read_dir(source("doc/fine-print"))? {
+        let name = format!("doc/fine-print/{}", page?.file_name().display());
+        let words = fs::read_to_string(source(&name))?
+            .split_whitespace()
+            .count();
+        assert!(words < 1500, "{name}: {words} words");
+        there.push(name);
+    }
+    listed.sort();
+    there.sort();
+    assert_eq!(listed, there);
+    Ok(())
 }
 
 #[test]
 fn every_command_of_operations_does_what_it_says() -> Result {
-    run_all("doc/operations.md")
+    run_all(&["doc/operations.md"])
 }
 
-/// Every document for people: those of the top, of `doc`, of its decisions, and two of other directories.
+/// Every document for people: those of the top, of `doc` and below it, and two of other directories.
 fn all_documents() -> Result<Vec<PathBuf>> {
     let mut documents = vec![
         PathBuf::from("bench/README.md"),
         PathBuf::from("contrib/systemd/README.md"),
     ];
-    for dir in ["", "doc", "doc/decisions"] {
+    for dir in ["", "doc", "doc/decisions", "doc/fine-print"] {
         for entry in fs::read_dir(source(dir))? {
             let name = PathBuf::from(entry?.file_name());
             if name.extension().is_some_and(|ending| ending == "md") {
