@@ -30,7 +30,7 @@ const SEALED: &str =
     "init sealed --encrypt-to age17n0dh6am39xaacvqu5tksntrss0dqnaty5tznlmf6yhg8vg9lsyqperzv9";
 
 /// Command lines, the rows of the document that are about them, and exit codes.
-const LINES: [(&[&str], &str, i32); 46] = [
+const LINES: [(&[&str], &str, i32); 47] = [
     (&["`init`"], "init repo", 0),
     (&["`backup`"], "backup tree --to repo", 0),
     (&["`backup`"], "backup tree --to repo", 0),

@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -41,6 +42,10 @@ impl Host {
     }
 
     fn run(&self, args: impl IntoIterator<Item = OsString>) -> Ran {
+        self.command(args).output().unwrap().into()
+    }
+
+    fn command(&self, args: impl IntoIterator<Item = OsString>) -> Command {
         let mut command = command(args);
         let path = format!(
             "{}:{}",
@@ -50,7 +55,7 @@ impl Host {
         command.env("PATH", path).current_dir(self.dir.path());
         command.env("XDG_CONFIG_HOME", self.path("config"));
         command.env("FULLBORE_STATE_DIR", self.path("state"));
-        command.output().unwrap().into()
+        command
     }
 
     /// A line of words, of which $HOME and $DISK are the two directories.
@@ -185,6 +190,17 @@ fn nothing_is_scheduled_that_could_not_run() {
     ] {
         host.schedule(line).ends_with(code).has_one_error(words);
     }
+    let mut with_key = host.command(args![
+        "schedule",
+        "--user",
+        "daily",
+        host.path("home/ana"),
+        "--to",
+        host.path("disk")
+    ]);
+    let ran = Ran::from(with_key.env("FULLBORE_KEY", "/k").output().unwrap());
+    ran.ends_with(2)
+        .has_one_error("a timer does not have FULLBORE_KEY");
     write(host.path("bin/refuses"), "");
     let ran = host.schedule("daily $HOME --to $DISK").ends_with(1);
     ran.has_one_error("Unit is masked.");
@@ -195,6 +211,18 @@ fn nothing_is_scheduled_that_could_not_run() {
         "{}",
         ran.err
     );
+}
+
+/// A schedule that cannot be changed goes on as it was.
+#[test]
+fn a_schedule_survives_one_that_is_refused() {
+    let host = Host::new();
+    host.schedule("daily $HOME --to $DISK").ends_with(0);
+    let before = [unit(&host.units(), "timer"), unit(&host.units(), "service")];
+    write(host.path("bin/refuses"), "");
+    host.schedule("weekly $HOME --to $DISK").ends_with(1);
+    let after = [unit(&host.units(), "timer"), unit(&host.units(), "service")];
+    assert_eq!(before, after);
 }
 
 #[test]

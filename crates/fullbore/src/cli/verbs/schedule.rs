@@ -11,7 +11,7 @@ use crate::cli::{
     output::{aside, printed, terminal_columns},
     profile,
 };
-use clap::{Args, FromArgMatches, ValueEnum};
+use clap::{Arg, Args, FromArgMatches, ValueEnum};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::{self, columns::fitted_row},
@@ -199,6 +199,7 @@ fn of_words(when: When) -> Result<ScheduledCommand> {
     let words = typed_words();
     let backup = parsed(&words)?;
     check_ends(&backup)?;
+    check_environment(&backup)?;
     let mut own = Vec::new();
     if !backup.no_create {
         // A disk that is not plugged in gets no repository at its mount point.
@@ -235,6 +236,41 @@ fn parsed(words: &[OsString]) -> Result<BackupArgs> {
         .because(format!("{why} {}", lacking.join(" ")).trim())
         .hint("for example `fullbore schedule daily ~ --to /mnt/disk/home`")
     })
+}
+
+/// Refuses variables that this command has and a timer does not: by hand the backup works, and at night it would fail.
+fn check_environment(backup: &BackupArgs) -> Result<()> {
+    let program = command_line::program();
+    let options = program.find_subcommand("backup").map(|verb| {
+        let named = verb.get_arguments().filter_map(Arg::get_long);
+        let named = named.map(|long| format!("FULLBORE_{}", long.replace('-', "_").to_uppercase()));
+        named.collect::<Vec<_>>()
+    });
+    let options = options.unwrap_or_default();
+    let to = backup.first_to().to_string_lossy();
+    let is_store = ["s3://", "gs://", "az://"]
+        .iter()
+        .any(|scheme| to.starts_with(scheme));
+    let is_needed = |name: &String| {
+        let is_of_store = ["AWS_", "GOOGLE_", "AZURE_"]
+            .iter()
+            .any(|begin| name.starts_with(begin));
+        options.contains(name) || name == "FULLBORE_PASSPHRASE" || (is_store && is_of_store)
+    };
+    let set = env::vars_os().filter(|(_, value)| !value.is_empty());
+    let names = set.filter_map(|(name, _)| name.into_string().ok());
+    let mut lost: Vec<String> = names.filter(is_needed).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    lost.sort();
+    let message = format!(
+        "cannot schedule: a timer does not have {}, which is set here",
+        lost.join(", ")
+    );
+    Err(Error::new(ErrorKind::Usage, message).hint(
+        "give it as an option, or in a profile: `fullbore schedule daily -P NAME`; credentials of a store belong in its own file, such as ~/.aws/credentials",
+    ))
 }
 
 /// Refuses a source that is not there, and a destination that the timer would find without a repository.

@@ -1,6 +1,6 @@
 //! The units of a schedule: their texts, and the directory that they are in.
 
-use super::systemd::{run_words, unit_word};
+use super::systemd::{run_words, unit_text, unit_variable, unit_word};
 use crate::cli::profile::NamedProfile;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform as platform;
@@ -128,9 +128,7 @@ impl ScheduledCommand {
                 false => unit_word(Path::new(word)),
             })
             .collect();
-        let dir = unit_word(&self.dir)?;
-        // A path in a setting has no quotes.
-        let dir = dir.trim_matches('"');
+        let dir = unit_text(&self.dir)?;
         Ok(format!(
             "{TYPED}{}\n[Unit]\nDescription=Backup that `fullbore schedule` repeats\nDocumentation=man:fullbore-schedule(1)\n\n\
              [Service]\nType=oneshot\nWorkingDirectory={dir}\nExecStart={}\n{environment}Nice=10\nIOSchedulingClass=idle\nUMask=0077\n",
@@ -297,7 +295,7 @@ impl UnitDirectory {
         self.dir.join(format!("{PREFIX}{name}.{kind}"))
     }
 
-    /// Writes the units of a command, and starts its timer. If that fails, nothing is left.
+    /// Writes the units of a command, and starts its timer. If that fails, what was scheduled before goes on.
     ///
     /// # Errors
     /// The system's, and those of systemd.
@@ -305,6 +303,10 @@ impl UnitDirectory {
         let service = command.service(&self.environment()?)?;
         let failed = |e| Error::io(format!("could not write units into {:?}", self.dir), e);
         fs::create_dir_all(&self.dir).map_err(failed)?;
+        let before = ["service", "timer"].map(|kind| {
+            let file = self.unit(&command.name, kind);
+            fs::read(&file).ok().map(|text| (file, text))
+        });
         fs::write(self.unit(&command.name, "service"), service).map_err(failed)?;
         fs::write(self.unit(&command.name, "timer"), command.timer(when)).map_err(failed)?;
         let timer = format!("{PREFIX}{}.timer", command.name);
@@ -314,7 +316,16 @@ impl UnitDirectory {
             .and_then(|()| self.told(&["enable", &timer]))
             .and_then(|()| self.told(&["restart", &timer]));
         if started.is_err() {
-            let _ = self.remove(&command.name);
+            match before {
+                [Some(service), Some(timer_before)] => {
+                    for (file, text) in [service, timer_before] {
+                        fs::write(file, text).map_err(failed)?;
+                    }
+                    let _ = self.told(&["daemon-reload"]);
+                    let _ = self.told(&["restart", &timer]);
+                }
+                _ => self.remove(&command.name)?,
+            }
         }
         started
     }
@@ -334,7 +345,7 @@ impl UnitDirectory {
             };
             let mut setting = OsString::from(format!("{name}="));
             setting.push(value);
-            let _ = writeln!(lines, "Environment={}", unit_word(Path::new(&setting))?);
+            let _ = writeln!(lines, "Environment={}", unit_variable(Path::new(&setting))?);
         }
         Ok(lines)
     }

@@ -315,6 +315,16 @@ pub(super) fn unit_word(path: &Path) -> Result<String> {
     }
 }
 
+/// A variable of `Environment=`, as `NAME=value`. There `$` stands for itself.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for a value that is not text.
+pub(super) fn unit_variable(assignment: &Path) -> Result<String> {
+    let text = unit_text(assignment)?;
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    Ok(format!("\"{text}\""))
+}
+
 /// A path in a list of paths, which may be missing. In such a list `\` and `$` stand for themselves.
 fn optional_path(path: &Path) -> Result<String> {
     let text = unit_text(path)?;
@@ -326,8 +336,11 @@ fn optional_path(path: &Path) -> Result<String> {
     Ok(format!("{quote}-{text}{quote}"))
 }
 
-/// A path as text, in which `%` stands for itself.
-fn unit_text(path: &Path) -> Result<String> {
+/// A path as text, in which `%` stands for itself. So a setting has it that takes one path.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] for a path that is not text.
+pub(super) fn unit_text(path: &Path) -> Result<String> {
     let text = path
         .to_str()
         .filter(|text| !text.contains(char::is_control));
