@@ -259,7 +259,7 @@ impl DiffRun<'_> {
         let mut removed = WholeDirectories::default();
         let mut added = WholeDirectories::default();
         let selection = self.selection;
-        self.each_pair(&mut |_, was, is| {
+        self.each_pair(|_, was, is| {
             let Some(parts) = is.or(was) else {
                 return Ok(());
             };
@@ -276,13 +276,13 @@ impl DiffRun<'_> {
     }
 
     fn compare_all(&mut self) -> Result<()> {
-        self.each_pair(&mut |run, was, is| run.compare_entry(was, is))
+        self.each_pair(|run, was, is| run.compare_entry(was, is))
     }
 
     /// Calls `take` with each entry that is in pages that are not shared, of one backup or of both.
     fn each_pair(
         &mut self,
-        take: &mut dyn FnMut(&mut Self, Option<&Parts>, Option<&Parts>) -> Result<()>,
+        mut take: impl FnMut(&mut Self, Option<&Parts>, Option<&Parts>) -> Result<()>,
     ) -> Result<()> {
         let a = self.a;
         let b = self.b;
