@@ -234,19 +234,9 @@ pub fn forget(objects: &dyn Objects, id: &str) -> Result<bool> {
     let root = match objects.get(&key(id, ROOT)) {
         Ok(None) => return Ok(false),
         Ok(Some((root, _))) if is_void(&root) => return Ok(false),
-        Ok(Some((root, _))) => {
-            if let Err(error) = Root::open_as_stored(&root, &format!("{:?}", key(id, ROOT)))
-                && error.kind == ErrorKind::Corrupt
-            {
-                must_not_share(objects, id, error)?;
-            }
-            root
-        }
+        Ok(Some((root, _))) => root,
         // A backup with an unreadable root can be forgotten.
-        Err(error) if error.kind == ErrorKind::Corrupt => {
-            must_not_share(objects, id, error)?;
-            word_without_facts(id)?
-        }
+        Err(error) if error.kind == ErrorKind::Corrupt => word_without_facts(id)?,
         Err(error) => return Err(error),
     };
     // A backup that was killed right after its commit still has its partial root: without the root,
@@ -291,10 +281,7 @@ fn unfinished(partial: Vec<u8>) -> Result<Vec<u8>> {
 fn replace_by_mark(objects: &dyn Objects, id: &str, name: &str, document: &[u8]) -> Result<()> {
     let put = |mark: &[u8]| objects.put(&key(id, FORGOTTEN), mark, &PutIf::Always);
     let is_full = match put(document) {
-        Err(error) if error.kind == ErrorKind::Full => {
-            must_not_share(objects, id, error)?;
-            true
-        }
+        Err(error) if error.kind == ErrorKind::Full => true,
         put => put.map(|_| false)?,
     };
     // Only of a directory is the space known to be free at once.
@@ -309,18 +296,6 @@ fn replace_by_mark(objects: &dyn Objects, id: &str, name: &str, document: &[u8])
         objects.settle(&dir(id))?;
     }
     Ok(())
-}
-
-/// Refuses to lose the lists of a backup that others share; returns this error then.
-fn must_not_share(objects: &dyn Objects, id: &str, error: Error) -> Result<()> {
-    let sharing = roots::sharing_lists_of(objects, id)?;
-    let mut sharing = sharing.iter().map(|(_, root)| &root.id);
-    match sharing.next() {
-        None => Ok(()),
-        Some(other) => Err(error.detail(format!(
-            "backup {other:?} shares its lists, which are nowhere else"
-        ))),
-    }
 }
 
 /// Returns the document of a forgotten backup, without any facts.

@@ -11,7 +11,7 @@ use fullbore_format::{
     root::{Root, RunStats, VOID_ROOT_BYTES, is_void},
 };
 use fullbore_pipeline::stage::codec::Codec;
-use fullbore_storage::{ListedObject, Objects, Version, whole_root};
+use fullbore_storage::{ListedObject, Objects, Version};
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
@@ -384,10 +384,7 @@ pub(super) fn read(
     if is_void(&bytes) {
         return void_document(objects, id).map(Some);
     }
-    let name = format!("{key:?}");
-    let root = Root::of_backup_as_stored(id, &bytes, &name);
-    let root = root.and_then(|root| whole_root(objects, root, &name));
-    match root.and_then(|root| RootFacts::new(objects, root)) {
+    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| RootFacts::new(objects, root)) {
         Ok(facts) => Ok(Some(Document {
             state,
             facts: Some(Arc::new(facts)),
@@ -402,29 +399,6 @@ pub(super) fn read(
             .hint("`fullbore repair` rebuilds it; to give the backup up, name its id to `fullbore forget`")),
         Err(error) => Err(error),
     }
-}
-
-/// Returns the key and the root, as it is stored, of each backup that shares the lists of this one. Damaged roots are left out.
-///
-/// # Errors
-/// Errors of the storage.
-pub fn sharing_lists_of(objects: &dyn Objects, id: &str) -> Result<Vec<(String, Root)>> {
-    let mut found = Vec::new();
-    for (sharer, files) in backup_files(objects)? {
-        let Some(state) = files.state() else { continue };
-        let key = key(&sharer, state.file());
-        let stored = match objects.get(&key) {
-            Err(error) if error.kind == ErrorKind::Corrupt => None,
-            stored => stored?,
-        };
-        if let Some((bytes, _)) = stored
-            && let Ok(root) = Root::of_backup_as_stored(&sharer, &bytes, &key)
-            && root.lists_of == id
-        {
-            found.push((key, root));
-        }
-    }
-    Ok(found)
 }
 
 /// Returns the document of a backup with a void root: other backups may have referred to it before.

@@ -16,7 +16,6 @@ use super::{
     repository_file::{no_repository, parse_repository},
     roots::{self, dir, key},
 };
-use fullbore_crypt::Access;
 use fullbore_format::{
     content_list::MAGIC,
     error::{Error, ErrorKind, Result},
@@ -33,9 +32,7 @@ use fullbore_pipeline::sink::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::queue::{Locked, run_both, start};
-use fullbore_storage::{
-    Objects, PutIf, StoredObject, Upload, as_stored, clear_remains, kept_root, probe,
-};
+use fullbore_storage::{Objects, PutIf, StoredObject, Upload, as_stored, clear_remains, probe};
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hasher, RandomState},
@@ -252,32 +249,6 @@ impl RepositoryWriter {
     }
 }
 
-/// Returns the root as it is stored: short, if the base has the same lists.
-///
-/// The lists of the other backup are read here and now. It keeps them, as they mention an object of it, and as the base is named in an
-/// intent.
-fn stored_root(objects: &dyn Objects, sealed: &[u8]) -> Result<Vec<u8>> {
-    let whole = || Ok(sealed.to_vec());
-    let root = Root::open(sealed, "the new root")?;
-    // A host that only adds could not read the lists once the other backup is forgotten.
-    let only_adds = objects
-        .as_sealed()
-        .is_some_and(|sealed| sealed.access() == Some(Access::Put));
-    let base = root
-        .bases
-        .first()
-        .filter(|_| root.may_be_short() && !only_adds);
-    let Some(base) = base else { return whole() };
-    let other = match kept_root(objects, base)? {
-        Some(base) if base.is_short() => kept_root(objects, &base.lists_of)?,
-        base => base,
-    };
-    match other.and_then(|other| root.shortened(&other)) {
-        Some(short) => seal(&short),
-        None => whole(),
-    }
-}
-
 impl Destination for RepositoryWriter {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -310,19 +281,9 @@ impl Destination for RepositoryWriter {
 
     fn commit(self: Box<Self>, root: &[u8]) -> Result<()> {
         let root_key = key(&self.id, ROOT);
-        let is_far = self.objects.answers_late();
-        let (prepared, stored) = run_both(
-            is_far,
-            || self.prepare_commit(root),
-            || stored_root(&*self.objects, root),
-        );
-        // Whatever keeps the lists of others from being read: the root has them all.
-        let stored = stored.unwrap_or_else(|error| {
-            platform::debug(|| error.line());
-            root.to_vec()
-        });
-        let put = prepared
-            .and_then(|()| put_root(&*self.objects, &self.id, &stored))
+        let put = self
+            .prepare_commit(root)
+            .and_then(|()| put_root(&*self.objects, &self.id, root))
             .map_err(|error| self.explained(error));
         match put {
             Ok(()) => {

@@ -5,16 +5,13 @@
 
 use super::{
     Allowed, AppendRules, Confined, Leased, ListedObject, LocalObjects, Objects, Put, PutIf,
-    SealedObjects, StorageAbilities, Take, Upload, Version, whole_root,
+    SealedObjects, StorageAbilities, Take, Upload, Version,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     key_kind::KeyKind,
-    layout::{
-        BACKUPS, FORGOTTEN, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, TOMBSTONES, is_backup_id,
-    },
+    layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, TOMBSTONES, is_backup_id},
     root::{Root, is_void},
-    seal::seal,
 };
 use fullbore_platform::queue::{Locked, run_each};
 use std::{
@@ -100,8 +97,7 @@ impl FarBackup {
         let listed = self.inner.list(BACKUPS)?;
         let roots = listed.iter().filter_map(|object| {
             let (id, name) = backup_of(&object.key)?;
-            // A listed backup may share the lists of a forgotten one.
-            [ROOT, PARTIAL, FORGOTTEN]
+            [ROOT, PARTIAL]
                 .contains(&name)
                 .then_some((id, &*object.key))
         });
@@ -123,7 +119,7 @@ impl FarBackup {
         let Some((bytes, _)) = self.inner.get(key)? else {
             return Ok(false);
         };
-        let root = Root::of_backup_as_stored(id, &bytes, &self.inner.describe(key))?;
+        let root = Root::of_backup(id, &bytes, &self.inner.describe(key))?;
         Ok(root.source.host == self.host)
     }
 
@@ -139,7 +135,7 @@ impl FarBackup {
     fn is_readable(&self, key: &str) -> Result<bool> {
         let is_content = |(id, name): (&str, &str)| {
             let is_intent = matches!(KeyKind::of(key), KeyKind::Intent(_));
-            let is_facts = is_intent || [ROOT, PARTIAL, FORGOTTEN, MANIFEST].contains(&name);
+            let is_facts = is_intent || [ROOT, PARTIAL, MANIFEST].contains(&name);
             !is_facts && !self.is_announced(id)
         };
         Ok(self.is_listed(key)? && !backup_of(key).is_some_and(is_content))
@@ -304,19 +300,8 @@ impl FarRestore {
         let Some((id, name)) = backup_of(key) else {
             return key == REPOSITORY;
         };
-        let is_referenced =
-            || self.others.contains(id) && ![ROOT, PARTIAL, FORGOTTEN].contains(&name);
+        let is_referenced = || self.others.contains(id) && ![ROOT, PARTIAL].contains(&name);
         key.starts_with(BACKUPS) && (id == self.id || is_referenced())
-    }
-
-    /// Returns the root with all its lists: the other host may not read the root that it shares them with.
-    fn with_lists(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        let name = format!("the root of backup {:?}", self.id);
-        match Root::open_as_stored(&bytes, &name) {
-            Ok(root) if root.is_short() => seal(&whole_root(&*self.inner, root, &name)?),
-            // The other host reports what is damaged.
-            _ => Ok(bytes),
-        }
     }
 
     fn refused<T>(&self, verb: &str, key: &str) -> Result<T> {
@@ -339,14 +324,9 @@ impl Objects for FarRestore {
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
-        if !self.is_readable(key) {
-            return Ok(None);
-        }
-        match self.inner.get(key)? {
-            Some((bytes, version)) if backup_of(key) == Some((&self.id, ROOT)) => {
-                Ok(Some((self.with_lists(bytes)?, version)))
-            }
-            found => Ok(found),
+        match self.is_readable(key) {
+            true => self.inner.get(key),
+            false => Ok(None),
         }
     }
 

@@ -48,7 +48,6 @@ pub mod ssh;
 mod storages;
 mod trust;
 mod watched;
-mod whole_root;
 pub mod wire;
 
 pub use append::{AppendRules, check_host_name};
@@ -81,7 +80,6 @@ pub use root_document::ProvenRoot;
 pub use sealed::{SealedObjects, as_stored};
 pub use storages::{StorageAccess, Storages};
 pub use trust::{ClearUse, RepositoryTrust};
-pub use whole_root::{kept_root, whole_root};
 
 use fullbore_format::error::Result;
 use std::fmt;

@@ -15,7 +15,6 @@ use fullbore_format::{
     digest::{crc64, hex},
     error::{Error, ErrorKind, Result},
     layout::{self, CONTENTS, MANIFEST},
-    root::Root,
     seal::seal,
     sizes,
 };
@@ -38,7 +37,7 @@ use fullbore_repository::{
     inventory::{KnownFrames, nothing_known},
     roots,
 };
-use fullbore_storage::{Objects, kept_root};
+use fullbore_storage::Objects;
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
@@ -161,17 +160,13 @@ impl CopySession {
         let tasks = copy_tasks(archive, &known, self.way)?;
         self.seen.check_damage(&tasks)?;
         let sums = CopiedSums::default();
-        let root = self.root_to_store(archive)?;
+        let root = read_whole(archive, &ObjectName::Root)?;
         let sealed = base_roots(archive, &known)?
             .into_iter()
             .map(|(id, root)| Ok((id, self.way.draft_of(root)?)))
             .collect::<Result<Vec<SealedRoot<'_>>>>()?;
         let drafts: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
-        // The partial root stands before the documents of the others: it has its own lists, if it can.
-        let draft = match archive.store().sealing() {
-            Sealing::Locked => self.way.draft_of((&root[..]).into())?,
-            _ => self.way.draft_of(seal(&archive.root)?.into())?,
-        };
+        let draft = self.way.draft_of((&root[..]).into())?;
         let with_sums = self.with_sums(&others);
         let mut incoming =
             IncomingBackup::begin(self.to.clone(), draft.into_owned(), &archive.root, &drafts)?;
@@ -232,27 +227,6 @@ impl CopySession {
             seconds: start.elapsed().as_secs_f64(),
             warnings,
         })
-    }
-
-    /// Returns the root that the destination gets. One that shares lists shares them there too, if the destination has them or gets
-    /// them: else it has lists of its own.
-    fn root_to_store(&self, archive: &Archive) -> Result<Vec<u8>> {
-        let stored = read_whole(archive, &ObjectName::Root)?;
-        let root = Root::open_as_stored(&stored, "a root")?;
-        if !root.is_short() {
-            return Ok(stored);
-        }
-        let will_have = match kept_root(&*self.to, &root.lists_of) {
-            Ok(None) => self.known.get(&root.lists_of).is_some_and(Option::is_some),
-            Ok(Some(other)) => root.with_lists_of(&other, "a root").is_ok(),
-            Err(error) if error.kind == ErrorKind::Corrupt => false,
-            Err(error) => return Err(error),
-        };
-        // Without a key the bytes cannot be changed.
-        match will_have || archive.store().sealing() == Sealing::Locked {
-            true => Ok(stored),
-            false => seal(&archive.root),
-        }
     }
 
     /// Reads the documents of these backups, and drops those of others.

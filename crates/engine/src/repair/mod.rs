@@ -46,14 +46,14 @@ use fullbore_repository::{
     verify_memory::VerifyMemory,
     writer::lacks_conditions,
 };
-use fullbore_storage::{Leased, Objects, PutIf, Storages, Take, kept_root, whole_root};
+use fullbore_storage::{Leased, Objects, PutIf, Storages, Take};
 use give_up::{RemainingBackup, forgo};
 use rely::IntentLease;
 use reused::ReusedContent;
 use root::{RebuiltRoot, label, rebuild};
 use same_content::SameContent;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     ffi::OsString,
     num::NonZeroUsize,
     sync::Arc,
@@ -227,23 +227,7 @@ fn archives(objects: &Arc<dyn Objects>) -> Result<Vec<Archive>> {
 fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     let whole = archives(objects)?;
     let mut steps = Vec::new();
-    let found = open_all(objects)?;
-    let is_rebuilt: BTreeSet<String> = { found.iter() }
-        .filter(|(_, found)| matches!(found, FoundDirectory::Damaged(_) | FoundDirectory::NoRoot))
-        .map(|(id, _)| id.clone())
-        .collect();
-    for (id, found) in found {
-        if let Some(other) = lists_of(&**objects, &id).filter(|other| is_rebuilt.contains(other)) {
-            steps.push(RepairStep::new(
-                objects,
-                format!("run `fullbore repair` again for backup {id:?}"),
-                vec![format!(
-                    "it shares the lists of backup {other:?}, whose root is rebuilt first"
-                )],
-                RepairAction::Nothing,
-            ));
-            continue;
-        }
+    for (id, found) in open_all(objects)? {
         let why = match found {
             FoundDirectory::Damaged(error) => error.line(),
             FoundDirectory::NoRoot => "it is missing".to_owned(),
@@ -260,13 +244,6 @@ fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
         });
     }
     Ok(steps)
-}
-
-/// Returns the backup whose lists a listed backup shares.
-fn lists_of(objects: &dyn Objects, id: &str) -> Option<String> {
-    let (bytes, _) = objects.get(&key(id, layout::ROOT)).ok()??;
-    let root = Root::of_backup_as_stored(id, &bytes, "").ok()?;
-    root.is_short().then_some(root.lists_of)
 }
 
 /// Returns the steps for unreadable annotations. A backup that was pinned must not be forgotten
@@ -432,7 +409,7 @@ fn is_back(objects: &dyn Objects, id: &str) -> bool {
     let found = objects.get(&key(id, layout::ROOT));
     found.is_ok_and(|root| {
         root.is_some_and(|(bytes, _)| {
-            Root::of_backup_as_stored(id, &bytes, "")
+            Root::of_backup(id, &bytes, "")
                 .map_or_else(|error| error.kind != ErrorKind::Corrupt, |_| true)
         })
     })
@@ -440,30 +417,12 @@ fn is_back(objects: &dyn Objects, id: &str) -> bool {
 
 fn rewrite(objects: &dyn Objects, new: &RewrittenRoot) -> Result<Option<&'static str>> {
     match objects.get(&key(&new.root.id, layout::ROOT))? {
-        Some((bytes, _)) if is_planned(objects, &bytes, new) => {
+        Some((bytes, _)) if Root::open(&bytes, "").is_ok_and(|found| found == new.planned) => {
             write_root(objects, &new.pages, &new.root)
         }
         Some(_) => Ok(Some("its root has changed since the repair was planned")),
         None => Ok(None), // forgotten
     }
-}
-
-fn is_planned(objects: &dyn Objects, bytes: &[u8], new: &RewrittenRoot) -> bool {
-    let found = Root::open_as_stored(bytes, "").and_then(|root| whole_root(objects, root, ""));
-    found.is_ok_and(|found| found == new.planned)
-}
-
-/// Gives the roots that share the lists of this backup lists of their own, before those are changed.
-fn end_sharing(objects: &dyn Objects, id: &str) -> Result<()> {
-    let listed = kept_root(objects, id).ok().flatten();
-    if !listed.is_some_and(|root| root.may_be_shared()) {
-        return Ok(());
-    }
-    for (key, root) in roots::sharing_lists_of(objects, id)? {
-        let whole = whole_root(objects, root, &key)?;
-        put(objects, &key, &seal(&whole)?)?;
-    }
-    Ok(())
 }
 
 /// Removes the damage of a backup from the results of verifications: the repaired backup marks it itself.
@@ -483,7 +442,6 @@ fn write_root(
     pages: &[(u64, Vec<u8>)],
     root: &Root,
 ) -> Result<Option<&'static str>> {
-    end_sharing(objects, &root.id)?;
     write_manifest(objects, &root.id, pages)?;
     put(objects, &key(&root.id, layout::ROOT), &seal(root)?).map(|()| None)
 }

@@ -6,7 +6,6 @@
 mod cluster;
 mod gate;
 mod level;
-mod short;
 #[cfg(test)]
 mod tests;
 
@@ -73,12 +72,6 @@ pub struct Root {
     /// every backup named here is referenced too.
     #[serde(default)]
     pub liveness: Vec<Live>,
-    /// The backup whose root has the pages and the liveness of this one, see [`Root::is_short`]; else empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub lists_of: String,
-    /// Digest of the pages that are there, see [`Root::digest_of_pages`]; empty in the clear head of an encrypted root.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub lists_digest: String,
     /// Where the segments of other backups stand, if the backup is on tapes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_places: Vec<EarlierPlace>,
@@ -391,7 +384,6 @@ impl Root {
         let pages = self.pages.iter().map(|page| &page.backup[..]);
         let mut others: Vec<_> = live
             .chain(pages)
-            .chain([&self.lists_of[..]])
             .filter(|id| !id.is_empty() && *id != self.id)
             .collect();
         others.sort_unstable();
@@ -470,44 +462,20 @@ impl Root {
     /// # Errors
     /// As [`Root::open`]; [`ErrorKind::Corrupt`] if it is the root of another backup.
     pub fn of_backup(id: &str, bytes: &[u8], name: &str) -> Result<Self> {
-        Self::open(bytes, name)?.checked_id(id, name)
-    }
-
-    /// As [`Root::of_backup`]; the root may be [short](Root::is_short).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn of_backup_as_stored(id: &str, bytes: &[u8], name: &str) -> Result<Self> {
-        Self::open_as_stored(bytes, name)?.checked_id(id, name)
-    }
-
-    fn checked_id(self, id: &str, name: &str) -> Result<Self> {
-        if self.id == id {
-            return Ok(self);
+        let root = Self::open(bytes, name)?;
+        if root.id == id {
+            return Ok(root);
         }
         Err(Error::corrupt(format!("{name} is damaged"))
-            .because(format!("it belongs to backup {:?}", self.id)))
+            .because(format!("it belongs to backup {:?}", root.id)))
     }
 
     /// Reads a root; error messages call it `name`.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged, [`ErrorKind::Unsupported`] if a newer program wrote
-    /// it, [`ErrorKind::Bug`] if it is short: the caller must read the lists, too.
+    /// it.
     pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
-        let root = Self::open_as_stored(bytes, name)?;
-        if root.is_short() {
-            let message = format!("cannot read {name} without the lists that it shares");
-            return Err(Error::new(ErrorKind::Bug, message));
-        }
-        Ok(root)
-    }
-
-    /// As [`Root::open`]; the root may be [short](Root::is_short), and then its lists are empty.
-    ///
-    /// # Errors
-    /// As [`Root::open`], but for short roots.
-    pub fn open_as_stored(bytes: &[u8], name: &str) -> Result<Self> {
         let root: Self = open_sealed(bytes, name)?;
         if root.format > FORMAT {
             let message = format!(

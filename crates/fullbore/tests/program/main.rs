@@ -52,7 +52,6 @@ mod schedule;
 mod scope;
 mod several;
 mod shards;
-mod short_roots;
 mod slow;
 mod stock_tools;
 mod stream;

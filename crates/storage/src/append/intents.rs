@@ -1,14 +1,13 @@
 //! What the intent of a host may say: it keeps the objects of all backups that it names.
 
 use super::{AnnouncedBackup, AppendSession};
-use crate::whole_root;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     intent::Intent,
     key_kind::max_document_bytes,
     layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id},
     root::{Root, RootOwner, is_void},
-    seal::{open_sealed, seal},
+    seal::open_sealed,
 };
 use fullbore_platform::queue::Locked;
 
@@ -85,8 +84,7 @@ impl AppendSession {
         let Some((bytes, _)) = stored.filter(|(bytes, _)| !is_void(bytes)) else {
             return Ok(());
         };
-        let name = format!("the root of backup {base:?}");
-        let root = Root::of_backup_as_stored(base, &bytes, &name)?;
+        let root = Root::of_backup(base, &bytes, &format!("the root of backup {base:?}"))?;
         if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
             && root.source.host != host
         {
@@ -98,13 +96,9 @@ impl AppendSession {
                 .because(why)
                 .hint(format!("run the backup with --host {host}")));
         }
-        let is_short = root.is_short();
-        let lists_of = root.lists_of.clone();
-        let root = whole_root(&*self.inner, root, &name)?;
-        let bytes = if is_short { seal(&root)? } else { bytes };
         let others = root.referenced_backups().into_iter().map(str::to_owned);
         backup.may_refer_to.extend(others);
-        backup.may_refer_to.extend([base.to_owned(), lists_of]);
+        backup.may_refer_to.insert(base.to_owned());
         backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
         Ok(())
     }

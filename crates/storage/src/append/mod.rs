@@ -15,12 +15,12 @@ mod wal;
 
 pub use rules::{AppendRules, check_host_name};
 
-use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted, kept_root};
+use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     key_kind::{BackupPart, KeyKind, MayAdd, max_document_bytes},
     layout::{BACKUPS, REPOSITORY, Repository, UNPROVEN, is_of_future},
-    root::{FREE_ROOT_BYTES, Root, RootGate, RootOwner, is_void, root_limit},
+    root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
     seal::open_sealed,
 };
 use fullbore_platform::{debug, queue::Locked};
@@ -194,32 +194,12 @@ impl AppendSession {
         // A prune keeps what the intent names, and may remove everything else that the root refers to.
         let is_foreign = |other: &&str| !backup.may_refer_to.contains(*other);
         match root.referenced_backups().into_iter().find(is_foreign) {
-            None => self.check_lists(root),
+            None => Ok(()),
             Some(other) => {
                 let message = format!("cannot store the root of backup {id:?}");
                 let why = format!("it refers to backup {other:?}, which its intent did not name");
                 Err(Error::new(ErrorKind::Permission, message).because(why))
             }
-        }
-    }
-
-    /// Refuses lists that are not those of a backup of the same source: the new backup would show content of another host to this one.
-    fn check_lists(&self, root: Root) -> Result<()> {
-        if !root.is_short() {
-            return Ok(());
-        }
-        let name = format!("the root of backup {:?}", root.id);
-        let refused = |why: String| {
-            Err(Error::new(ErrorKind::Permission, format!("cannot store {name}")).because(why))
-        };
-        let other = kept_root(&*self.inner, &root.lists_of)?;
-        match other {
-            Some(other) if other.source.host != root.source.host => refused(format!(
-                "it shares the lists of backup {:?}, which is of another host",
-                other.id
-            )),
-            Some(other) => root.with_lists_of(&other, &name).map(drop),
-            None => refused("it shares the lists of a backup that does not exist".to_owned()),
         }
     }
 
