@@ -488,7 +488,7 @@ fn with_typed_words(error: &clap::Error, words: &[OsString]) -> Option<Error> {
         return None;
     };
     let lacks_target = matches!(&lacking[..], [one] if one.starts_with("--to "));
-    if !lacks_target || !words.iter().all(|word| is_plain(word)) {
+    if !lacks_target || !words.iter().all(is_plain) {
         return None;
     }
     let sources = words[1..words.len() - 1].join(" ");
