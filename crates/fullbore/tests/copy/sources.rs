@@ -151,10 +151,9 @@ fn files_and_several_sources_go_over_ssh_both_ways() {
     };
     for target in ["pushed", "pulled"] {
         fs::create_dir(path(target)).unwrap();
-        let (from, to): (&dyn Fn(&str) -> String, &dyn Fn(&str) -> String) = match target {
-            "pushed" => (&path, &far),
-            _ => (&far, &path),
-        };
+        let place = |name: &str, is_far: bool| if is_far { far(name) } else { path(name) };
+        let from = |name: &str| place(name, target == "pulled");
+        let to = |name: &str| place(name, target == "pushed");
         let at = |name: &str| dir.path().join(target).join(name);
         run(&[from("f"), to(target)]).ends_with(0);
         run(&[from("f"), to(&format!("{target}/named"))]).ends_with(0);
