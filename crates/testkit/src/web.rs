@@ -216,7 +216,7 @@ impl Session {
         let fleet = self.api("fleet");
         let source = &fleet["sources"][0];
         let text = |key: &str| source[key].as_str().unwrap().to_owned();
-        (text("newest"), text("s"))
+        (text("newest_id"), text("s"))
     }
 }
 

@@ -24,8 +24,11 @@ pub(super) struct FleetView {
     repositories: Vec<FleetPlace>,
     /// Those with trouble first.
     sources: Vec<FleetRow>,
+    #[serde(rename = "late_sources")]
     late: usize,
+    #[serde(rename = "damaged_sources")]
     damaged: usize,
+    #[serde(rename = "warned_sources")]
     warned: usize,
     exit_code: u8,
     /// The number of the first source of the page, from 0.
@@ -47,6 +50,7 @@ struct FleetPlace {
 struct FleetRow {
     r: usize,
     s: String,
+    #[serde(rename = "source_text")]
     name: String,
     #[serde(flatten)]
     facts: FleetSource,

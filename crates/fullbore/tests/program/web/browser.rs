@@ -293,7 +293,7 @@ fn address(server: &WebServer) -> String {
 fn all_pages(browser: &mut Browser, base: &str) -> BTreeMap<&'static str, String> {
     let fleet = browser.value("fetch('api/fleet').then((answer) => answer.json())");
     let text = |key: &str| fleet["sources"][0][key].as_str().unwrap().to_owned();
-    let (backup, source) = (text("newest"), text("s"));
+    let (backup, source) = (text("newest_id"), text("s"));
     let listed = browser.value(&format!(
         "fetch('api/source?r=0&s={source}').then((answer) => answer.json())"
     ));

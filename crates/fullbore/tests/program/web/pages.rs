@@ -270,7 +270,7 @@ fn trouble_comes_first_and_new_backups_are_seen() {
     let own = format!(":{}", other.path().join("t").display());
     let found = sources
         .iter()
-        .find(|source| source["name"].as_str().unwrap().ends_with(&own));
+        .find(|source| source["source_text"].as_str().unwrap().ends_with(&own));
     assert_eq!(found.unwrap()["r"], 1);
     assert!(sources.iter().all(|source| source["state"] == "sound"));
 }
@@ -314,8 +314,13 @@ fn the_fleet_page_says_what_the_command_says() {
         .ends_with(4)
         .json();
     let result = lines.pop().unwrap();
-    assert_eq!(result["damaged"], 1);
-    for key in ["late", "damaged", "warned", "exit_code"] {
+    assert_eq!(result["damaged_sources"], 1);
+    for key in [
+        "late_sources",
+        "damaged_sources",
+        "warned_sources",
+        "exit_code",
+    ] {
         assert_eq!(shown[key], result[key], "{key}");
     }
     let mut take = |list: &str| shown[list].as_array_mut().map(std::mem::take).unwrap();
@@ -323,7 +328,7 @@ fn the_fleet_page_says_what_the_command_says() {
     assert_eq!(pages.len(), lines.len());
     for (mut page, mut line) in pages.into_iter().zip(lines) {
         // Where the pages of the source are.
-        for key in ["r", "s", "name"] {
+        for key in ["r", "s"] {
             page.as_object_mut().unwrap().remove(key);
         }
         line.as_object_mut().unwrap().remove("type");
@@ -408,7 +413,7 @@ fn repositories_of_profiles_are_reached_with_their_own_options() {
     let sources = fleet["sources"].as_array().unwrap();
     assert_eq!(sources.len(), 2, "{fleet}");
     for source in sources {
-        let backup = source["newest"].as_str().unwrap();
+        let backup = source["newest_id"].as_str().unwrap();
         let r = source["r"].as_u64().unwrap();
         let file = session.get(&format!("get?r={r}&b={backup}&d=a")).is(200);
         let name = ["one", "two"][r as usize];
