@@ -66,6 +66,11 @@ impl NewerFiles {
         Ok(is_newer)
     }
 
+    /// The number of these files.
+    pub(super) fn count(&self) -> u64 {
+        self.paths.locked().len() as u64
+    }
+
     /// A line about these files.
     pub(super) fn line(&self) -> Option<String> {
         let paths = self.paths.locked();

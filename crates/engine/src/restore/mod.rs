@@ -260,6 +260,7 @@ impl Restore {
             databases: self.postgres.databases.clone(),
             entries: run.meter.entries.load(Relaxed),
             notes,
+            newer_files: run.newer.count(),
             next,
             needed,
             damage,

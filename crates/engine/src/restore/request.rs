@@ -69,6 +69,8 @@ pub struct Summary {
     pub digested: bool,
     /// Notes on parts that could not be restored and are no failure, one line for each reason.
     pub notes: Vec<String>,
+    /// Files of the target that stayed, because they are newer than in the backup.
+    pub newer_files: u64,
     /// Steps for the user to take now, one line each.
     pub next: Vec<String>,
     /// Number of steps, from the start of `next`, that must precede the start of the server.

@@ -188,7 +188,7 @@ mod tests {
                 "           more"
             ]
         );
-        assert_eq!(wrapped("  a b c", 6), ["  a b", "  c"]);
+        assert_eq!(wrapped("  a b c", 6), ["  a b", "c"]);
         let line = "数据 is a long name of   the 照片照片照片照片照片 that nobody broke before";
         for columns in 1..90 {
             let lines = wrapped(line, columns);

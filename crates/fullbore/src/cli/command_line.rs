@@ -46,8 +46,11 @@ pub(super) fn keep_program(own: Command, build: fn() -> Command) -> &'static Com
 /// Returns the whole program as clap knows it, built: without commands if clap has not read the
 /// words of this process.
 pub(super) fn program() -> &'static Command {
-    let build = BUILD_PROGRAM.get();
-    WHOLE_PROGRAM.get_or_init(|| build.map_or_else(|| Command::new("fullbore"), |build| build()))
+    static WITHOUT_COMMANDS: OnceLock<Command> = OnceLock::new();
+    match BUILD_PROGRAM.get() {
+        Some(build) => WHOLE_PROGRAM.get_or_init(build),
+        None => WITHOUT_COMMANDS.get_or_init(|| Command::new("fullbore")),
+    }
 }
 
 /// Returns the words of this process, read.

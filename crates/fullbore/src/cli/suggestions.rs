@@ -493,7 +493,12 @@ fn with_typed_words(error: &clap::Error, words: &[OsString]) -> Option<Error> {
     }
     let sources = words[1..words.len() - 1].join(" ");
     let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
-    let hint = format!("for example `fullbore {verb} {sources} --to {last}`");
+    let mut hint = format!("for example `fullbore {verb} {sources} --to {last}`");
+    if verb == "restore" {
+        // The last word may as well be a path of the backup.
+        hint +=
+            &format!(", or `fullbore restore {sources} {last} --to DIR` for {last} of the backup");
+    }
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 

@@ -104,6 +104,8 @@ fn store_backups(store: &StoreRepository, count: usize) {
         let root = Root {
             format: FORMAT,
             id: id.clone(),
+            time: "2025-01-01T00:00:00Z".to_owned(),
+            finished: "2025-01-01T00:00:00Z".to_owned(),
             source: SourceInfo {
                 host: format!("host{}", number % 3),
                 paths: vec![EntryName(b"/srv".to_vec())],

@@ -70,7 +70,7 @@ fn the_sizes_of_three_of_the_largest_files_add_up_to_the_largest_number() {
         .json()
         .pop()
         .unwrap();
-    assert_eq!(differences["growth"], 0, "{differences}");
+    assert_eq!(differences["growth_bytes"], 0, "{differences}");
     for args in [
         args!["list", repository].to_vec(),
         args!["list", repository, "--json"].to_vec(),

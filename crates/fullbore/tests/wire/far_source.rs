@@ -160,10 +160,10 @@ fn the_host_of_the_destination_reports_what_could_not_be_read() {
             "--run-on",
             "dest",
             "--exclude",
-            "no-such-name",
+            "sub/no-such-name",
         ],
     );
-    assert!(said.contains("no-such-name"), "{said}");
+    assert!(said.contains("sub/no-such-name"), "{said}");
     let report = dir.path().join("report.html");
     let report = report.to_str().unwrap();
     run(

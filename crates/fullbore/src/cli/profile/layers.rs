@@ -260,7 +260,7 @@ for = '30m'
             ),
             (
                 "fullbore -P web forget",
-                "fullbore forget --keep-daily=7 --key=/key /backup",
+                "fullbore forget --host=web --keep-daily=7 --key=/key /backup",
             ),
             ("fullbore prune -P web", "fullbore prune --key=/key /backup"),
             // Options that conflict with an option of a higher layer are left out.

@@ -46,7 +46,7 @@ pub(super) fn lines(
     lines.extend(summary.changes.iter().map(changes));
     lines.extend(limit.line(is_verbose));
     lines.extend(store(limit.counts, Some(limit)));
-    lines.push(restored(summary, to));
+    lines.push(restored(summary, files, to));
     lines.extend(summary.next.iter().map(|step| format!("next: {step}")));
     lines
 }
@@ -54,8 +54,8 @@ pub(super) fn lines(
 /// The first line for a tar that has no root.
 pub(super) const BARE: &str = "nothing says what should be in it";
 
-/// The content of the target: all of a backup, or the parts that were requested.
-fn restored(summary: &Summary, to: &Path) -> String {
+/// The content of the target: all of a backup, or the parts that were requested. `files` were written.
+fn restored(summary: &Summary, files: u64, to: &Path) -> String {
     let target = to.display();
     let is_bare = summary.id.is_empty();
     let (parts, is) = parts(summary);
@@ -68,6 +68,13 @@ fn restored(summary: &Summary, to: &Path) -> String {
     let subject = parts
         .as_ref()
         .map_or_else(|| whole.clone(), |parts| format!("{parts} of {whole}"));
+    if summary.newer_files > 0 && summary.damage.is_empty() {
+        let newer = counted(summary.newer_files, "newer file");
+        return match files {
+            0 => format!("nothing of {subject} is restored in \"{target}\", which has {newer}"),
+            _ => format!("{subject} {is} restored in \"{target}\", but for {newer} there"),
+        };
+    }
     match (summary.damage.len(), summary.lacking.is_captured()) {
         (0, _) if is_bare => format!("{subject} {is} restored in \"{target}\"; {BARE}"),
         (0, true) if summary.digested => {

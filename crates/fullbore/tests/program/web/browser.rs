@@ -484,24 +484,26 @@ fn pictures_of_the_pages_are_drawn() {
         return;
     };
     let dir = weeks();
+    fullbore(args!["verify", dir.path(), "--data", "-q"]).ends_with(0);
     let server = WebServer::of(dir.path());
     let mut browser = Browser::start();
     browser.open(&address(&server));
     browser.has_heading("Sources");
     let base = format!("http://{}{}", server.host, server.base);
     let pages = all_pages(&mut browser, &base);
-    for (name, scheme, width) in [
-        ("source", "light", 900),
-        ("directory", "dark", 900),
-        ("file", "light", 360),
-    ] {
+    let shown = pages
+        .iter()
+        .filter(|(name, _)| !["error", "photo", "postgres"].contains(name));
+    for ((name, page), scheme) in
+        shown.flat_map(|shown| ["light", "dark"].map(|scheme| (shown, scheme)))
+    {
         browser.scheme(scheme);
-        browser.width(width);
-        browser.open(&pages[name]);
-        let page = json!(pages[name]);
+        browser.width(900);
+        browser.open(page);
+        let page = json!(page);
         browser.wait_for(&format!(
             "document.readyState === 'complete' && location.href === {page}"
         ));
-        write(to.join(format!("web-{name}.png")), browser.picture());
+        write(to.join(format!("{name}-{scheme}.png")), browser.picture());
     }
 }

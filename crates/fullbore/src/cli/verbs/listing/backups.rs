@@ -355,7 +355,7 @@ mod tests {
         );
         assert_eq!(
             row(cells, Some(80)),
-            "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:…/share/doc"
+            "20261125T185348Z-pwdtl7 today 19:53      46,470   559 MB  252 MB  vm:/usr/…/doc"
         );
         assert_eq!(
             row(cells, Some(66)),
