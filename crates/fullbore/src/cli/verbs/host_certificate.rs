@@ -48,6 +48,9 @@ impl Drop for SecretDir {
 /// # Errors
 /// [`ErrorKind::NotFound`] without openssl or these files; [`ErrorKind::System`] if openssl fails.
 pub(super) fn make_certificate(ca: &Path, name: &str, days: u32) -> Result<HostCertificate> {
+    // openssl runs in a directory of its own.
+    let ca = std::path::absolute(ca)
+        .map_err(|error| Error::io(format!("could not find {ca:?}"), error))?;
     let authority_file = ca.join("ca.pem");
     let read = fs::read_to_string(&authority_file);
     let authority =

@@ -158,7 +158,7 @@ fn losers(found: &Found) -> String {
     match found.lost.len() {
         // A stream that lacks its end does not say how much is missing.
         0 if found.is_bare => "what else is lost nothing says".to_owned(),
-        0 if found.is_locked => "only a key that reads tells which files are lost".to_owned(),
+        0 if found.is_locked => "only a key that reads tells which files are lost, and keeps the result for `fleet`, `stats` and the next backup".to_owned(),
         0 => "no file is lost".to_owned(),
         n => format!("{} lost something", counted(n as u64, "backup")),
     }
