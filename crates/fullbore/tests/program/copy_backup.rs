@@ -376,9 +376,11 @@ fn an_archive_cannot_be_copied_as_a_backup_of_a_repository() {
         "--quiet"
     ])
     .ends_with(0);
-    fullbore(args!["copy", file, dir.path().join("r")])
+    let repository = dir.path().join("r");
+    fullbore(args!["init", repository, "-q"]).ends_with(0);
+    fullbore(args!["copy", file, repository])
         .ends_with(2)
-        .has_one_error("it is not a directory");
+        .has_one_error("that is a repository");
 }
 
 #[test]

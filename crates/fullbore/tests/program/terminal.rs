@@ -75,7 +75,6 @@ fn every_table_fits_its_terminal_and_is_whole_in_a_pipe() {
         format!("list '{name}'"),
         format!("list '{name}@latest' {own} '{one}'"),
         format!("list '{name}@latest' {own} '{one}' -R"),
-        format!("list '{name}' --due"),
         format!("find '{name}' '*.jpeg'"),
         format!("find '{name}' '*.jpeg' {own} '{one}'"),
         format!("forget '{name}' --keep-last 1 -n"),

@@ -250,10 +250,10 @@ fn question(path: &str, list: Option<&str>) -> Vec<u8> {
     let mut scope = Encoder::new(Vec::new());
     scope.array(7).unwrap();
     scope.array(1).unwrap().bytes(path.as_bytes()).unwrap();
-    // Rules: patterns, files of patterns, a flag, marks, a flag.
+    // Rules: patterns, files of patterns, are marked caches left out as they are unasked, marks, a flag.
     scope.array(5).unwrap();
     scope.array(0).unwrap().array(0).unwrap();
-    scope.bool(false).unwrap().array(0).unwrap();
+    scope.bool(true).unwrap().array(0).unwrap();
     scope.bool(false).unwrap();
     match list {
         Some(list) => scope.bytes(list.as_bytes()).unwrap(),

@@ -212,6 +212,7 @@ fn target_at(directory: &Path) -> HostilePeer<Pipes> {
         false,
         false,
         (None::<u64>, false),
+        false,
     );
     let said = peer.ask_copy((0u8, (target,)), b"");
     assert!(

@@ -214,7 +214,7 @@ mod tests {
                 digested: true,
                 ..Summary::default()
             };
-            restored(&summary, Path::new("x"))
+            restored(&summary, 1, Path::new("x"))
         };
         let matched = "restored in \"x\", every digest matched";
         assert_eq!(

@@ -20,7 +20,7 @@ pub(super) struct ProbeFigures {
     record_bytes: u64,
     most_record_bytes: u64,
     written_bytes: u64,
-    bytes_per_second: f64,
+    bytes_per_second: u64,
     /// The longest single write.
     longest_write_seconds: f64,
     /// The most bytes that were only in the buffer of the drive, as it told; `None` if it does not tell.
@@ -84,7 +84,8 @@ fn write(drive: &mut dyn Drive, bytes: u64, figures: &mut ProbeFigures) -> Drive
             note_buffer(drive, figures)?;
         }
     }
-    figures.bytes_per_second = figures.written_bytes as f64 / start.elapsed().as_secs_f64();
+    figures.bytes_per_second =
+        (figures.written_bytes as f64 / start.elapsed().as_secs_f64()) as u64;
     Ok(records)
 }
 
@@ -146,7 +147,7 @@ pub(super) fn print(figures: &ProbeFigures, is_json: bool, out: &mut dyn Write) 
         format!(
             "{} written, {:.1} MB/s, longest write {}",
             text::bytes(figures.written_bytes),
-            figures.bytes_per_second / 1e6,
+            figures.bytes_per_second as f64 / 1e6,
             size::seconds(figures.longest_write_seconds)
         ),
         buffered,
