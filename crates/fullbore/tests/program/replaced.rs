@@ -176,6 +176,7 @@ fn newer_files_are_kept_unless_all_are_to_be_replaced() {
         "{said}"
     );
     assert!(said.contains("--overwrite=all"), "{said}");
+    assert!(said.contains(", but for 2 newer files there"), "{said}");
     assert_eq!((&*read("newer"), &*read("large")), ("today's", "today's"));
     assert_eq!(
         (&*read("older"), &*read("gone")),
