@@ -274,7 +274,7 @@ for = '30m'
             ),
             (
                 "fullbore forget -P web 2026",
-                "fullbore forget --key=/key /backup 2026",
+                "fullbore forget --host=web --key=/key /backup 2026",
             ),
             (
                 "fullbore backup -P web --base x --to=/b /home",

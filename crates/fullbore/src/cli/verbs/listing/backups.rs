@@ -359,7 +359,7 @@ mod tests {
         );
         assert_eq!(
             row(cells, Some(66)),
-            "20261125T185348Z-pwdtl7 today 19:53        559 MB  vm:…/share/doc"
+            "20261125T185348Z-pwdtl7 today 19:53        559 MB  vm:/usr/…/doc"
         );
         assert_eq!(
             row(cells, Some(60)),
