@@ -128,4 +128,17 @@ fn two_timelines_that_may_be_the_latest_are_asked_for() {
         wait_until_open(&restored);
         assert_eq!(restored.psql("SELECT string_agg(who, ',') FROM t"), who);
     }
+    // A backup of the first server that is behind both forks leads to neither copy, whatever number they have.
+    cluster.psql("INSERT INTO t VALUES ('first')");
+    backup(&cluster, &repository, &[]);
+    cluster.psql("INSERT INTO t VALUES ('again')");
+    switch(&cluster);
+    let flags = ["--recovery", "point", "--set", "archive_mode=off"];
+    let restored = Cluster::restored_with(version, &repository, &flags);
+    restored.start();
+    wait_until_open(&restored);
+    assert_eq!(
+        restored.psql("SELECT string_agg(who, ',') FROM t"),
+        "first,again"
+    );
 }

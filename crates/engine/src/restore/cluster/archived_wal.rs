@@ -12,7 +12,10 @@ use fullbore_format::{
     root::{ClusterInfo, Root},
     wal::{SegmentName, check_system_name},
 };
-use fullbore_postgres::restore::{plan::ClusterOptions, recovery::Mode};
+use fullbore_postgres::restore::{
+    plan::ClusterOptions,
+    recovery::{Mode, RecoveryOptions},
+};
 use fullbore_repository::{
     open::place,
     wal::{WalArchive, WalNeeds, has_wal_of},
@@ -32,6 +35,8 @@ pub(crate) struct ArchivedWal {
     command: Option<String>,
     /// The timeline of the last segment before a gap, if the recovery ends there.
     cut_timeline: Option<u32>,
+    /// The timeline of the recovery, if the server would choose another one.
+    named_timeline: Option<u32>,
     /// Segments that are put into the data directory, if it is not.
     pub(crate) segments: Vec<SegmentName>,
     /// A note for the operator.
@@ -97,6 +102,7 @@ pub(crate) fn look(
     Ok(Some(ArchivedWal {
         command,
         cut_timeline: end.cut.map(|cut| cut.last.timeline),
+        named_timeline: named_timeline(&wal, recovery, timeline)?,
         segments,
         note,
     }))
@@ -108,6 +114,9 @@ impl ArchivedWal {
         let mut options = options.clone();
         let recovery = &mut options.recovery;
         recovery.restore_command = self.command.clone();
+        if let Some(timeline) = self.named_timeline {
+            recovery.timeline = Some(timeline.to_string());
+        }
         if let Some(timeline) = self.cut_timeline {
             recovery.target = None;
             recovery.exclusive = false;
@@ -116,6 +125,19 @@ impl ArchivedWal {
         }
         options
     }
+}
+
+/// Returns the timeline that the server has to be told. By itself it takes that with the largest number in the archive, also if the
+/// backup does not lead there, and then it does not start.
+fn named_timeline(
+    wal: &SystemWal,
+    recovery: &RecoveryOptions,
+    timeline: u32,
+) -> Result<Option<u32>> {
+    let is_latest = matches!(recovery.timeline.as_deref(), None | Some("latest"));
+    let largest = wal.tree.timelines().into_iter().max();
+    let is_other = largest.is_some_and(|largest| largest > timeline);
+    Ok((is_latest && is_other && recovery.kind()? == Mode::Point).then_some(timeline))
 }
 
 /// Returns the command with which the server fetches WAL. It has no secret in it.

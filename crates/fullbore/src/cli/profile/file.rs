@@ -265,6 +265,13 @@ fn option_of(
 
 fn option_value(arg: &Arg, name: &str, value: &Value) -> Result<OptionValue> {
     let refused = |why: &str| {
+        if name.starts_with("pass") {
+            // What was meant as a secret does not go to a journal.
+            let message = format!("cannot use this value for {name:?}");
+            return Err(Error::new(ErrorKind::Usage, message)
+                .because(why)
+                .hint("a profile has no secrets: passphrase-file names a file with one"));
+        }
         let message = format!("cannot use {value} for {name:?}");
         Err(Error::new(ErrorKind::Usage, message).because(why))
     };
