@@ -154,9 +154,13 @@ pub fn backup_time(id: &str) -> Option<Timestamp> {
 /// Returns whether a backup with this name is not counted at `now`, because its time is more than a day later or
 /// no time at all: the clock of its host was wrong, or its host lied.
 pub fn is_of_future(id: &str, now: Timestamp) -> bool {
+    backup_time(id).is_none_or(|time| time > last_that_counts(now))
+}
+
+/// The latest time of backups that count at `now`.
+pub fn last_that_counts(now: Timestamp) -> Timestamp {
     let limit = now.checked_add(SignedDuration::from_hours(24));
-    let limit = limit.unwrap_or(Timestamp::MAX);
-    backup_time(id).is_none_or(|time| time > limit)
+    limit.unwrap_or(Timestamp::MAX)
 }
 
 /// Returns the name of a backup that began at `time` (`20261121T054501Z`) and `millis`

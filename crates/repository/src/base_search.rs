@@ -19,7 +19,6 @@ use super::{
     selector::{LATEST, pick},
 };
 use crate::archive::{Archive, object::ObjectName};
-use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     root::{EntryName, Root, SourceInfo, is_pseudonym},
@@ -329,8 +328,7 @@ impl<'a> BaseSearch<'a> {
     /// Returns whether another key made this backup, which may say any source. A put key reads the lists of its own backups only.
     fn is_of_other_key(&self, id: &str) -> bool {
         let sealed = self.objects.as_sealed();
-        sealed
-            .is_some_and(|sealed| sealed.access() == Some(Access::Read) && sealed.is_of_put_key(id))
+        sealed.is_some_and(|sealed| sealed.reads() && sealed.is_of_put_key(id))
     }
 
     /// Returns the reason why a backup cannot be the base of this one.

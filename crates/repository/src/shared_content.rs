@@ -15,7 +15,6 @@ use super::{
     roots::{BackupFiles, BackupState, key},
 };
 use crate::archive::{Archive, PageCache, extents::FileContent, frame_cache::FrameCache};
-use fullbore_crypt::Access;
 use fullbore_format::{
     content_list::{ContentListReader, ListedContent, short_digest},
     digest::Algorithm,
@@ -31,7 +30,7 @@ use fullbore_pipeline::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::queue::{Locked, run_each};
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, SealedObjects};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt,
@@ -84,10 +83,7 @@ impl OtherSources {
             lists: HashSet::new(),
             memory_bytes,
         };
-        let can_read = match objects.as_sealed() {
-            Some(sealed) => sealed.access() == Some(Access::Read),
-            None => true,
-        };
+        let can_read = objects.as_sealed().is_none_or(SealedObjects::reads);
         if !can_read || new_backup.options.digest != Algorithm::Blake3 {
             return chosen;
         }

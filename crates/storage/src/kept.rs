@@ -87,10 +87,7 @@ impl KeptBackups {
 
     fn keep(&self, key: &str, bytes: &[u8]) {
         let Some(path) = self.path(key) else { return };
-        let kept = new_file(&path).and_then(|(mut file, written)| {
-            file.write_all(bytes)?;
-            fs::rename(&written, &path)
-        });
+        let kept = replace_file(&path, bytes);
         if let Err(error) = kept.and_then(|()| self.remove_old()) {
             debug(|| format!("could not keep a copy of {}: {error}", self.describe(key)));
         }
@@ -120,8 +117,15 @@ impl KeptBackups {
     }
 }
 
+/// Writes a file that only this user reads, as a whole or not at all.
+pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (mut file, written) = new_file(path)?;
+    file.write_all(bytes)?;
+    fs::rename(written, path)
+}
+
 /// Creates a file beside `path`, which only this user reads. One that a killed process left is replaced.
-pub(super) fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
+fn new_file(path: &Path) -> io::Result<(File, PathBuf)> {
     let dir = path.parent().unwrap_or(Path::new("."));
     own_dir(dir)?;
     let mut written = path.as_os_str().to_owned();

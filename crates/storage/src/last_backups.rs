@@ -2,12 +2,11 @@
 //!
 //! One small file for each source, in the state directory. A memory that cannot be written or read is none.
 
-use super::{kept::new_file, remembered_file::read_document};
+use super::{kept::replace_file, remembered_file::read_document};
 use fullbore_platform::debug;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -108,9 +107,7 @@ impl LastBackups {
 
 fn write(path: &Path, backup: &LastBackup) -> io::Result<()> {
     let bytes = serde_json::to_vec(backup).map_err(io::Error::other)?;
-    let (mut file, written) = new_file(path)?;
-    file.write_all(&bytes)?;
-    fs::rename(written, path)
+    replace_file(path, &bytes)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 
 use super::{
     Location,
-    kept::new_file,
+    kept::replace_file,
     remembered_file::{file_system_of, name_of, read_document},
 };
 use fullbore_crypt::KeyRing;
@@ -17,8 +17,7 @@ use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform::debug;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -276,9 +275,7 @@ impl LocationMemory {
             return Ok(());
         };
         let text = serde_json::to_vec_pretty(&self.document)?;
-        let (mut file, written) = new_file(path)?;
-        file.write_all(&text)?;
-        fs::rename(written, path)
+        replace_file(path, &text)
     }
 
     /// Returns the ids that are known, for messages.
@@ -440,7 +437,7 @@ mod tests {
             .meet("a", MetKeys::Clear, NONE, "it")
             .unwrap();
         let file = memory(dir.path()).file.unwrap();
-        fs::write(&file, "{").unwrap();
+        std::fs::write(&file, "{").unwrap();
         let error = read_document::<MemoryDocument>(&file).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt);
     }

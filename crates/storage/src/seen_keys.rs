@@ -1,12 +1,11 @@
 //! The recipients of a repository that this user has seen, in the state directory: a new one is shown before it gets the next key.
 
-use super::{kept::new_file, key_file::KeyFile};
+use super::{kept::replace_file, key_file::KeyFile};
 use fullbore_crypt::KeyRing;
 use fullbore_platform::debug;
 use std::{
     collections::BTreeSet,
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -44,10 +43,7 @@ pub fn remember_recipients(state_dir: Option<&Path>, ring: &KeyRing, files: &[Ke
         return;
     };
     let text: String = files.iter().map(|file| line_of(file) + "\n").collect();
-    let written = new_file(&path).and_then(|(mut file, written)| {
-        file.write_all(text.as_bytes())?;
-        fs::rename(written, &path)
-    });
+    let written = replace_file(&path, text.as_bytes());
     let said = |error: &io::Error| debug(|| format!("could not write {path:?}: {error}"));
     let _ = written.inspect_err(said); // told above
 }

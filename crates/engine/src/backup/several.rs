@@ -8,7 +8,6 @@ use crate::{
     fan_out::{Completed, FanOut, FanOutLog, MemberEnd},
     plan::SinkSpec,
 };
-use fullbore_crypt::Access;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_pipeline::sink::Destination;
 use fullbore_platform::metrics::meter::Meter;
@@ -17,7 +16,7 @@ use fullbore_repository::{
     roots::{BackupFiles, BackupState},
     writer::RepositoryWriter,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, SealedObjects};
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
 /// Destinations of one backup at most.
@@ -137,7 +136,9 @@ impl Backup {
             .chain(&self.also)
             .filter_map(SinkSpec::storage)
             .collect();
-        let can_copy = stores.iter().all(|objects| can_read(&***objects));
+        let can_read =
+            |objects: &&Arc<dyn Objects>| objects.as_sealed().is_none_or(SealedObjects::reads);
+        let can_copy = stores.iter().all(can_read);
         if self.also.is_empty() || can_copy {
             return HashSet::new();
         }
@@ -165,13 +166,6 @@ impl Backup {
             .filter_map(|objects| objects.as_local())
             .try_for_each(|local| scope.check_outside(local.root()))
     }
-}
-
-/// Returns whether this host can read the backups of a repository.
-fn can_read(objects: &dyn Objects) -> bool {
-    objects
-        .as_sealed()
-        .is_none_or(|sealed| sealed.access() != Some(Access::Put))
 }
 
 fn failed(error: &Error, begun: &Instant) -> MemberEnd {

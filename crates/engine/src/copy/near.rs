@@ -20,10 +20,10 @@ use super::{
     options::LARGE_FILE,
     removal::TreeRemoval,
     rules::LeftOutPatterns,
-    sources::last_name,
+    sources::{is_of_copy, last_name},
 };
 use fullbore_format::{
-    entry::{Entry, EntryKind, EntryPath, is_within},
+    entry::{Entry, EntryKind, EntryPath},
     error::{Error, ErrorKind, Result},
     page::{MAX_RECORDS, ManifestPage},
     pax::{PaxReader, TarItem, skip_padding},
@@ -314,9 +314,8 @@ impl OpenTree {
 
     /// Checks that an object at this path belongs to the copy.
     fn check_path(&self, path: &[u8], is_directory: bool) -> Result<()> {
-        let names = self.only.as_ref();
-        let is_beside = names.is_some_and(|names| !names.iter().any(|name| is_within(path, name)));
-        match is_beside || self.left_out.leave_out(path, is_directory) {
+        match !is_of_copy(self.only.as_deref(), path) || self.left_out.leave_out(path, is_directory)
+        {
             true => Err(not_allowed()),
             false => Ok(()),
         }

@@ -5,9 +5,10 @@ use super::{
     call::{OpenTarget, not_allowed, read_paths},
     members::MemberWriter,
     rules::{CopyRules, LeftOutPatterns},
+    sources::is_of_copy,
 };
 use fullbore_format::{
-    entry::{EntryPath, is_within, split},
+    entry::{EntryPath, split},
     error::{Error, Result},
 };
 use fullbore_platform::dir::{self, is_lost_and_found};
@@ -108,20 +109,13 @@ impl TreeRemoval {
         let parent_dir = dir::open_dir(&self.root, parent);
         let is_beyond = |dir: &OwnedFd| self.is_beyond(dir, path);
         let is_kept = self.patterns.may_leave_out(path)
-            || !self.is_of_copy(path)
+            || !is_of_copy(self.only.as_deref(), path)
             || self.is_below_mark(path)
             || parent_dir.is_ok_and(|dir| is_beyond(&dir) || is_lost_and_found(&dir, name));
         match is_kept {
             true => Err(not_allowed()),
             false => Ok(()),
         }
-    }
-
-    /// Returns whether a path is that of an object that belongs to the copy, or below one.
-    fn is_of_copy(&self, path: &[u8]) -> bool {
-        let names = self.only.iter().flatten();
-        let mut around = names.filter(|name| is_within(path, name));
-        self.only.is_none() || around.next().is_some()
     }
 
     fn is_below_mark(&self, path: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! What a copy reads: the content of one directory, or files and directories by their names.
+//! The sources of a copy: the content of one directory, or files and directories by their names.
 
 use super::rules::CopyRules;
 use fullbore_format::{
@@ -115,6 +115,11 @@ impl SourceRoot {
                 .join(&b'/'),
         )
     }
+}
+
+/// Returns whether an object at this path belongs to a copy: whether it is one of the names, or below one. Without names all do.
+pub(super) fn is_of_copy(names: Option<&[EntryPath]>, path: &[u8]) -> bool {
+    names.is_none_or(|names| names.iter().any(|name| is_within(path, name)))
 }
 
 /// Returns where the walks of these sources begin. A source that a pattern leaves out is none.

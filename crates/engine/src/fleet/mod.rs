@@ -15,7 +15,7 @@ pub use source::{FleetDrill, FleetSource, SourceState};
 use crate::fleet::source::SourceFacts;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::ROOT,
+    layout::{ROOT, last_that_counts},
     root::{Root, is_void},
 };
 use fullbore_repository::{
@@ -200,7 +200,8 @@ impl FleetQuestion {
             ..FleetRepository::default()
         };
         let mut rows = listing.by_source();
-        rows.retain(|row| !row.is_of_future(self.now));
+        let last = last_that_counts(self.now).as_second();
+        rows.retain(|row| row.seconds <= last);
         repository.of_future = (listing.all().len() - rows.len()) as u64;
         repository.backups = rows.len() as u64;
         let interrupted = cut_off(&**objects, &listing.unfinished);

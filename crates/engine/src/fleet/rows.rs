@@ -21,7 +21,6 @@ use fullbore_repository::{
     verify_memory::VerifyMemory,
 };
 use fullbore_storage::Objects;
-use jiff::{SignedDuration, Timestamp};
 use std::{
     collections::{BTreeMap, HashMap},
     str,
@@ -66,12 +65,6 @@ impl BackupRow {
     /// Whether it has tags or a pin of a later time.
     pub fn is_noted(&self) -> bool {
         self.flags & NOTED != 0
-    }
-
-    /// Whether it does not count at `now`: its time is more than a day later.
-    pub(super) fn is_of_future(&self, now: Timestamp) -> bool {
-        let limit = now.checked_add(SignedDuration::from_hours(24));
-        self.seconds > limit.unwrap_or(Timestamp::MAX).as_second()
     }
 }
 

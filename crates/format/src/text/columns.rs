@@ -46,7 +46,7 @@ pub fn fitted_row(before: &str, last: &str, columns: Option<usize>) -> String {
 /// Breaks a line between words, so that each part takes at most so many columns, if its words do.
 ///
 /// Further parts stand below the last column of a table, which begins behind two spaces, or are indented by two more columns
-/// than the line. A word that is wider than a line is broken between letters.
+/// than the line, if that leaves room for 8 columns and the longest word. A word that is wider than a line is broken between letters.
 pub fn wrapped(line: &str, columns: usize) -> Vec<String> {
     if width(line) <= columns || columns == 0 {
         return vec![line.to_owned()];

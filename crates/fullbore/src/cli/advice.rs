@@ -4,7 +4,7 @@ use super::args::Command;
 use fullbore_format::error::{Error, ErrorKind};
 use fullbore_platform as platform;
 
-/// What a command does with data.
+/// How a command uses backups, which decides what its errors mean for the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DataUse {
     /// It stores backups.

@@ -230,9 +230,9 @@ const OPTIONS: [(&[&str], &str); 33] = [
 /// # Errors
 /// [`ErrorKind::Usage`].
 pub(super) fn parse() -> Result<Cli> {
-    let given: Vec<OsString> = env::args_os().collect();
+    let mut given: Vec<OsString> = env::args_os().collect();
     if given.len() == 2 && given[1] == "version" {
-        print_version();
+        given[1] = "--version".into();
     }
     if is_for_overview(&given) {
         print_overview(given.len() == 1);
@@ -273,13 +273,6 @@ fn exit(error: clap::Error, is_fetch: bool) -> ! {
 /// Returns whether the words are `fullbore` or `fullbore -h`.
 fn is_for_overview(words: &[OsString]) -> bool {
     words.len() <= 1 || (words.len() == 2 && words[1] == "-h")
-}
-
-/// Prints the version, as `--version` does, and ends the process.
-fn print_version() -> ! {
-    let text = format!("fullbore {}\n", env!("CARGO_PKG_VERSION"));
-    let is_printed = io::stdout().write_all(text.as_bytes()).is_ok();
-    process::exit(i32::from(!is_printed))
 }
 
 /// Prints the usual commands, and ends the process. Without `-h` this is an error.

@@ -149,16 +149,7 @@ fn ctrl_c_once_or_twice_ends_a_backup_on_a_clean_line() {
         );
         let list = fullbore(args!["list", repository]).ends_with(0);
         assert!(!list.out.contains("  tree"), "{}", list.out);
-        // The next one is whole.
-        fullbore(args![
-            "backup",
-            dir.path().join("tree"),
-            "--to",
-            repository,
-            "-q"
-        ])
-        .ends_with(0);
-        fullbore(args!["verify", repository, "--data", "-q"]).ends_with(0);
+        next_is_whole(dir.path(), &repository);
     }
 }
 
@@ -181,14 +172,12 @@ fn a_closed_terminal_ends_a_backup_and_the_next_one_is_whole() {
         assert!(start.elapsed() < Duration::from_secs(8), "it still runs");
         thread::sleep(Duration::from_millis(20));
     }
-    fullbore(args![
-        "backup",
-        dir.path().join("tree"),
-        "--to",
-        repository,
-        "-q"
-    ])
-    .ends_with(0);
+    next_is_whole(dir.path(), &repository);
+}
+
+/// Backs up once more what an interrupted backup of [`slow_backup`] did not store.
+fn next_is_whole(dir: &Path, repository: &Path) {
+    fullbore(args!["backup", dir.join("tree"), "--to", repository, "-q"]).ends_with(0);
     fullbore(args!["verify", repository, "--data", "-q"]).ends_with(0);
 }
 

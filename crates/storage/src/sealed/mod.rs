@@ -473,6 +473,11 @@ impl SealedObjects {
         }
     }
 
+    /// Returns whether the key that was given reads backups.
+    pub fn reads(&self) -> bool {
+        self.access() == Some(Access::Read)
+    }
+
     /// Returns what the key that was given permits; `None` without a key.
     pub fn access(&self) -> Option<Access> {
         self.ring.as_deref().map(KeyRing::access)

@@ -169,7 +169,7 @@ fn variable_of(arg: &Arg) -> Option<String> {
 }
 
 /// The variables that stand for options of a command.
-pub(super) fn option_variables(command: &Command) -> Vec<String> {
+pub(in crate::cli) fn option_variables(command: &Command) -> Vec<String> {
     command.get_arguments().filter_map(variable_of).collect()
 }
 

@@ -10,6 +10,7 @@ mod search;
 
 use file::{Profile, STEPS};
 pub(super) use hooks::HookCommand;
+pub(super) use layers::option_variables;
 pub(super) use search::SYSTEM;
 
 use super::{
@@ -207,7 +208,7 @@ impl NamedProfile {
     /// The variables of the environment that [`NamedProfile::words_of`] has turned into words.
     pub(super) fn used_variables(&self) -> Vec<String> {
         let commands = self.program.get_subcommands();
-        let options = commands.flat_map(layers::option_variables);
+        let options = commands.flat_map(option_variables);
         let own = [
             PROFILE_VARIABLE,
             CONFIG_VARIABLE,

@@ -11,7 +11,7 @@ use crate::cli::{
     output::{aside, printed, terminal_columns},
     profile,
 };
-use clap::{Arg, Args, FromArgMatches, ValueEnum};
+use clap::{Args, FromArgMatches, ValueEnum};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text::{self, columns::fitted_row},
@@ -240,13 +240,8 @@ fn parsed(words: &[OsString]) -> Result<BackupArgs> {
 
 /// Refuses variables that this command has and a timer does not: by hand the backup works, and at night it would fail.
 fn check_environment(backup: &BackupArgs) -> Result<()> {
-    let program = command_line::program();
-    let options = program.find_subcommand("backup").map(|verb| {
-        let named = verb.get_arguments().filter_map(Arg::get_long);
-        let named = named.map(|long| format!("FULLBORE_{}", long.replace('-', "_").to_uppercase()));
-        named.collect::<Vec<_>>()
-    });
-    let options = options.unwrap_or_default();
+    let verb = command_line::program().find_subcommand("backup");
+    let options = verb.map(profile::option_variables).unwrap_or_default();
     let to = backup.first_to().to_string_lossy();
     let is_store = ["s3://", "gs://", "az://"]
         .iter()

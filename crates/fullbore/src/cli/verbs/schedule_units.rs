@@ -4,6 +4,7 @@ use super::systemd::{run_words, unit_text, unit_variable, unit_word};
 use crate::cli::profile::NamedProfile;
 use fullbore_format::error::{Error, ErrorKind, Result};
 use fullbore_platform as platform;
+use fullbore_repository::select::shell_word;
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -153,15 +154,20 @@ impl ScheduledCommand {
     pub(super) fn crontab_line(&self, when: When) -> Result<String> {
         let words: Vec<String> = self.words.iter().map(|word| shell_word(word)).collect();
         let dir = shell_word(self.dir.as_os_str());
-        let line = format!("@{} cd {dir} && {}", when.word(), words.join(" "));
-        match line.contains('\n') {
-            true => Err(Error::new(
+        // Only bash, which cron does not take, reads these quotes.
+        if words
+            .iter()
+            .chain([&dir])
+            .any(|word| word.starts_with("$'"))
+        {
+            return Err(Error::new(
                 ErrorKind::Usage,
-                "cannot schedule a command with a line break",
-            )),
-            // In a crontab, % is the end of the command.
-            false => Ok(line.replace('%', "\\%")),
+                "cannot schedule a command with a line break, or with names that are no text",
+            ));
         }
+        let line = format!("@{} cd {dir} && {}", when.word(), words.join(" "));
+        // In a crontab, % is the end of the command.
+        Ok(line.replace('%', "\\%"))
     }
 }
 
@@ -188,16 +194,6 @@ fn unit_name(first: &OsStr, dir: &Path, words: &[OsString]) -> String {
         .collect();
     let first = if first.is_empty() { "backup" } else { &first };
     format!("{first}-{}", &digest[..6])
-}
-
-/// Quotes a word for a shell, if it has to be quoted.
-fn shell_word(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// A schedule that was found.

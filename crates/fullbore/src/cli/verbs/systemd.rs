@@ -308,8 +308,7 @@ pub(super) fn run_words(profile: &NamedProfile) -> Result<Vec<OsString>> {
 pub(super) fn unit_word(path: &Path) -> Result<String> {
     let text = unit_text(path)?;
     if text.contains([' ', '"', '\'', '\\', '$', ';']) {
-        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-        Ok(format!("\"{}\"", text.replace('$', "$$")))
+        Ok(quoted(&text.replace('$', "$$")))
     } else {
         Ok(text)
     }
@@ -320,9 +319,13 @@ pub(super) fn unit_word(path: &Path) -> Result<String> {
 /// # Errors
 /// [`ErrorKind::Usage`] for a value that is not text.
 pub(super) fn unit_variable(assignment: &Path) -> Result<String> {
-    let text = unit_text(assignment)?;
+    Ok(quoted(&unit_text(assignment)?))
+}
+
+/// Text in quotes of a unit.
+fn quoted(text: &str) -> String {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-    Ok(format!("\"{text}\""))
+    format!("\"{text}\"")
 }
 
 /// A path in a list of paths, which may be missing. In such a list `\` and `$` stand for themselves.
