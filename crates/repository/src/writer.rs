@@ -227,7 +227,7 @@ impl RepositoryWriter {
         if are_stored || !self.may_share_lists() || !lists.are_worth_sharing() {
             return Ok(Vec::new());
         }
-        let page = lists.page()?;
+        let page = lists.page(&root.id)?;
         root.note_own_lists(&lists, self.spool.locked().bytes(), &page);
         Ok(page)
     }

@@ -308,7 +308,9 @@ fn files_below(dir: &Path) -> io::Result<Vec<CacheFile>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
         Err(error) => return Err(error),
     };
-    for dir in dirs.flatten() {
+    // Beside them there may be programs, which other hosts installed.
+    let is_ours = |dir: &fs::DirEntry| dir.file_name().len() == 2;
+    for dir in dirs.flatten().filter(is_ours) {
         for file in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
             let Ok(meta) = file.metadata() else {
                 continue; // deleted by another process

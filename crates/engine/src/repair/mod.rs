@@ -620,7 +620,7 @@ fn lost_pages_of_lists(
         if read_lists(&**objects, &root.lists_of, at).is_ok() {
             return None;
         }
-        let page = Lists::of(root).page().ok()?;
+        let page = Lists::of(root).page(&root.lists_of).ok()?;
         let is_it = hex(blake3::hash(&page).as_bytes()) == at.digest;
         is_it.then(|| (root.lists_of.clone(), at.offset, page))
     };

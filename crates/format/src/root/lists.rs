@@ -37,7 +37,8 @@ pub struct ListsName {
     at: Option<ListsAt>,
 }
 
-/// The lists of pages and of segments in use. Each entry names its backup.
+/// The lists of pages and of segments in use. Each entry names its backup; as in a page of entries, an empty name in a page of lists is the
+/// backup that the manifest is of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Lists {
     /// As [`Root::pages`].
@@ -70,13 +71,17 @@ impl Lists {
             pages: root.pages.clone(),
             liveness: root.liveness.clone(),
         };
-        let pages = lists.pages.iter_mut().map(|page| &mut page.backup);
-        let live = lists.liveness.iter_mut().map(|live| &mut live.backup);
+        lists.rename("", &root.id);
+        lists
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        let pages = self.pages.iter_mut().map(|page| &mut page.backup);
+        let live = self.liveness.iter_mut().map(|live| &mut live.backup);
         pages
             .chain(live)
-            .filter(|backup| backup.is_empty())
-            .for_each(|backup| backup.clone_from(&root.id));
-        lists
+            .filter(|backup| **backup == from)
+            .for_each(|backup| to.clone_into(backup));
     }
 
     /// Returns whether a page of them is worth its place.
@@ -95,12 +100,14 @@ impl Lists {
         hex(blake3::hash(&json).as_bytes())
     }
 
-    /// Returns the lists as a page of a manifest.
+    /// Returns the lists as a page of the manifest of this backup.
     ///
     /// # Errors
     /// [`ErrorKind::Bug`].
-    pub fn page(&self) -> Result<Vec<u8>> {
-        let json = serde_json::to_vec(self)
+    pub fn page(&self, backup: &str) -> Result<Vec<u8>> {
+        let mut lists = self.clone();
+        lists.rename(backup, "");
+        let json = serde_json::to_vec(&lists)
             .map_err(|e| Error::new(ErrorKind::Bug, "cannot write JSON").because(e))?;
         packed(&json)
     }
@@ -133,6 +140,8 @@ impl Root {
 
     /// Names a page with the lists of this root that is `stored` at this offset of its own manifest.
     pub fn note_own_lists(&mut self, lists: &Lists, offset: u64, stored: &[u8]) {
+        let mut lists = lists.clone();
+        lists.rename("", &self.id);
         self.lists_of.clone_from(&self.id);
         self.lists_digest = lists.clear_digest();
         self.lists_at = Some(ListsAt {
@@ -191,22 +200,18 @@ impl Root {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if these are not the lists that the root was made with.
-    pub fn with_lists(self, lists: Lists, name: &str) -> Result<Root> {
+    pub fn with_lists(self, mut lists: Lists, name: &str) -> Result<Root> {
+        lists.rename("", &self.lists_of);
         if lists.pages.is_empty() || lists.clear_digest() != self.lists_digest {
             return Err(self.without_lists(name));
         }
+        lists.rename(&self.id, "");
         let Lists { pages, liveness } = lists;
-        let mut root = Root {
+        let root = Root {
             pages,
             liveness,
             ..self
         };
-        let pages = root.pages.iter_mut().map(|page| &mut page.backup);
-        let live = root.liveness.iter_mut().map(|live| &mut live.backup);
-        pages
-            .chain(live)
-            .filter(|backup| **backup == root.id)
-            .for_each(String::clear);
         root.check_ids(name)?;
         Ok(root)
     }
@@ -259,7 +264,7 @@ mod tests {
         let mut first = root(FIRST, "");
         let lists = Lists::of(&first);
         assert!(lists.are_worth_sharing());
-        let page = lists.page().unwrap();
+        let page = lists.page(FIRST).unwrap();
         first.note_own_lists(&lists, 20, &page);
         (first, page)
     }
@@ -325,6 +330,9 @@ mod tests {
     #[test]
     fn pages_of_lists_and_pages_of_entries_are_told_apart_and_ids_are_checked() {
         let (_, page) = first();
+        // The ID of the backup is not among the bytes.
+        let lists = Lists::of(&root(SECOND, ""));
+        assert_eq!(lists.page(SECOND).unwrap(), page);
         assert!(crate::page::ManifestPage::decode(&page).is_err());
         let entries = crate::page::ManifestPage::default().encode().unwrap();
         assert_eq!(

@@ -512,7 +512,7 @@ fn a_host_shares_no_lists_of_another_one() {
                 pages: vec![page(""); 3],
                 ..root
             };
-            let stored = written.page().unwrap();
+            let stored = written.page(id).unwrap();
             root.note_own_lists(&Lists::of(&root), 0, &stored);
             root.lists_digest = written.clear_digest();
             put(&inner, &key(id, "manifest"), &stored);
