@@ -72,6 +72,12 @@ impl SegmentName {
         )
     }
 
+    /// Returns the segment before it on the same timeline; `None` of the first one.
+    pub fn previous(self, segment_bytes: u64) -> Option<Self> {
+        let start = self.start(segment_bytes).checked_sub(segment_bytes)?;
+        Some(Self::at(self.timeline, start, segment_bytes))
+    }
+
     /// Returns the segment of the same place on another timeline.
     pub fn on(self, timeline: u32) -> Self {
         Self { timeline, ..self }
