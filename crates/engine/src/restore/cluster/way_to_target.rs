@@ -246,8 +246,9 @@ impl WayToTarget<'_> {
     pub(super) fn end_note(&self, timeline: u32, last: SegmentName) -> Option<String> {
         let behind = |reached: String| {
             format!(
-                "the WAL in this repository does not reach the target, it ends with {reached}: unless more arrives, the recovery \
-                 ends there with an error; --recovery point without a target recovers to its end"
+                "the WAL in this repository does not reach the target, it ends with {reached}: unless more arrives (`SELECT \
+                 pg_switch_wal()` on the server sends its last), the recovery ends there with an error; --recovery point without a \
+                 target recovers to its end"
             )
         };
         match self.recovery.target.as_ref()? {

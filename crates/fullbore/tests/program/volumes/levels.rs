@@ -306,6 +306,31 @@ fn hanoi_and_due_know_the_backups_of_a_repository() {
     assert!(due.out.contains("the next is level 2"), "{}", due.out);
 }
 
+/// A state directory that was lost is not taken for "nothing is due", and a level that stores all says so.
+#[test]
+fn where_no_level_is_known_it_is_said() {
+    let world = World::new();
+    for place in ["volumes:/nowhere/x", "tape:/dev/nst0"] {
+        let line = args!["list", "--due", place, "--catalog", world.catalog()];
+        fullbore(line)
+            .ends_with(1)
+            .has_one_error("could not find a backup with a level");
+    }
+    let repository = world.dir.path().join("repository");
+    let backup = |level: &str| {
+        fullbore(args![
+            "backup", world.tree, "--to", repository, "--level", level
+        ])
+        .ends_with(0)
+        .err
+    };
+    let said = "no backup of a level below 2 is known here: everything was stored";
+    let first = backup("2");
+    assert!(first.contains(said), "{first}");
+    assert!(!backup("0").contains("is known here"));
+    assert!(!backup("2").contains("is known here"));
+}
+
 /// The id that an error says a backup can go on with.
 fn id_to_resume(ran: &runs::Ran) -> String {
     let (_, rest) = ran.err.split_once("--resume ").expect(&ran.err);
