@@ -366,6 +366,25 @@ fn a_backup_that_ended_in_order_goes_on_behind_its_last_volume() {
         let of_begun = volumes.iter().filter(|name| name.contains(&begun)).count();
         assert!(of_begun >= 1, "{volumes:?}");
         let all = bytes_of(&world, &begun);
+        let plan = |id: &str| {
+            let from = format!("{}@{id}", world.location().display());
+            let line = args![
+                "restore",
+                from,
+                "--to",
+                "/nowhere/x",
+                "--plan",
+                "--keep-going",
+                "--catalog",
+                world.catalog()
+            ];
+            fullbore(line).ends_with(0).out
+        };
+        let planned = plan(&begun);
+        assert!(
+            planned.contains("the backup is incomplete: it goes on behind volume"),
+            "{planned}"
+        );
         fullbore(line().chain(args!["--resume", begun])).ends_with(0);
         let id = newest(&world);
         assert_ne!(id, begun);
@@ -373,18 +392,11 @@ fn a_backup_that_ended_in_order_goes_on_behind_its_last_volume() {
         let (ran, back, _dir) = restored(&world, &id, &[]);
         ran.ends_with(0);
         assert_same(&shape(&world.tree), &shape(&back), "resumed");
-        let from = format!("{}@{id}", world.location().display());
-        let plan = args![
-            "restore",
-            from,
-            "--to",
-            "/nowhere/x",
-            "--plan",
-            "--catalog",
-            world.catalog()
-        ];
-        let plan = fullbore(plan).ends_with(0).out;
-        assert!(plan.contains(&format!("of {begun}")), "{plan}");
+        let planned = plan(&id);
+        assert!(
+            planned.contains(&format!("of backup {begun}")) && !planned.contains("incomplete"),
+            "{planned}"
+        );
         assert!(bytes_of(&world, &id) + all < 8_000_000);
         // A complete one is refused, and one of another level.
         fullbore(line().chain(args!["--resume", id]))
