@@ -10,6 +10,7 @@ use super::{
     request::Restore,
     rules::{EntryFate, EntryRules},
 };
+use crate::report::damage::missing_end;
 use fullbore_format::{
     digest::{Algorithm, piece},
     entry::{EntryKind, EntryPath},
@@ -230,12 +231,13 @@ impl EstimateRequest {
         if !tapes.is_empty() {
             volumes.clear();
         }
+        let missing_end = missing_end(&archive.root).map(|error| error.line());
         let contract = RestoreEstimate {
             volumes,
             tapes,
             entries,
             files,
-            notes: lacking.lines(),
+            notes: missing_end.into_iter().chain(lacking.lines()).collect(),
             ..count.contract
         };
         Ok((contract, count.sample))
