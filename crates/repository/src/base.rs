@@ -295,6 +295,11 @@ impl Base {
         }
     }
 
+    /// Returns the root of the latest complete backup of the source.
+    pub fn root(&self) -> Option<&Root> {
+        self.archives.first().map(|(archive, _)| &archive.root)
+    }
+
     /// Returns where the segments of earlier backups among these stand, if they are on tapes.
     pub fn places_of(&self, live: &[Live]) -> Vec<EarlierPlace> {
         let found = live.iter().filter_map(|live| {

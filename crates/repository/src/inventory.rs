@@ -171,6 +171,7 @@ fn segment_key(id: &SegmentId) -> (String, u32, u32) {
 
 /// The description of its segments in the document of a backup that is listed, forgotten or dead.
 pub struct KnownFrames {
+    /// As it is stored: it may be without lists of pages and liveness.
     pub root: Root,
     is_listed: bool,
 }
@@ -183,7 +184,7 @@ impl KnownFrames {
             .into_iter()
             .find_map(|name| {
                 let (bytes, _) = objects.get(&key(id, name)).ok()??;
-                let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
+                let root = Root::of_backup_as_stored(id, &bytes, name).ok()?;
                 Some((
                     Self {
                         root,
@@ -268,7 +269,7 @@ pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Er
         if !matches!(objects.stat(&key(id, layout::ROOT)), Ok(None)) {
             return None;
         }
-        let error = Root::open(&bytes, &objects.describe(&forgotten))
+        let error = Root::open_as_stored(&bytes, &objects.describe(&forgotten))
             .err()
             .filter(|error| error.kind == ErrorKind::Corrupt)?;
         Some((forgotten, error, nothing_known(id, root)))

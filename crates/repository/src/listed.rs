@@ -11,7 +11,7 @@ use fullbore_format::{
     root::{Root, is_void},
 };
 use fullbore_platform::queue::run_each;
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, whole_root};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Backups that an error lists.
@@ -42,7 +42,8 @@ pub fn cut_off(objects: &dyn Objects, files: &BTreeMap<String, BackupFiles>) -> 
     ids.iter()
         .filter_map(|id| {
             let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
-            Root::open(&bytes, layout::PARTIAL).ok()
+            let root = Root::open_as_stored(&bytes, layout::PARTIAL).ok()?;
+            whole_root(objects, root, layout::PARTIAL).ok()
         })
         .collect()
 }
@@ -94,7 +95,9 @@ fn read_root(objects: &dyn Objects, id: &str) -> Result<Option<Root>> {
     let key = key(id, layout::ROOT);
     match objects.get(&key)? {
         Some((bytes, _)) if !is_void(&bytes) => {
-            Root::of_backup(id, &bytes, &objects.describe(&key)).map(Some)
+            let name = objects.describe(&key);
+            let root = Root::of_backup_as_stored(id, &bytes, &name)?;
+            whole_root(objects, root, &name).map(Some)
         }
         _ => Ok(None),
     }

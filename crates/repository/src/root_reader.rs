@@ -11,7 +11,7 @@ use super::{
 use fullbore_crypt::Access;
 use fullbore_format::{error::Result, layout::KEYS};
 use fullbore_platform::queue::run_each;
-use fullbore_storage::{Objects, SealedObjects};
+use fullbore_storage::{KeptLists, Objects, SealedObjects};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// What is called with each id, and with what was found of its document.
@@ -61,6 +61,7 @@ pub struct DocumentReader<'a> {
     objects: &'a dyn Objects,
     names: NamePool,
     index: Option<RootIndex>,
+    lists: KeptLists,
 }
 
 impl<'a> DocumentReader<'a> {
@@ -70,6 +71,7 @@ impl<'a> DocumentReader<'a> {
             objects,
             names: NamePool::default(),
             index: None,
+            lists: KeptLists::default(),
         }
     }
 
@@ -196,8 +198,11 @@ impl<'a> DocumentReader<'a> {
             .filter(|(_, found)| found.is_none())
             .map(|(wanted, _)| wanted.clone())
             .collect();
-        let mut read =
-            run_each(&missing, |wanted| read(objects, &wanted.id, wanted.state)).into_iter();
+        let lists = &self.lists;
+        let mut read = run_each(&missing, |wanted| {
+            read(objects, &wanted.id, wanted.state, lists)
+        })
+        .into_iter();
         for (wanted, found) in chunk.iter().zip(found) {
             let is_new = found.is_none();
             let document = match found {

@@ -8,6 +8,7 @@ use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
     page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
+    seal::MAX_BYTES,
     text::counted,
 };
 use fullbore_pipeline::workers;
@@ -35,6 +36,7 @@ impl RunningCheck<'_> {
         }
         let tables = self.segments()?;
         self.pages(workers, &tables)?;
+        self.lists()?;
         self.mentions()?;
         Ok(tables)
     }
@@ -88,6 +90,32 @@ impl RunningCheck<'_> {
             |(), sheet| self.sheet(sheet, tables),
             |send| self.stock.sheets.iter().try_for_each(send),
         )
+    }
+
+    /// Checks the pages of lists, each once. The lists themselves are known: a backup without any is reported as one that lost its root.
+    fn lists(&self) -> Result<()> {
+        let mut checked = HashSet::new();
+        for archive in &self.stock.archives {
+            let root = &archive.root;
+            let Some(at) = &root.lists_at else { continue };
+            if !checked.insert(root.lists_name()) {
+                continue;
+            }
+            let manifest = ObjectName::Manifest(root.lists_of.clone());
+            let mut stored = Vec::new();
+            let len = at.bytes.min(MAX_BYTES) as usize;
+            let read = { archive.store() }.read_at(&manifest, at.offset, len, &mut stored);
+            let error = match read.and_then(|()| at.lists(&stored)) {
+                Ok(_) => continue,
+                Err(error) if error.kind.is_loss() => error,
+                Err(error) => return Err(error),
+            };
+            let name = archive.store().name(&manifest);
+            self.report.mark_damaged_backup(&root.lists_of);
+            self.report
+                .warn(Error::corrupt(format!("{name} is damaged")).because(error.line()));
+        }
+        Ok(())
     }
 
     fn sheet(&self, sheet: &PageRef, tables: &SegmentTables) -> Result<()> {

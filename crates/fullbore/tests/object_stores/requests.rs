@@ -24,17 +24,25 @@ fn a_backup_of_what_did_not_change_makes_twelve_requests() {
     store.set("FULLBORE_STORAGE_RENEWAL_MILLIS", "10000"); // no renewal falls into the run
     let dir = temp();
     let tree = tree_of(dir.path(), 300);
-    store.back_up(&tree);
+    // Many segments: the lists have a page of their own, which is read with a root that shares it.
+    (0..12).for_each(|number| write(tree.join(format!("l{number}")), noise(number, 1_100_000)));
+    let back_up = || {
+        let args = store.backup_args(&tree).into_iter();
+        let more = args!["--segment-size", "1M", "--frame-size", "64K"];
+        store.run(args.chain(more)).ends_with(0);
+    };
+    back_up();
     std::thread::sleep(std::time::Duration::from_secs(3)); // what is as young as a backup is read again
-    store.back_up(&tree);
-    proxy.rule(|_| super::fault_proxy::Break::Pass);
-    store.back_up(&tree);
-    let seen = proxy.seen();
-    let lines: Vec<_> = seen
-        .iter()
-        .map(|seen| format!("{} {}", seen.method, seen.target))
-        .collect();
-    assert!(lines.len() <= 12, "{}: {lines:#?}", lines.len());
+    for run in 2..5 {
+        proxy.rule(|_| super::fault_proxy::Break::Pass);
+        back_up();
+        let seen = proxy.seen();
+        let lines: Vec<_> = seen
+            .iter()
+            .map(|seen| format!("{} {}", seen.method, seen.target))
+            .collect();
+        assert!(lines.len() <= 12, "{run}: {}: {lines:#?}", lines.len());
+    }
 }
 
 #[test]
