@@ -208,7 +208,7 @@ pub fn store_root(objects: &dyn Objects, id: &str, sealed: &[u8]) -> Result<()> 
     // An earlier attempt may have succeeded although its answer was lost.
     match objects.get(&key)? {
         Some((there, _)) if there == sealed => Ok(()),
-        _ => Err(taken_for_dead(id)),
+        _ => Err(taken_for_dead(objects, id)),
     }
 }
 

@@ -13,7 +13,7 @@ use fullbore_format::{
 };
 use fullbore_storage::{Objects, PutIf};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -37,6 +37,9 @@ pub struct VerifyMemory {
     times: HashMap<SegmentId, Vec<u64>>,
     /// The number of files that each damaged backup lost; 0 if it is not known.
     losses: BTreeMap<String, u64>,
+    /// Backups of an encrypted repository that a check without a key found damaged, for a reader with a key. Anybody who writes to the
+    /// storage can say so: it is told to people, and no backup and no check depends on it.
+    unproven: BTreeSet<String>,
 }
 
 impl VerifyMemory {
@@ -84,6 +87,23 @@ impl VerifyMemory {
         }
     }
 
+    /// Adds the backups that a check without a key found damaged. Those that a key's check found damaged, too, are known better.
+    pub(super) fn with_unproven(mut self, backups: impl Iterator<Item = String>) -> Self {
+        let others = backups.filter(|id| !self.losses.contains_key(id));
+        self.unproven = others.take(MAX_LOSSES).collect();
+        self
+    }
+
+    /// The backups that a check without a key found damaged, and no check with a key since.
+    pub(super) fn unproven(&self) -> impl Iterator<Item = &String> {
+        self.unproven.iter()
+    }
+
+    /// Returns whether a check without a key found this backup damaged, and no check with a key has looked at all of it since.
+    pub fn is_damaged_unproven(&self, backup: &str) -> bool {
+        self.unproven.contains(backup)
+    }
+
     /// Adds what `newer` knows: its times stand before those that are here, and its losses too.
     pub(super) fn overlay(&mut self, newer: Self) {
         for (id, times) in newer.times {
@@ -127,6 +147,7 @@ impl VerifyMemory {
     ) {
         self.times.retain(|id, _| has_segment(id));
         self.losses.retain(|id, _| has_backup(id));
+        self.unproven.retain(|id| has_backup(id));
     }
 
     /// Returns the segments with parts that were damaged when they were last checked, and the indexes of those.
@@ -141,11 +162,13 @@ impl VerifyMemory {
     /// Records that a backup has lost so many files; 0 if it is not known how many.
     pub fn note_loss(&mut self, backup: &str, files: u64) {
         self.losses.insert(backup.to_owned(), files);
+        self.unproven.remove(backup);
     }
 
     /// Forgets the losses of a backup that was checked, or repaired, since.
     pub fn forget_loss(&mut self, backup: &str) {
         self.losses.remove(backup);
+        self.unproven.remove(backup);
     }
 
     /// Returns how many files a backup lost when it was last checked, 0 if that is not known; `None` if it was not damaged.
@@ -200,7 +223,7 @@ pub fn carry_memory(old: &dyn Objects, new: &dyn Objects) -> Result<()> {
     memory.write(new)
 }
 
-/// The outcome of a verification of all data, to be remembered.
+/// The outcome of a verification, to be remembered: of all data, or the damage that one of the structure found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyRecord {
     /// When the verification began, in seconds since 1970.
@@ -213,6 +236,8 @@ pub struct VerifyRecord {
     pub losses: BTreeMap<String, Option<u64>>,
     /// The share of the segments that was checked; `None` for all.
     pub shard: Option<Shard>,
+    /// Whether the data was read. If not, only losses are added: what a check of the structure finds whole may lack data.
+    pub data: bool,
 }
 
 impl VerifyRecord {
@@ -235,10 +260,14 @@ impl VerifyRecord {
             memory.note(segment, *index, DAMAGED);
         }
         // Another share of a backup may be damaged still.
-        let forgets = self.shard.is_none() || !memory.has_damage();
+        let forgets = match self.shard {
+            _ if !self.data => false,
+            None => true,
+            Some(_) => !memory.has_damage() && memory.unproven.is_empty(),
+        };
         for (backup, files) in &self.losses {
             match files {
-                Some(files) if self.shard.is_some() => {
+                Some(files) if self.shard.is_some() || !self.data => {
                     let known = memory.loss(backup).unwrap_or(0);
                     memory.note_loss(backup, known.max(*files));
                 }
@@ -409,6 +438,7 @@ mod tests {
             number: 2,
         };
         let mut record = VerifyRecord {
+            data: true,
             time: 77,
             segments: BTreeMap::from([(id.clone(), 25)]),
             damaged: vec![(id.clone(), 1)],
@@ -471,6 +501,7 @@ mod tests {
             time: 77,
             segments,
             shard: Some(shards[0]),
+            data: true,
             ..VerifyRecord::default()
         };
         let damaged = (0..100)

@@ -368,7 +368,7 @@ impl Destination for RepositoryWriter {
         }
         match error.kind {
             ErrorKind::Gone => error,
-            ErrorKind::NotFound | ErrorKind::Corrupt => taken_for_dead(&self.id),
+            ErrorKind::NotFound | ErrorKind::Corrupt => taken_for_dead(&*self.objects, &self.id),
             // What keeps a store from being reached keeps a lease from being renewed.
             _ => {
                 let error = error.detail(

@@ -5,7 +5,6 @@
 //! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
-    checks::check_paths_exist,
     cluster::{self, choose_backup},
     request::Restore,
     rules::{EntryFate, EntryRules},
@@ -173,7 +172,7 @@ impl EstimateRequest {
         }
         let archive = choose_backup::open_chosen(&self.restore, self.restore.into.overwrites())?;
         let selection = self.restore.selection(&archive)?;
-        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
+        self.restore.check_paths(&archive, &selection)?;
         let workers = self.restore.workers;
         let contract = RestoreEstimate {
             id: archive.root.id.clone(),

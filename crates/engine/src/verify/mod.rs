@@ -96,6 +96,8 @@ pub struct VerifyVerdict {
     pub damaged: Vec<String>,
     /// Whether every byte was checked.
     pub data: bool,
+    /// The share of the data that was checked; `None` for all.
+    pub shard: Option<Shard>,
     /// Whether no key was given that opens pages and segments, so that only roots, lengths and stored bytes were checked.
     pub is_locked: bool,
     /// Whether the input was a tar without a manifest to compare with.
@@ -120,7 +122,7 @@ pub struct VerifyVerdict {
     pub differences: Vec<crate::verify::compare_tree::Difference>,
     /// The part of the data that was ever checked before, for all backups of a repository.
     pub checked: Option<CheckedShare>,
-    /// The outcome to be remembered, for a check of all data of backups in a repository.
+    /// The outcome to be remembered, of backups in a repository: of a check of all data, or damage in the structure.
     pub record: Option<VerifyRecord>,
     /// Wall-clock seconds.
     pub seconds: f64,
@@ -199,7 +201,7 @@ impl Verify {
     /// # Errors
     /// As [`Verify::run`].
     pub fn run_archive(&self, archive: Archive, meter: &Meter) -> Result<VerifyVerdict> {
-        let start = Instant::now();
+        let (start, begun) = (Instant::now(), SystemTime::now());
         if self.against.is_some() {
             archive.store().check_readable()?;
         }
@@ -214,10 +216,10 @@ impl Verify {
             Some(dir) => crate::verify::compare_tree::compare(archive, dir, self.workers, meter)?,
             None => Vec::new(),
         };
-        Ok(VerifyVerdict {
-            differences,
-            ..check.verdict(lost, start)
-        })
+        let mut verdict = check.verdict(lost, start);
+        verdict.differences = differences;
+        verdict.record = check.record(begun, &verdict);
+        Ok(verdict)
     }
 
     /// Returns the backups to check, and those with a damaged root, whose sources are unknown.
@@ -252,8 +254,7 @@ impl Verify {
             check.notes(&**repository)?;
             let mut verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
             verdict.checked = (!self.data).then(|| check.checked_share(&**repository));
-            verdict.record =
-                (self.data && !check.is_locked()).then(|| check.record(begun, &verdict.lost));
+            verdict.record = check.record(begun, &verdict);
             Ok(check.is_final(&verdict, &**repository)?.then_some(verdict))
         })
     }
@@ -423,11 +424,11 @@ impl<'a> RunningCheck<'a> {
             (true, true) => content.check_stored(workers)?,
             (false, _) => {}
         }
+        *self.damaged_parts.locked() = self.bad.parts_around(&self.stock);
         if self.is_locked() {
             // Which files are lost, pages say.
             return Ok(Vec::new());
         }
-        *self.damaged_parts.locked() = self.bad.parts_around(&self.stock);
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
 
@@ -454,6 +455,7 @@ impl<'a> RunningCheck<'a> {
             damaged,
             backups: self.stock.archives.len(),
             data: self.data,
+            shard: self.shard,
             is_bare: false,
             is_trailed: false,
             entries: self.meter.entries.load(Relaxed),
