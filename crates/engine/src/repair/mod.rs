@@ -20,6 +20,7 @@ pub(crate) mod remade_sums;
 mod reused;
 pub(crate) mod root;
 mod same_content;
+mod shared_lists;
 pub(crate) mod totals;
 
 use crate::verify::{Verify, VerifyVerdict};
@@ -228,14 +229,22 @@ fn archives(objects: &Arc<dyn Objects>) -> Result<Vec<Archive>> {
 fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     let whole = archives(objects)?;
     let mut steps = Vec::new();
+    let (mut ids, mut without_lists) = (BTreeSet::new(), Vec::new());
     for (id, found) in open_all(objects)? {
         let why = match found {
+            FoundDirectory::Damaged(error) if shared_lists::are_shared(&**objects, &id) => {
+                without_lists.push((id, error));
+                continue;
+            }
             FoundDirectory::Damaged(error) => error.line(),
             FoundDirectory::NoRoot => "it is missing".to_owned(),
             FoundDirectory::Backup(_) | FoundDirectory::Leftover => continue,
         };
         steps.push(match rebuild(objects, &id, &whole) {
-            Ok(rebuilt) => root_step(objects, &id, &why, rebuilt),
+            Ok(rebuilt) => {
+                ids.insert(id.clone());
+                root_step(objects, &id, &why, rebuilt)
+            }
             Err(error) => RepairStep::new(
                 objects,
                 error.line(),
@@ -243,6 +252,17 @@ fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
                 RepairAction::Nothing,
             ),
         });
+    }
+    for (id, error) in without_lists {
+        match shared_lists::steps(objects, &id, &error, &whole, &ids) {
+            Some(more) => steps.extend(more),
+            None => steps.push(RepairStep::new(
+                objects,
+                format!("cannot rebuild the lists of backup {id:?}"),
+                vec![error.line(), way_out(&id)],
+                RepairAction::Nothing,
+            )),
+        }
     }
     Ok(steps)
 }
@@ -411,6 +431,7 @@ fn is_back(objects: &dyn Objects, id: &str) -> bool {
     found.is_ok_and(|root| {
         root.is_some_and(|(bytes, _)| {
             Root::of_backup_as_stored(id, &bytes, "")
+                .and_then(|root| whole_root(objects, root, ""))
                 .map_or_else(|error| error.kind != ErrorKind::Corrupt, |_| true)
         })
     })

@@ -31,8 +31,8 @@ fn a_backup_of_what_did_not_change_makes_twelve_requests() {
         let more = args!["--segment-size", "1M", "--frame-size", "64K"];
         store.run(args.chain(more)).ends_with(0);
     };
+    std::thread::sleep(std::time::Duration::from_millis(3100)); // what is as young as a backup is read again
     back_up();
-    std::thread::sleep(std::time::Duration::from_secs(3)); // what is as young as a backup is read again
     for run in 2..5 {
         proxy.rule(|_| super::fault_proxy::Break::Pass);
         back_up();

@@ -253,11 +253,21 @@ fn what_an_unchanged_backup_adds_does_not_grow_with_its_pages() {
         world.assert_restores("repo", id);
     }
     world.run(&["verify", "repo", "--data", "-q"], 0);
-    // The manifest of the third one is lost with its root: the fourth one is what its segments say.
+    // The manifest of the third one is lost with its root: the fourth one is what the segments say.
     fs::remove_file(world.dir_of("repo", &third).join("root.json")).unwrap();
     fs::remove_file(world.dir_of("repo", &third).join("manifest")).unwrap();
     world.run(&["verify", "repo", "-q"], 4);
     world.run(&["prune", "repo"], 4);
+    world.run(&["repair", "repo", "--yes"], 4);
+    world.run(&["repair", "repo", "--yes"], 0);
+    for id in [&third, &fourth] {
+        let root = world.stored_root("repo", id);
+        assert!(root.lists_of.is_empty() && !root.totals.is_complete());
+        let backup = format!("{}@{id}", world.path("repo").display());
+        let to = world.path(&format!("back {id}"));
+        fullbore(args!["restore", backup, "--to", &to, "-q"]).ends_with(3);
+        assert_eq!(fs::read(to.join("11/new")).unwrap(), b"new");
+    }
     let first = format!("{}@{first}", world.path("repo").display());
     fullbore(args!["restore", first, "--to", world.path("back"), "-q"]).ends_with(0);
 }
@@ -304,6 +314,21 @@ fn a_copy_that_seals_anew_shares_the_lists_too() {
 }
 
 #[test]
+fn a_copy_without_a_key_has_the_lists() {
+    let mut world = World::new();
+    world.encrypt("repo");
+    let first = world.backup();
+    let second = world.backup();
+    let key = std::mem::take(&mut world.key);
+    world.copy(&second);
+    fullbore(args!["prune", world.path("dest")]).ends_with(0);
+    world.key = key;
+    assert_eq!(world.stored_root("dest", &second).lists_of, first);
+    world.assert_restores("dest", &second);
+    world.run(&["verify", "dest", "--data", "-q"], 0);
+}
+
+#[test]
 fn damage_of_lists_is_repaired_from_the_root_and_without_it_nothing_is_pruned() {
     let world = World::new();
     let first = world.backup();
@@ -345,6 +370,13 @@ fn damage_of_lists_is_repaired_from_the_root_and_without_it_nothing_is_pruned() 
     fs::write(&document, &known).unwrap();
     world.assert_restores("repo", &second);
     world.run(&["prune", "repo"], 0);
+    // Of both the pages are left, in the segments.
+    fs::write(&document, b"{}").unwrap();
+    fs::remove_file(&manifest).unwrap();
+    world.run(&["verify", "repo", "-q"], 4);
+    world.run(&["repair", "repo", "--yes"], 4);
+    world.run(&["repair", "repo", "--yes"], 0);
+    world.assert_restores("repo", &second);
 }
 
 #[test]
