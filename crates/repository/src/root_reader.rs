@@ -275,10 +275,13 @@ fn index_owner(objects: &dyn Objects) -> Option<IndexOwner> {
     let mut keys = blake3::Hasher::new();
     if sealed.is_some() {
         for object in objects.list(KEYS).ok()? {
-            let version = object.version?;
             keys.update(object.key.as_bytes());
             keys.update(&[0]);
-            keys.update(version.as_str().as_bytes());
+            match &object.version {
+                Some(version) => keys.update(version.as_str().as_bytes()),
+                // A directory has no versions of these files: their content says the same.
+                None => keys.update(blake3::hash(&objects.get(&object.key).ok()??.0).as_bytes()),
+            };
             keys.update(&[0]);
         }
     }

@@ -14,7 +14,7 @@ use fullbore_format::{
 use fullbore_repository::{
     annotations::Annotations,
     exact::forgettable,
-    open::{list_backups, read_repository},
+    open::read_repository,
     protocol,
     prune::{ObjectCount, prune_forecast},
     retention::{RetentionCandidate, RetentionRules},
@@ -260,12 +260,18 @@ impl Forget {
             ids.insert(forgettable(objects, word, &self.filter)?);
         }
         let mut left: BTreeMap<Identity, (String, bool)> = BTreeMap::new();
-        for (id, root) in list_backups(objects)? {
-            let Ok(root) = root else { continue };
+        let place = IndexPlace::new(self.storages.index_dir());
+        let mut reader = DocumentReader::new(&**objects, &place);
+        reader.visit_listed(&backup_files(&**objects)?, &mut |id, facts| {
+            // The source of a damaged backup is unknown.
+            let Ok(root) = facts.and_then(RootFacts::root) else {
+                return Ok(());
+            };
             let source = || (source_text(&root.source), false);
             let kept = left.entry(identity_of(&root)?).or_insert_with(source);
-            kept.1 |= !ids.contains(&id);
-        }
+            kept.1 |= !ids.contains(id);
+            Ok(())
+        })?;
         let emptied = left.into_values().filter(|(_, is_kept)| !is_kept);
         Ok(NamedBackups {
             ids: ids.into_iter().collect(),
