@@ -7,7 +7,7 @@ use super::prune_report::{Prune, amount};
 use fullbore_format::text::{columns::fitted_row, local_time::recent_minute, source_text};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::is_of_future,
+    layout::{NOTES, is_of_future},
     root::{BackupOptions, Root, SourceInfo},
     text,
 };
@@ -370,7 +370,10 @@ impl Forget {
         let mut reader = DocumentReader::new(&**objects, &place);
         reader.visit_listed(&files, &mut |id, facts| {
             let root = facts.and_then(RootFacts::root);
-            match root.and_then(|root| self.candidate(&**objects, id, root)) {
+            // Whether it was pinned since is looked up before it is forgotten.
+            let noted = files.get(id).filter(|files| files.has(NOTES));
+            let noted = noted.map(|_| &**objects);
+            match root.and_then(|root| self.candidate(noted, id, root)) {
                 Ok(Some(listed)) => groups
                     .entry(self.identity(&listed.root)?)
                     .or_default()
@@ -383,10 +386,10 @@ impl Forget {
         Ok((groups, damaged))
     }
 
-    /// Returns a backup as a candidate, unless it or its source is not among those that are wanted.
+    /// Returns a backup as a candidate, unless it or its source is not among those that are wanted. Its notes are read if it has some.
     fn candidate(
         &self,
-        objects: &dyn Objects,
+        noted: Option<&dyn Objects>,
         id: &str,
         root: Root,
     ) -> Result<Option<ListedBackup>> {
@@ -399,7 +402,7 @@ impl Forget {
         if root.source.is_unknown() && !self.filter.is_empty() {
             return Ok(None);
         }
-        let listed = candidate(objects, id, root)?;
+        let listed = candidate(noted, id, root)?;
         Ok(Some(listed).filter(|listed| self.filter.selects(&listed.root)))
     }
 
@@ -596,8 +599,9 @@ fn decision_row([action, id, when, size, reason]: [&str; 5], columns: Option<usi
     }
 }
 
-fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {
-    let notes = Annotations::read(objects, id)?;
+fn candidate(noted: Option<&dyn Objects>, id: &str, mut root: Root) -> Result<ListedBackup> {
+    let read = noted.map(|objects| Annotations::read(objects, id));
+    let notes = read.transpose()?.unwrap_or_default();
     notes.apply(&mut root);
     candidate_with(root, notes.pinned)
 }

@@ -33,10 +33,10 @@ use fullbore_repository::archive::not_there;
 use fullbore_repository::{
     annotations::Annotations,
     archive::{Archive, Selection, source_paths::selection_in},
-    open::{cut_off, is_repository, named, open, read_repository},
+    open::{cut_off, ids_of, is_repository, named, open, read_repository},
     root_index::IndexPlace,
     root_reader::DocumentReader,
-    roots::{BackupFiles, RootFacts, backup_files},
+    roots::{BackupFiles, BackupState, RootFacts, backup_files},
     scan::lost_roots_of,
     select::BackupFilter,
     verify_memory::VerifyMemory,
@@ -197,11 +197,14 @@ impl List {
             let all = self.filter.is_empty().then(|| stored_bytes(&files));
             table.finish(all, out)?;
         }
-        if is_any || code > 0 {
-            Ok(code)
-        } else {
-            Err(self.filter.none_selected(repository)?)
+        if !is_any && code == 0 {
+            return Err(self.filter.none_selected(repository)?);
         }
+        // Not on standard output, where the list goes.
+        if code == 0 && ids_of(&files, BackupState::Listed).is_empty() {
+            aside(format_args!("{:?} holds no backup", self.from));
+        }
+        Ok(code)
     }
 
     /// Prints interrupted backups. Returns whether there are any.
