@@ -19,7 +19,7 @@ use fullbore_repository::{
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     num::NonZeroUsize,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
 };
 
 impl RunningCheck<'_> {
@@ -33,7 +33,7 @@ impl RunningCheck<'_> {
                 self.report.add((error, Vec::new()))?;
             }
         }
-        let tables = self.segments()?;
+        let tables = self.segments(workers)?;
         self.pages(workers, &tables)?;
         self.mentions()?;
         Ok(tables)
@@ -41,20 +41,34 @@ impl RunningCheck<'_> {
 
     /// Checks sizes and seek tables. A segment that is missing or has no table gives no frames, and
     /// is reported.
-    pub(super) fn segments(&self) -> Result<SegmentTables> {
-        let mut tables = SegmentTables::default();
+    fn segments(&self, workers: NonZeroUsize) -> Result<SegmentTables> {
         let mut known = std::mem::take(&mut self.known.locked().frames);
+        let mut tables = SegmentTables::default();
+        let mut unknown = Vec::new();
         for place in &self.stock.segments {
-            if let Some(frames) = known.remove(&place.id) {
-                tables.frames.insert(place.id.clone(), frames);
-                continue;
+            match known.remove(&place.id) {
+                Some(frames) => drop(tables.frames.insert(place.id.clone(), frames)),
+                None => unknown.push(place),
             }
-            match seek_tables::read(&self.stock.archives[place.archive], place, self.data) {
+        }
+        let tables = Mutex::new(tables);
+        let check = |place: &&SegmentPlace| {
+            let archive = &self.stock.archives[place.archive];
+            let table = seek_tables::read(archive, place, self.data);
+            let mut tables = tables.locked();
+            match table {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
                 Err(error) => self.bad_segment(place, error, &mut tables)?,
             }
-        }
-        Ok(tables)
+            Ok(())
+        };
+        workers::work(
+            &workers.into(),
+            || (),
+            |(), place| check(place),
+            |send| unknown.iter().try_for_each(send),
+        )?;
+        Ok(tables.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn bad_segment(

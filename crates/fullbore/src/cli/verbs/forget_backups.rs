@@ -16,7 +16,7 @@ use fullbore_repository::{
     exact::forgettable,
     open::read_repository,
     protocol,
-    prune::{ObjectCount, prune_forecast},
+    prune::{ObjectCount, Pruned, prune_forecast},
     retention::{RetentionCandidate, RetentionRules},
     root_index::IndexPlace,
     root_reader::DocumentReader,
@@ -515,7 +515,7 @@ impl Forget {
         // Where a root is damaged or lost, a prune frees nothing, and says why.
         let place = IndexPlace::new(self.storages.index_dir());
         let mut reader = DocumentReader::new(objects, &place);
-        let Ok(pruned) = prune_forecast(objects, &mut reader, &forgotten) else {
+        let Ok(pruned) = forecast_of(objects, &mut reader, &forgotten) else {
             let line = "`fullbore prune` frees what only forgotten backups need";
             return text::line(out, line);
         };
@@ -539,6 +539,14 @@ impl Forget {
         };
         text::line(out, &format!("`fullbore prune` {frees} {freed}{held}"))
     }
+}
+
+fn forecast_of(
+    objects: &dyn Objects,
+    reader: &mut DocumentReader<'_>,
+    forgotten: &BTreeSet<String>,
+) -> Result<Pruned> {
+    prune_forecast(objects, reader, backup_files(objects)?, forgotten)
 }
 
 /// Returns the source that a backup is of.
