@@ -38,15 +38,15 @@ def options():
     return parser.parse_args()
 
 
-def measured(words, env):
-    """Runs a command; its seconds, its peak memory in MiB, its output."""
+def measured(words, env, right=(0,)):
+    """Runs a command, which ends with one of the right exit codes; its seconds, its peak memory in MiB, its output."""
     begun = time.monotonic()
     child = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     out = child.stdout.read().decode()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     took = time.monotonic() - begun
-    if child.returncode != 0:
+    if child.returncode not in right:
         sys.exit(f"{words} failed:\n{out[-2000:]}")
     return took, usage.ru_maxrss / 1024, out
 
@@ -137,7 +137,9 @@ class Repository:
 
     def run(self, name, *words):
         before = self.place.requests()
-        took, memory, out = measured([self.given.fullbore, *words], self.env)
+        # The sources of the year that `grow` writes are late.
+        right = (0, 1, 4) if words[0] == "fleet" else (0,)
+        took, memory, out = measured([self.given.fullbore, *words], self.env, right)
         asked = "" if before is None else f"{self.place.requests() - before:>9,} requests"
         last = (out.strip().splitlines() or [""])[-1]
         print(f"{self.backups:>8,} {name:<24} {took:8.2f} s {memory:7.0f} MiB {asked}  {last[:60]}", flush=True)
