@@ -189,14 +189,6 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
 const GOES_ON: &str =
     "only completed backups can be used; the next `fullbore backup` of this source resumes it";
 
-/// Returns whether a repository holds no backup, not even one with an unreadable root.
-///
-/// # Errors
-/// Errors of the storage.
-pub fn holds_none(objects: &dyn Objects) -> Result<bool> {
-    Ok(backup_ids(objects)?.is_empty())
-}
-
 /// Returns the error of a repository that holds no backup.
 ///
 /// # Errors
