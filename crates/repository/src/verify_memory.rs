@@ -251,7 +251,10 @@ impl VerifyRecord {
 
     /// Notes that a backup is damaged; which files it lost is not known, unless it was noted.
     pub fn note_damaged(&mut self, backup: &str) {
-        self.losses.entry(backup.to_owned()).or_default().get_or_insert(0);
+        self.losses
+            .entry(backup.to_owned())
+            .or_default()
+            .get_or_insert(0);
     }
 
     /// Adds the outcome to the memory of the repository. Parts have `part_bytes`.

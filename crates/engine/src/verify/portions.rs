@@ -238,7 +238,10 @@ impl CheckedPortions {
         verdict.damaged = self.damaged.among(&self.ids);
         // What a backup refers to may be damaged in another portion.
         if let Some(record) = verdict.record.as_mut().filter(|_| verdict.is_locked) {
-            verdict.damaged.iter().for_each(|id| record.note_damaged(id));
+            verdict
+                .damaged
+                .iter()
+                .for_each(|id| record.note_damaged(id));
         }
         verdict.checked = self.share.map(|share| share.share());
         verdict.damage = joined(verdict.damage);
