@@ -928,3 +928,43 @@ fn a_profile_means_its_own_source_after_its_paths_have_changed() {
     // Without the profile the choice is still the user's.
     host.run("show repo").ends_with(2);
 }
+
+#[test]
+fn bash_completes_the_names_of_profiles() {
+    let host = Host::new();
+    fs::create_dir_all(host.path("config/fullbore")).unwrap();
+    for name in ["night", "nightly-db", "other"] {
+        fs::write(
+            host.path("config/fullbore").join(format!("{name}.toml")),
+            "",
+        )
+        .unwrap();
+    }
+    let complete = |words: &str| {
+        let script = "source <(\"$1\" completions bash); read -ra COMP_WORDS <<< \"$2\"; \
+            COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+            _fullbore fullbore \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; echo \"${COMPREPLY[@]}\"";
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", script, "bash", testkit::runs::FULLBORE, words]);
+        let ran = command
+            .env("XDG_CONFIG_HOME", host.path("config"))
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+    };
+    for line in [
+        "run ni",
+        "systemd ni",
+        "config check ni",
+        "list -P ni",
+        "backup --profile ni",
+    ] {
+        assert_eq!(
+            complete(&format!("fullbore {line}")),
+            "night nightly-db",
+            "{line}"
+        );
+    }
+    assert_eq!(complete("fullbore systemd ot"), "other");
+}

@@ -198,7 +198,7 @@ impl Base {
             // A directory is asked for each object. A store answers for all of them at once.
             segments.add(
                 archive,
-                referred.sizes.as_ref(),
+                referred.sizes.as_deref(),
                 &referred.manifests,
                 damage,
             );

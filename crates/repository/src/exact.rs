@@ -6,11 +6,15 @@
 
 use super::{
     listed::{list_backups, one_of},
-    roots::{BackupState, backup_files},
+    roots::{BackupState, backup_files, key},
     select::{BackupFilter, source_of},
     selector::{BackupSelector, TimeSpan, id_time, pick},
 };
-use fullbore_format::error::{Error, ErrorKind, Result};
+use fullbore_format::{
+    error::{Error, ErrorKind, Result},
+    layout::ROOT,
+    root::{Root, is_void},
+};
 use fullbore_storage::Objects;
 use jiff::{Timestamp, Zoned};
 use std::sync::Arc;
@@ -28,11 +32,13 @@ pub fn pick_exactly(
     word: Option<&str>,
     filter: &BackupFilter,
 ) -> Result<String> {
-    match word.map(|word| exact_time(objects, word, filter)) {
-        Some(Ok(None)) | None => pick(objects, word, filter),
-        Some(Ok(Some(id))) => Ok(id),
-        Some(Err(error)) => Err(error),
+    let found = word.map(|word| exact_time(objects, word, filter));
+    if let Some(id) = found.transpose()?.flatten() {
+        return Ok(id);
     }
+    let id = pick(objects, word, filter)?;
+    check_selected(objects, &id, filter)?;
+    Ok(id)
 }
 
 /// Returns the id of something that can be forgotten: a backup, or the remains of one that was
@@ -53,13 +59,38 @@ pub fn forgettable(
             return found.ok_or_else(|| no_moment(word));
         }
     }
-    one_of(
-        &ids_where(objects, |state| {
-            !matches!(state, Some(BackupState::Forgotten | BackupState::Void))
-        })?,
-        word,
-        &**objects,
-    )
+    let is_there = |state| !matches!(state, Some(BackupState::Forgotten | BackupState::Void));
+    let id = one_of(&ids_where(objects, is_there)?, word, &**objects)?;
+    check_selected(objects, &id, filter)?;
+    Ok(id)
+}
+
+/// Refuses a backup that was named by its id, and is not among those that the options select.
+///
+/// # Errors
+/// [`ErrorKind::Usage`], also if its root cannot be read, so that its source is not known.
+fn check_selected(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) -> Result<()> {
+    if filter.is_empty() {
+        return Ok(());
+    }
+    let root = objects.get(&key(id, ROOT))?.map(|(bytes, _)| bytes);
+    let root = root.filter(|bytes| !is_void(bytes));
+    // The source alone counts, so lists that are elsewhere are not needed.
+    let root = root.and_then(|bytes| Root::open_as_stored(&bytes, "").ok());
+    let root = root.filter(|root| root.id == id);
+    match root {
+        Some(mut root) => match filter.selects_in(objects, &mut root) {
+            true => Ok(()),
+            false => filter.check(&root),
+        },
+        None => {
+            let message =
+                format!("cannot use backup {id:?}: nothing says whether {filter} selects it");
+            Err(Error::new(ErrorKind::Usage, message)
+                .because("its root cannot be read")
+                .hint("name it without these options"))
+        }
+    }
 }
 
 /// Returns the id of a backup that was forgotten and is not pruned yet.

@@ -60,9 +60,8 @@ pub fn place(source: &OsStr) -> Result<(Location, Option<&str>)> {
 
 fn not_found_hint(location: &Location) -> String {
     match location.as_local() {
-        Some(path) if looks_foreign(path) => foreign_hint(path),
-        Some(path) if path.to_string_lossy().contains("::") => {
-            "a backup is chosen with @, as in REPO@latest".to_owned()
+        Some(path) if looks_foreign(path) || path.to_string_lossy().contains("::") => {
+            foreign_hint(path)
         }
         Some(path) if is_name_of_backup(path) => {
             let word = path.display();

@@ -6,6 +6,7 @@
 use super::protocol::{Intent, intent_key};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
+    layout::REPOSITORY,
     seal::seal,
 };
 use fullbore_platform as platform;
@@ -123,7 +124,7 @@ impl HeldIntent {
         if self.is_ours() {
             Ok(())
         } else {
-            Err(taken_for_dead(&self.intent.id))
+            Err(taken_for_dead(&*self.objects, &self.intent.id))
         }
     }
 
@@ -139,8 +140,16 @@ impl HeldIntent {
 }
 
 /// The error of a backup that cannot commit, because its process was suspended for longer than its
-/// lease.
-pub(super) fn taken_for_dead(id: &str) -> Error {
+/// lease, or because its repository is gone with the lease.
+pub(super) fn taken_for_dead(objects: &dyn Objects, id: &str) -> Error {
+    if !matches!(objects.get(REPOSITORY), Ok(Some(_))) {
+        let repository = objects.describe("");
+        let message = format!("cannot commit backup {id:?}: {repository} is not there any more");
+        return Error::new(ErrorKind::Gone, message)
+            .because("its disk was unplugged or unmounted, or it was renamed or removed meanwhile")
+            .detail("nothing was committed")
+            .hint("is its disk mounted? then run the same command again");
+    }
     Error::new(
         ErrorKind::Gone,
         format!("cannot commit backup {id:?}: another process took it for dead"),

@@ -3,6 +3,7 @@
 use super::{
     protocol::is_dead,
     repository_file::read_repository,
+    retention::span,
     roots::{self, BackupFiles, BackupState, backup_files, key},
 };
 use fullbore_format::{
@@ -115,6 +116,9 @@ pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Res
         )
         .hint("give the beginning of an id, `latest`, or a time such as 2026-11-25 or 2d; `fullbore list` shows all of them"));
     }
+    if let Some(error) = unclear_span(wanted) {
+        return Err(error);
+    }
     // The letters behind the time are enough, too.
     let found: Vec<&String> = ids
         .iter()
@@ -128,6 +132,21 @@ pub(super) fn one_of(ids: &[String], wanted: &str, objects: &dyn Objects) -> Res
         [] => Err(none_found(objects, wanted, ids)?),
         _ => Err(several_found(wanted, &found)),
     }
+}
+
+/// Returns the error of a time ago with the letter m alone, which is minutes in some options and months in others.
+fn unclear_span(wanted: &str) -> Option<Error> {
+    span(wanted)?;
+    let months = wanted.replace('m', "mo");
+    let message = format!("cannot tell which backup {wanted:?} means");
+    let error = Error::new(ErrorKind::Usage, message).because("m may be minutes or months");
+    let minutes = wanted.strip_suffix('m');
+    let minutes = minutes.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    let minutes = minutes.map(|number| format!("{number}min"));
+    Some(match minutes {
+        Some(minutes) => error.hint(format!("write @{minutes} or @{months}")),
+        None => error.hint(format!("write @{months}")),
+    })
 }
 
 fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Error> {
@@ -149,25 +168,26 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
     } else {
         format!("{} backups", ids.len())
     };
-    Ok(Error::new(
+    let error = Error::new(
         ErrorKind::NotFound,
         format!("could not find backup {wanted:?} in {repository}"),
     )
-    .detail(format!("it holds {known_ids}, the last is {last:?}"))
+    .detail(format!("it holds {known_ids}, the last is {last:?}"));
+    if let Some((backup, path)) = wanted.split_once(':')
+        && !path.is_empty()
+        && !backup.contains('T')
+    {
+        return Ok(error.hint(format!(
+            "a path in a backup is a word of its own: `fullbore restore REPO@{backup} {path} --to DIR`"
+        )));
+    }
+    Ok(error
     .hint("a backup is an id or its begin, latest, latest~1, or a time such as 2026-11-24, 2d or yesterday; `fullbore list` shows all of them"))
 }
 
 /// The hint for an interrupted backup.
 const GOES_ON: &str =
     "only completed backups can be used; the next `fullbore backup` of this source resumes it";
-
-/// Returns whether a repository holds no backup, not even one with an unreadable root.
-///
-/// # Errors
-/// Errors of the storage.
-pub fn holds_none(objects: &dyn Objects) -> Result<bool> {
-    Ok(backup_ids(objects)?.is_empty())
-}
 
 /// Returns the error of a repository that holds no backup.
 ///

@@ -14,7 +14,7 @@ use fullbore_format::{
     root::VOID_ROOT_BYTES,
 };
 use fullbore_storage::Objects;
-use jiff::{SignedDuration, Timestamp, ToSpan, Zoned, civil::Date, civil::DateTime};
+use jiff::{SignedDuration, Span, Timestamp, ToSpan, Zoned, civil::Date, civil::DateTime};
 use std::sync::Arc;
 
 pub use super::from_word::LATEST;
@@ -60,7 +60,7 @@ impl BackupSelector {
         if let Some(back) = back.and_then(|back| back.parse().ok()) {
             return Self::Back(back);
         }
-        let ago = span(text).and_then(|span| now.checked_sub(span).ok());
+        let ago = clear_span(text).and_then(|span| now.checked_sub(span).ok());
         let ago = ago.map(|time| Self::Ago(time.timestamp()));
         ago.or_else(|| time(text, now).map(Self::At))
             .unwrap_or_else(|| Self::Id(text.to_owned()))
@@ -73,6 +73,19 @@ impl BackupSelector {
             Self::Ago(limit) => Some(*limit),
             Self::Back(_) | Self::Id(_) => None,
         }
+    }
+}
+
+/// Returns the time ago that a text means: as a rule of retention has it, but for `mo` in place of `m`, or `30min`.
+///
+/// `m` alone is months there and minutes in other options: it is no time here, and [`one_of`] says so.
+fn clear_span(text: &str) -> Option<Span> {
+    if let Some(minutes) = text.strip_suffix("min") {
+        return Span::new().try_minutes(minutes.parse::<u32>().ok()?).ok();
+    }
+    match text.replace("mo", "") {
+        rest if rest.contains('m') => None,
+        _ => span(&text.replace("mo", "m")),
     }
 }
 

@@ -4,6 +4,7 @@
 //! added or pruned meanwhile: no data is in two shares, and all shares together are everything.
 
 use fullbore_format::{page::SegmentId, root::Root, text::source_text};
+use std::fmt;
 
 /// Parts of a segment that are in one share: 256 MiB. Most files then lie in one share as a whole.
 const PARTS_TOGETHER: u64 = 32;
@@ -38,6 +39,11 @@ impl Shard {
             .ok_or_else(wrong)
     }
 
+    /// The share in words: `share 1 of 4`.
+    pub fn words(self) -> String {
+        format!("share {} of {}", self.number + 1, self.of)
+    }
+
     /// Returns whether a part of a segment is in this share. Neighbours of a large segment go to the shares in turn.
     pub fn has_part(self, segment: &SegmentId, index: u64) -> bool {
         let name = format!("{}/{}/{}", segment.backup, segment.stream, segment.number);
@@ -57,6 +63,13 @@ impl Shard {
     /// Returns whether this is the first share, which does what cannot be divided.
     pub fn is_first(self) -> bool {
         self.number == 0
+    }
+}
+
+/// `1/4`
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number + 1, self.of)
     }
 }
 

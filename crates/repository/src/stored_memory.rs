@@ -3,7 +3,7 @@
 //! In an encrypted repository it has two parts, as annotations have. What a person's key writes is proved, by the secret of people and by
 //! that of each put key in the list of members, all of the newest generation. So people and put keys know that a person of today wrote it,
 //! and no put key can write what others take for that of a person. Hosts that verify without a key write the other part, which counts for
-//! those without a key only.
+//! those without a key only. Of it those with a key are told the damaged backups, until a check with a key has looked at them.
 
 use super::verify_memory::{MAX_PARTS, VerifyMemory};
 use fullbore_crypt::{Access, Author, KeyRing};
@@ -168,7 +168,9 @@ impl StoredMemory {
                 let proven = self
                     .proven
                     .filter(|proven| proven.is_proved(ring).unwrap_or(false));
-                proven.map_or_else(VerifyMemory::default, |proven| found(proven.found))
+                let memory =
+                    proven.map_or_else(VerifyMemory::default, |proven| found(proven.found));
+                memory.with_unproven(self.found.losses.into_keys())
             }
         }
     }
@@ -187,7 +189,13 @@ impl StoredMemory {
             }
             MemoryUser::Keyed(ring) => {
                 let proven = ProvenMemory::new(found, ring, &checkers(objects, ring)?)?;
-                (MemoryTable::default(), Some(proven))
+                // What was found without a key is told until a key has checked it.
+                let unproven = memory.unproven().map(|id| (id.clone(), 0));
+                let found = MemoryTable {
+                    losses: unproven.collect(),
+                    ..MemoryTable::default()
+                };
+                (found, Some(proven))
             }
         };
         Ok(Self {

@@ -13,7 +13,8 @@ use fullbore_format::{
 };
 use fullbore_storage::{Objects, PutIf};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -37,6 +38,9 @@ pub struct VerifyMemory {
     times: HashMap<SegmentId, Vec<u64>>,
     /// The number of files that each damaged backup lost; 0 if it is not known.
     losses: BTreeMap<String, u64>,
+    /// Backups of an encrypted repository that a check without a key found damaged, for a reader with a key. Anybody who writes to the
+    /// storage can say so: it is told to people, and no backup and no check depends on it.
+    unproven: BTreeSet<String>,
 }
 
 impl VerifyMemory {
@@ -84,6 +88,23 @@ impl VerifyMemory {
         }
     }
 
+    /// Adds the backups that a check without a key found damaged. Those that a key's check found damaged, too, are known better.
+    pub(super) fn with_unproven(mut self, backups: impl Iterator<Item = String>) -> Self {
+        let others = backups.filter(|id| !self.losses.contains_key(id));
+        self.unproven = others.take(MAX_LOSSES).collect();
+        self
+    }
+
+    /// The backups that a check without a key found damaged, and no check with a key since.
+    pub(super) fn unproven(&self) -> impl Iterator<Item = &String> {
+        self.unproven.iter()
+    }
+
+    /// Returns whether a check without a key found this backup damaged, and no check with a key has looked at all of it since.
+    pub fn is_damaged_unproven(&self, backup: &str) -> bool {
+        self.unproven.contains(backup)
+    }
+
     /// Adds what `newer` knows: its times stand before those that are here, and its losses too.
     pub(super) fn overlay(&mut self, newer: Self) {
         for (id, times) in newer.times {
@@ -127,6 +148,7 @@ impl VerifyMemory {
     ) {
         self.times.retain(|id, _| has_segment(id));
         self.losses.retain(|id, _| has_backup(id));
+        self.unproven.retain(|id| has_backup(id));
     }
 
     /// Returns the segments with parts that were damaged when they were last checked, and the indexes of those.
@@ -141,11 +163,13 @@ impl VerifyMemory {
     /// Records that a backup has lost so many files; 0 if it is not known how many.
     pub fn note_loss(&mut self, backup: &str, files: u64) {
         self.losses.insert(backup.to_owned(), files);
+        self.unproven.remove(backup);
     }
 
     /// Forgets the losses of a backup that was checked, or repaired, since.
     pub fn forget_loss(&mut self, backup: &str) {
         self.losses.remove(backup);
+        self.unproven.remove(backup);
     }
 
     /// Returns how many files a backup lost when it was last checked, 0 if that is not known; `None` if it was not damaged.
@@ -200,7 +224,7 @@ pub fn carry_memory(old: &dyn Objects, new: &dyn Objects) -> Result<()> {
     memory.write(new)
 }
 
-/// The outcome of a verification of all data, to be remembered.
+/// The outcome of a verification, to be remembered: of all data, or the damage that one of the structure found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyRecord {
     /// When the verification began, in seconds since 1970.
@@ -213,9 +237,26 @@ pub struct VerifyRecord {
     pub losses: BTreeMap<String, Option<u64>>,
     /// The share of the segments that was checked; `None` for all.
     pub shard: Option<Shard>,
+    /// Whether the data was read. If not, only losses are added: what a check of the structure finds whole may lack data.
+    pub data: bool,
 }
 
 impl VerifyRecord {
+    /// Adds the outcome for other backups, of the same verification.
+    pub fn add(&mut self, more: Self) {
+        self.segments.extend(more.segments);
+        self.damaged.extend(more.damaged);
+        self.losses.extend(more.losses);
+    }
+
+    /// Notes that a backup is damaged; which files it lost is not known, unless it was noted.
+    pub fn note_damaged(&mut self, backup: &str) {
+        self.losses
+            .entry(backup.to_owned())
+            .or_default()
+            .get_or_insert(0);
+    }
+
     /// Adds the outcome to the memory of the repository. Parts have `part_bytes`.
     ///
     /// # Errors
@@ -235,10 +276,14 @@ impl VerifyRecord {
             memory.note(segment, *index, DAMAGED);
         }
         // Another share of a backup may be damaged still.
-        let forgets = self.shard.is_none() || !memory.has_damage();
+        let forgets = match self.shard {
+            _ if !self.data => false,
+            None => true,
+            Some(_) => !memory.has_damage() && memory.unproven.is_empty(),
+        };
         for (backup, files) in &self.losses {
             match files {
-                Some(files) if self.shard.is_some() => {
+                Some(files) if self.shard.is_some() || !self.data => {
                     let known = memory.loss(backup).unwrap_or(0);
                     memory.note_loss(backup, known.max(*files));
                 }
@@ -278,27 +323,81 @@ impl CheckedShare {
 
     /// Compares a memory with the segments in use, by their stored bytes.
     pub fn of(memory: &VerifyMemory, segments: &BTreeMap<SegmentId, u64>, part_bytes: u64) -> Self {
-        let (mut all_bytes, mut checked_bytes, mut damaged_bytes) = (0u64, 0u64, 0u64);
-        let mut last = None;
+        let mut sum = CheckedBytes::default();
         for (id, bytes) in segments {
-            all_bytes = all_bytes.saturating_add(*bytes);
-            // By the parts that are remembered: the size in a root may be any number.
-            for (index, time) in (0..).zip(memory.times(id)) {
-                let start = part_bytes.saturating_mul(index);
-                let part = part_bytes.min(bytes.saturating_sub(start));
-                if part > 0 && *time > DAMAGED {
-                    checked_bytes = checked_bytes.saturating_add(part);
-                    last = last.max(Some(*time));
-                } else if *time == DAMAGED {
-                    damaged_bytes = damaged_bytes.saturating_add(part);
-                }
+            sum.add(memory.times(id), *bytes, part_bytes);
+        }
+        sum.share()
+    }
+}
+
+/// Sums up the parts of segments that were checked.
+#[derive(Debug, Default)]
+struct CheckedBytes {
+    all: u64,
+    checked: u64,
+    damaged: u64,
+    last: Option<u64>,
+}
+
+impl CheckedBytes {
+    fn add(&mut self, times: &[u64], bytes: u64, part_bytes: u64) {
+        self.all = self.all.saturating_add(bytes);
+        // By the parts that are remembered: the size in a root may be any number.
+        for (index, time) in (0..).zip(times) {
+            let start = part_bytes.saturating_mul(index);
+            let part = part_bytes.min(bytes.saturating_sub(start));
+            if part > 0 && *time > DAMAGED {
+                self.checked = self.checked.saturating_add(part);
+                self.last = self.last.max(Some(*time));
+            } else if *time == DAMAGED {
+                self.damaged = self.damaged.saturating_add(part);
             }
         }
-        Self {
-            share: checked_bytes as f64 / all_bytes.max(1) as f64,
-            last,
-            damaged_bytes,
+    }
+
+    fn share(&self) -> CheckedShare {
+        CheckedShare {
+            share: self.checked as f64 / self.all.max(1) as f64,
+            last: self.last,
+            damaged_bytes: self.damaged,
         }
+    }
+}
+
+/// Sums up what was checked of segments that are met one after the other, perhaps several times. It keeps 8 bytes of each segment.
+#[derive(Debug)]
+pub struct CheckedSum {
+    memory: VerifyMemory,
+    part_bytes: u64,
+    met: HashSet<u64>,
+    sum: CheckedBytes,
+}
+
+impl CheckedSum {
+    /// Begins with the memory of a repository. Parts have `part_bytes`.
+    pub fn new(objects: &dyn Objects, part_bytes: u64) -> Self {
+        Self {
+            memory: VerifyMemory::read(objects),
+            part_bytes,
+            met: HashSet::new(),
+            sum: CheckedBytes::default(),
+        }
+    }
+
+    /// Adds a segment with its stored bytes, unless it was met before.
+    pub fn add(&mut self, id: &SegmentId, bytes: u64) {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        if self.met.insert(hasher.finish()) {
+            let times = self.memory.times(id);
+            self.sum.add(times, bytes, self.part_bytes);
+        }
+    }
+
+    /// Returns the share of all of them.
+    pub fn share(&self) -> CheckedShare {
+        self.sum.share()
     }
 }
 
@@ -409,6 +508,7 @@ mod tests {
             number: 2,
         };
         let mut record = VerifyRecord {
+            data: true,
             time: 77,
             segments: BTreeMap::from([(id.clone(), 25)]),
             damaged: vec![(id.clone(), 1)],
@@ -471,6 +571,7 @@ mod tests {
             time: 77,
             segments,
             shard: Some(shards[0]),
+            data: true,
             ..VerifyRecord::default()
         };
         let damaged = (0..100)

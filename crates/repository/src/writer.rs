@@ -10,6 +10,7 @@ pub use super::local_place::{is_absent, must_be_possible, places};
 use super::{
     first_look::FirstLook,
     intent::{HeldIntent, taken_for_dead},
+    large_listing::LargeListing,
     local_place,
     page_spool::PageSpool,
     protocol,
@@ -60,6 +61,8 @@ pub struct RepositoryWriter {
     contents: Arc<Mutex<PageSpool>>,
     /// Was a partial root stored, or tried to be?
     has_partial: Arc<AtomicBool>,
+    /// The first look, of a repository with very many objects.
+    look: Option<LargeListing>,
 }
 
 impl RepositoryWriter {
@@ -133,6 +136,7 @@ impl RepositoryWriter {
             spool: Arc::default(),
             contents: Arc::default(),
             has_partial: Arc::default(),
+            look: look.large.clone(),
         })
     }
 
@@ -184,7 +188,7 @@ impl RepositoryWriter {
         if !self.may_share_lists() {
             root.forget_lists();
         }
-        let listed = protocol::listed_needs(&*self.objects, &root)?;
+        let listed = protocol::listed_needs_after(&*self.objects, self.look.as_ref(), &root)?;
         let own = key(&self.id, MANIFEST);
         for (key, bytes) in roots::needs(&root)? {
             let is_listed = listed.get(&key).is_some_and(|there| *there >= bytes);
@@ -277,7 +281,7 @@ impl RepositoryWriter {
             run_both(
                 is_far,
                 || protocol::settle_all(&*self.objects, &bases),
-                || protocol::listed_needs(&*self.objects, &root),
+                || protocol::listed_needs_after(&*self.objects, self.look.as_ref(), &root),
             )
         });
         let StoredObject { bytes, .. } = manifest?;
@@ -305,7 +309,7 @@ impl Destination for RepositoryWriter {
         if !bases.is_empty() {
             self.intent.rely_on(bases)?;
         }
-        protocol::refer(&*self.objects, bases)
+        protocol::refer_after(&*self.objects, self.look.as_ref(), bases)
     }
 
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
@@ -368,7 +372,7 @@ impl Destination for RepositoryWriter {
         }
         match error.kind {
             ErrorKind::Gone => error,
-            ErrorKind::NotFound | ErrorKind::Corrupt => taken_for_dead(&self.id),
+            ErrorKind::NotFound | ErrorKind::Corrupt => taken_for_dead(&*self.objects, &self.id),
             // What keeps a store from being reached keeps a lease from being renewed.
             _ => {
                 let error = error.detail(

@@ -32,11 +32,33 @@ pub fn foreign_hint(path: &Path) -> String {
     if text == "null" {
         return "use \"null:\" to discard the output".to_owned();
     }
+    if let Some(ours) = of_borg(&text) {
+        return ours;
+    }
     let ours = translated(&text).unwrap_or_else(|| PLACES.to_owned());
     format!(
         "{ours}; a directory of this name is {:?}",
         Path::new(".").join(path)
     )
+}
+
+/// Returns the words for `REPO::ARCHIVE`.
+fn of_borg(text: &str) -> Option<String> {
+    let (repository, archive) = text.split_once("::")?;
+    let archive = match archive {
+        "" => "latest",
+        archive => archive,
+    };
+    match repository {
+        "" => Some("a backup is chosen with @, as in REPO@latest".to_owned()),
+        // A host of rsync's daemon looks so, too.
+        _ if !repository.contains('/') && !Path::new(repository).exists() => Some(format!(
+            "a backup is chosen with @, as in \"{repository}@{archive}\"; a path of another host is ssh://HOST/PATH"
+        )),
+        _ => Some(format!(
+            "a backup is chosen with @: write \"{repository}@{archive}\""
+        )),
+    }
 }
 
 /// Returns the word for the same place here, as a sentence.

@@ -148,7 +148,8 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
             rings.push((file, ring));
         }
     }
-    if rings.is_empty() && !for_passphrase.is_empty() {
+    let takes_passphrase = !for_passphrase.is_empty();
+    if rings.is_empty() && takes_passphrase {
         rings.extend(open_by_passphrase(objects, for_passphrase, options)?);
     }
     let found = rings.into_iter().min_by_key(|(file, _)| file.access);
@@ -164,12 +165,25 @@ pub fn open_repository(objects: &dyn Objects, options: &KeyOptions) -> Result<Re
         if options.is_empty() {
             return Ok(RepositoryKey::Locked);
         }
-        return Err(Error::new(
+        let error = Error::new(
             ErrorKind::Permission,
             format!("cannot open {}", objects.describe("")),
-        )
-        .because("none of the keys that were given opens any of its key files")
-        .hint("`fullbore key list` shows for whom the repository has keys"));
+        );
+        let has_passphrase = options.passphrase_file.is_some() || options.passphrase.is_some();
+        return Err(match (has_passphrase, takes_passphrase) {
+            (true, true) if options.key_files.is_empty() => error
+                .because("the passphrase is wrong")
+                .hint("blanks and the case of letters count; a line break at the end of its file does not"),
+            (true, false) if options.key_files.is_empty() => error
+                .because("no passphrase opens it: it has keys in files only")
+                .hint("give one with --key FILE; `fullbore key list` shows for whom the repository has keys"),
+            (true, true) => error
+                .because("neither the keys nor the passphrase that were given open any of its key files")
+                .hint("`fullbore key list` shows for whom the repository has keys"),
+            _ => error
+                .because("none of the keys that were given opens any of its key files")
+                .hint("`fullbore key list` shows for whom the repository has keys"),
+        });
     };
     current.check_ring(&ring, &name)?;
     // A generation that not every key file has yet seals nothing: its rotation was interrupted, and the next one replaces it.

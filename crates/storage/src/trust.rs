@@ -19,6 +19,6 @@ pub enum ClearUse {
     Refused,
     /// Its user has decided so.
     Decided,
-    /// The command uses two repositories, and calls `check_key_use` when both are open.
-    OneOfTwo,
+    /// The command uses several repositories, and calls `check_key_use` when all are open.
+    OneOfSeveral,
 }

@@ -47,3 +47,23 @@ pub fn unmatched_warning<'a>(
         )),
     }
 }
+
+/// Returns a line about the names that matched nothing, for somebody who looks at the patterns of a scan that is complete. A name that
+/// is nowhere may be misspelled, or may be there another day.
+pub fn idle_names<'a>(all: impl Iterator<Item = &'a Patterns> + Clone) -> Option<String> {
+    let explained = all.clone().flat_map(Patterns::idle_negations);
+    let explained: Vec<&[u8]> = explained.map(|(pattern, _)| pattern).collect();
+    let unmatched = all.flat_map(Patterns::unmatched);
+    let unmatched = unmatched.filter(|pattern| !is_place(pattern) && !explained.contains(pattern));
+    let unmatched: Vec<&[u8]> = unmatched.collect();
+    let names = unmatched.iter().take(NAMED).map(|pattern| quoted(pattern));
+    let names = names.collect::<Vec<_>>().join(", ");
+    match unmatched.len() {
+        0 => None,
+        1 => Some(format!("the pattern {names} matched nothing")),
+        n if n <= NAMED => Some(format!("the patterns {names} matched nothing")),
+        n => Some(format!(
+            "{n} patterns matched nothing, the first are {names}"
+        )),
+    }
+}

@@ -94,6 +94,8 @@ pub struct SourceCount {
     /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
     /// directories.
     pub warnings: Vec<String>,
+    /// A line about names among the patterns that matched nothing.
+    pub idle_names: Option<String>,
 }
 
 /// The source of a backup, its destination and its options.
@@ -159,6 +161,8 @@ pub struct Outcome {
     /// Warnings: patterns that matched nothing, ignored cache marks, links that are stored as
     /// directories.
     pub warnings: Vec<String>,
+    /// A line about names among the patterns that matched nothing.
+    pub idle_names: Option<String>,
     /// The number of marked caches whose contents were left out, and the path of one of them.
     pub caches: Option<(u64, EntryPath)>,
 }
@@ -255,6 +259,7 @@ impl Backup {
                     is_new_source,
                     damage: damage.into_iter().collect(),
                     warnings: run.subject.warnings(),
+                    idle_names: run.subject.idle_names(),
                     caches: run.subject.left_out_caches(),
                 })
             }
@@ -447,8 +452,10 @@ impl Backup {
                 }
                 let Scanned { entry, state, .. } = scanned;
                 count.entries += 1;
-                count.files += u64::from(entry.is_file());
-                sizes::add(&mut count.bytes, entry.size());
+                if state.is_stored() {
+                    count.files += u64::from(entry.is_file());
+                    sizes::add(&mut count.bytes, entry.size());
+                }
                 if let EntryState::Unreadable(reason) = state {
                     count.unreadable += 1;
                     if count.not_captured.len() < MAX_NOT_CAPTURED {
@@ -462,6 +469,7 @@ impl Backup {
         }
         changes.map_or(Ok(()), ChangeList::finish)?;
         count.warnings = subject.warnings();
+        count.idle_names = subject.idle_names();
         Ok(count)
     }
 

@@ -60,6 +60,9 @@ impl FoundPath {
                     "standard input is backed up as a file with a name: use --stdin-name NAME",
                 ),
                 b"postgres" | b"postgresql" => error.hint("a running cluster is postgres://"),
+                b"~" | [b'~', b'/', ..] => error.hint(
+                    "in quotes, ~ is a name like any other: write it without them, or \"$HOME\"",
+                ),
                 _ if looks_foreign(path) => error.hint(foreign_hint(path)),
                 _ if error.kind == ErrorKind::NotFound => {
                     error.hint("is its name right, and its disk mounted? Nothing was stored")

@@ -34,7 +34,8 @@ impl Backup {
     /// # Errors
     /// [`ErrorKind::Usage`].
     pub(super) fn check_dedup(&self) -> Result<()> {
-        let Some(why) = self.obstacle().filter(|_| self.dedup == Dedup::Repository) else {
+        let why = self.obstacle().or_else(|| self.lack_of_key());
+        let Some(why) = why.filter(|_| self.dedup == Dedup::Repository) else {
             return Ok(());
         };
         let message = "cannot share content with other sources";
@@ -55,6 +56,13 @@ impl Backup {
             Subject::Files(_) | Subject::Far(_) => None,
             _ => Some("only trees of files can"),
         }
+    }
+
+    /// Returns why this host cannot see that content of other sources is equal, if it has a key that only adds backups.
+    fn lack_of_key(&self) -> Option<&'static str> {
+        let sealed = self.to.storage()?.as_sealed()?;
+        let is_put_key = sealed.ring().is_some() && !sealed.reads();
+        is_put_key.then_some("the key can add backups only, and reads none of other sources")
     }
 
     /// Returns the bytes that content of other sources takes; `None` if the run would not fit into the rest.

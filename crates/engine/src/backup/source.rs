@@ -21,7 +21,7 @@ use fullbore_postgres::{
 use fullbore_repository::{
     base::Base, compare::Compare, ids::SourceMark, shared_content::SharedContent,
 };
-use fullbore_tree::unmatched::unmatched_warning;
+use fullbore_tree::unmatched::{idle_names, unmatched_warning};
 use fullbore_tree::{
     command_output::CommandOutput,
     patterns::Patterns,
@@ -278,6 +278,12 @@ impl OpenedSubject {
         let cluster = self.cluster.iter().flat_map(|cluster| cluster.warnings());
         let warnings = self.warnings.iter().cloned();
         warnings.chain(cluster).chain(warning).chain(idle).collect()
+    }
+
+    /// Returns a line about names among the patterns that matched nothing; call this after all scans. The rules of another host are not
+    /// asked.
+    pub(crate) fn idle_names(&self) -> Option<String> {
+        idle_names(self.rules.iter().map(|rules| &rules.exclude))
     }
 
     /// Returns the number of marked caches that were left out, and the path of one; call this after all scans. The rules

@@ -47,7 +47,7 @@ use fullbore_platform as platform;
 use fullbore_platform::metrics::meter::Meter;
 use fullbore_tree::{
     read::{Own, SourceTree},
-    unmatched::unmatched_warning,
+    unmatched::{idle_names, unmatched_warning},
 };
 use held::CopyEnds;
 use options::LARGE_FILE;
@@ -85,6 +85,8 @@ pub struct CopySummary {
     pub skipped_lines: Vec<String>,
     /// Metadata that could not be set.
     pub warnings: Vec<String>,
+    /// A line about names among the patterns that matched nothing.
+    pub idle_names: Option<String>,
     /// Seconds it took.
     pub seconds: f64,
 }
@@ -210,6 +212,7 @@ impl TreeCopy {
         if !self.options.delete {
             let unmatched = unmatched_warning(std::iter::once(source.excludes()), PLACE);
             summary.warnings.extend(unmatched);
+            summary.idle_names = idle_names(std::iter::once(source.excludes()));
         }
         let skipped = plan.take_skipped();
         Ok(CopySummary {

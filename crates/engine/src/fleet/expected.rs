@@ -1,12 +1,12 @@
 //! When the next backup of a source is expected.
 //!
-//! Whoever looks may say an interval for all sources. Else the source says its own, by the tag `every` of its newest backup. Else the
-//! interval is learned from the distances of its backups: the median of the last few, so that neither one missed night nor one
+//! Whoever looks may say an interval for all sources. Else the source says its own, by the tag `every` of its newest backup that has one:
+//! a backup by hand, without that tag, does not end the watch. Else the interval is learned from the distances of its backups: the median of the last few, so that neither one missed night nor one
 //! backup by hand changes it.
 
 use fullbore_format::text::duration;
 use serde::Serialize;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 /// The tag with the interval, such as `every=1d`.
 pub const EVERY_TAG: &str = "every";
@@ -23,13 +23,39 @@ const LEAST_DISTANCES: usize = 3;
 /// Backups that follow each other faster were made by hand.
 const LEAST_LEARNED: u64 = 3600;
 
+/// The interval of a backup's tag, in 4 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum ToldInterval {
+    #[default]
+    Nothing,
+    /// No more backups are expected.
+    Never,
+    Seconds(NonZeroU32),
+}
+
+impl ToldInterval {
+    /// Reads the tag `every`. A value that is no interval says nothing.
+    pub(super) fn of(tags: &BTreeMap<String, String>) -> Self {
+        match tags.get(EVERY_TAG).map(String::as_str) {
+            Some(NEVER) => Self::Never,
+            Some(text) => {
+                let every = duration::parse(text).ok();
+                let seconds = every.and_then(|every| u32::try_from(every.as_secs()).ok());
+                let seconds = seconds.and_then(NonZeroU32::new);
+                seconds.map_or(Self::Nothing, Self::Seconds)
+            }
+            None => Self::Nothing,
+        }
+    }
+}
+
 /// How the interval of a source is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpectedBy {
     /// The option of whoever looks.
     Option,
-    /// The tag of the newest backup.
+    /// The tag of the newest backup that has it.
     Tag,
     /// The distances of backups.
     Distances,
@@ -43,25 +69,17 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// Returns the interval of a source with these tags and backups, whose times are in seconds and ascend. `None` if it is not
-    /// known, or no backup is expected.
-    pub(super) fn of(
-        every: Option<Duration>,
-        tags: &BTreeMap<String, String>,
-        times: &[i64],
-    ) -> Option<Self> {
+    /// Returns the interval of a source that said this last, and whose backups have these times in seconds, which ascend. `None` if it
+    /// is not known, or no backup is expected.
+    pub(super) fn of(every: Option<Duration>, told: ToldInterval, times: &[i64]) -> Option<Self> {
         let known = |seconds, by| Some(Self { seconds, by });
         if let Some(every) = every {
             return known(every.as_secs(), ExpectedBy::Option);
         }
-        match tags.get(EVERY_TAG).map(String::as_str) {
-            Some(NEVER) => return None,
-            Some(text) => {
-                if let Ok(every) = duration::parse(text) {
-                    return known(every.as_secs(), ExpectedBy::Tag);
-                }
-            }
-            None => {}
+        match told {
+            ToldInterval::Never => return None,
+            ToldInterval::Seconds(every) => return known(every.get().into(), ExpectedBy::Tag),
+            ToldInterval::Nothing => {}
         }
         let learned = learned(times)?;
         known(learned, ExpectedBy::Distances)
@@ -98,7 +116,8 @@ mod tests {
         let tags = tag.map(|value| (EVERY_TAG.to_owned(), value.to_owned()));
         let times: Vec<i64> = days.iter().map(|day| day * DAY).collect();
         let every = every.map(Duration::from_secs);
-        let found = Expectation::of(every, &tags.into_iter().collect(), &times);
+        let told = ToldInterval::of(&tags.into_iter().collect());
+        let found = Expectation::of(every, told, &times);
         found.map(|found| (found.seconds, found.by))
     }
 

@@ -13,6 +13,7 @@ pub use rows::{BackupRow, BackupRows, RowSource};
 pub use source::{FleetDrill, FleetSource, SourceState};
 
 use crate::fleet::source::SourceFacts;
+use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{ROOT, last_that_counts},
@@ -26,10 +27,15 @@ use fullbore_repository::{
     select::BackupFilter,
     verify_memory::VerifyMemory,
 };
-use fullbore_storage::{Objects, Storages, whole_root};
+use fullbore_storage::{Objects, SealedObjects, Storages, as_stored, keys::list_keys, whole_root};
 use jiff::Timestamp;
 use serde::Serialize;
-use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    sync::Arc,
+    time::Duration,
+};
 
 /// The repositories to look at.
 #[derive(Debug, Clone)]
@@ -72,6 +78,11 @@ pub struct FleetRepository {
     pub of_future: u64,
     /// Bytes of all objects of backups.
     pub stored_bytes: u64,
+    /// Whether it is encrypted.
+    pub encrypted: bool,
+    /// Hosts that have a put key, and of which there is no backup. Known with a key that reads only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts_without_backup: Vec<String>,
     /// Why it could not be read; then it has no sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -91,7 +102,7 @@ impl FleetReport {
         self.sources.iter().filter(|source| source.late).count()
     }
 
-    /// Returns 4 for damage, 1 for a source that is late or a repository that cannot be read, else 0.
+    /// Returns 4 for damage, 1 for a source that is late, a host without a backup or a repository that cannot be read, else 0.
     pub fn exit_code(&self) -> u8 {
         let is_unreadable = self
             .repositories
@@ -101,7 +112,9 @@ impl FleetReport {
         if is_unreadable || self.count(SourceState::Damaged) > 0 {
             return 4;
         }
-        u8::from(is_lost || self.late() > 0)
+        let lacks_host =
+            { self.repositories.iter() }.any(|one| !one.hosts_without_backup.is_empty());
+        u8::from(is_lost || lacks_host || self.late() > 0)
     }
 }
 
@@ -197,8 +210,11 @@ impl FleetQuestion {
         let mut repository = FleetRepository {
             unreadable: listing.unreadable.clone(),
             stored_bytes: listing.stored_bytes,
+            encrypted: objects.as_sealed().is_some(),
             ..FleetRepository::default()
         };
+        // Of each source the host, and the put key that added its newest backup.
+        let mut seen = BTreeSet::new();
         let mut rows = listing.by_source();
         let last = last_that_counts(self.now).as_second();
         rows.retain(|row| row.seconds <= last);
@@ -223,6 +239,8 @@ impl FleetQuestion {
             facts.put_key = objects
                 .as_sealed()
                 .and_then(|sealed| sealed.put_key_of(&facts.newest.id));
+            seen.insert(facts.newest.source.host.clone());
+            seen.extend(facts.put_key.clone());
             if group.last().is_some_and(BackupRow::is_noted) {
                 annotate(&**objects, &mut facts);
             }
@@ -235,11 +253,47 @@ impl FleetQuestion {
             facts.warnings.extend(own);
             sources.push(facts.into_source(&**objects, memory, self));
         }
+        if self.filter.is_empty() {
+            repository.hosts_without_backup = hosts_without_backup(objects, &seen, listing);
+        }
         RepositoryLook {
             repository,
             sources,
         }
     }
+}
+
+/// Roots that are read at most to find the backups of a put key.
+const MOST_ROOTS: usize = 256;
+
+/// Returns the names of put keys that are no host and no key of a backup, with a key that reads.
+///
+/// Which key made a backup is known once its root was read: before a name is told, the roots of the newest backups are.
+fn hosts_without_backup(
+    objects: &Arc<dyn Objects>,
+    seen: &BTreeSet<String>,
+    listing: &BackupRows,
+) -> Vec<String> {
+    let ring = objects.as_sealed().and_then(SealedObjects::ring);
+    let Some(ring) = ring.filter(|ring| ring.access() == Access::Read) else {
+        return Vec::new();
+    };
+    // A list of keys that cannot be read is damage, which a verification tells.
+    let files = list_keys(as_stored(&**objects), Some(ring)).unwrap_or_default();
+    let put = files.into_iter().filter(|file| file.access == Access::Put);
+    let names = put.map(|file| file.name);
+    let mut names: Vec<String> = names.filter(|name| !seen.contains(name)).collect();
+    if !names.is_empty() {
+        let newest = listing.all().iter().rev().take(MOST_ROOTS);
+        let newest: Vec<String> = newest.map(|row| row.id().to_owned()).collect();
+        for (id, _) in listed_roots(objects, newest) {
+            let key = objects
+                .as_sealed()
+                .and_then(|sealed| sealed.put_key_of(&id));
+            names.retain(|name| Some(name) != key.as_ref());
+        }
+    }
+    names
 }
 
 /// Returns the newest root before the last of these backups that can be read, and the backups up to it.

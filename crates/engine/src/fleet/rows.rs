@@ -3,8 +3,9 @@
 //! Roots do not change, so a later list reads only those that the earlier one does not have. The first one takes what the index of this
 //! host knows. Everything else about a backup is in its root, which whoever shows it reads again.
 //!
-//! Memory: 56 bytes for each backup and about 500 for each source; while a repository is listed also its list of objects.
+//! Memory: 64 bytes for each backup and about 500 for each source; while a repository is listed also its list of objects.
 
+use super::expected::ToldInterval;
 use fullbore_format::{
     error::Result,
     layout::{NOTES, backup_time},
@@ -22,7 +23,7 @@ use fullbore_repository::{
 };
 use fullbore_storage::Objects;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     str,
     sync::Arc,
 };
@@ -49,6 +50,8 @@ pub struct BackupRow {
     /// Content.
     pub bytes: u64,
     pub stored_bytes: u64,
+    /// The distance to the next backup that this one was told, by the tag of its root.
+    pub(super) every: ToldInterval,
 }
 
 impl BackupRow {
@@ -96,6 +99,8 @@ pub struct BackupRows {
     sources: Vec<RowSource>,
     number_of: HashMap<[u8; 16], u32>,
     losses: BTreeMap<String, u64>,
+    /// Backups that a check without a key found damaged, and no check with a key since.
+    unproven: BTreeSet<String>,
     /// Listed backups whose root cannot be read, and those whose root is lost.
     pub unreadable: Vec<String>,
     /// Of the first of these, why.
@@ -132,6 +137,9 @@ impl BackupRows {
         listing.read_others(&**objects, index, &files)?;
         listing.count();
         listing.losses = listing.losses_in(&memory);
+        let rows = listing.rows.iter().map(BackupRow::id);
+        let unproven = rows.filter(|id| memory.is_damaged_unproven(id));
+        listing.unproven = unproven.map(str::to_owned).collect();
         listing.unfinished = ids_of(&files, BackupState::Partial)
             .into_iter()
             .filter_map(|id| Some((id.clone(), files.get(&id)?.clone())))
@@ -209,6 +217,7 @@ impl BackupRows {
                     seconds: backup_time(id).map_or(i64::MAX, |time| time.as_second()),
                     bytes: root.totals.bytes,
                     stored_bytes: root.totals.stored_bytes,
+                    every: ToldInterval::of(&root.tags),
                     source: self.source(mark, root),
                 };
                 self.rows.push(row);
@@ -271,6 +280,11 @@ impl BackupRows {
     /// The files that a backup lost, as the last verification of data found.
     pub fn loss(&self, id: &str) -> Option<u64> {
         self.losses.get(id).copied()
+    }
+
+    /// Returns whether a check without a key found this backup damaged, and no check with a key has looked at all of it since.
+    pub fn is_damaged_unproven(&self, id: &str) -> bool {
+        self.unproven.contains(id)
     }
 
     /// Damaged backups, and the files that each lost.

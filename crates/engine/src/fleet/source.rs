@@ -2,14 +2,17 @@
 
 use super::{
     BackupRow, BackupRows, FleetQuestion,
-    expected::{Expectation, ExpectedBy},
+    expected::{Expectation, ExpectedBy, ToldInterval},
 };
 use crate::drill::record::DrillRecord;
 use fullbore_format::{
     root::{PART_BYTES, Root, SourceInfo},
     text::{counted, utc_time},
 };
-use fullbore_repository::verify_memory::{CheckedShare, VerifyMemory};
+use fullbore_repository::{
+    annotations::Annotations,
+    verify_memory::{CheckedShare, VerifyMemory},
+};
 use fullbore_storage::Objects;
 use serde::{Serialize, Serializer};
 use std::cmp::Ordering;
@@ -133,14 +136,24 @@ impl<'a> SourceFacts<'a> {
         let lost = backups
             .iter()
             .filter(|row| listing.loss(row.id()).is_some());
+        let unproven = backups
+            .iter()
+            .filter(|row| listing.is_damaged_unproven(row.id()))
+            .count() as u64;
+        let found = (unproven > 0).then(|| {
+            let backups = counted(unproven, "backup");
+            format!(
+                "{backups} found damaged by a verify without a key; `fullbore verify --data` with a key says more"
+            )
+        });
         let source = backups.last().map(|row| listing.source_of(row));
         Self {
             newest,
             put_key: None,
             key: source.map_or_else(String::new, |source| source.key.clone()),
-            damaged: lost.count() as u64,
+            damaged: lost.count() as u64 + unproven,
             backups,
-            warnings: Vec::new(),
+            warnings: found.into_iter().collect(),
         }
     }
 
@@ -159,7 +172,8 @@ impl<'a> SourceFacts<'a> {
         let drill = self.drill(objects, &age);
         let times: Vec<i64> = self.backups.iter().map(|row| row.seconds).collect();
         let newest_seconds = times.last().copied().unwrap_or_default();
-        let expected = Expectation::of(question.every, &self.newest.tags, &times);
+        let told = self.told_interval(objects);
+        let expected = Expectation::of(question.every, told, &times);
         let late_after = expected.map(Expectation::late_after_seconds);
         let age_seconds = age(newest_seconds);
         let late = late_after.is_some_and(|after| age_seconds > after);
@@ -199,6 +213,22 @@ impl<'a> SourceFacts<'a> {
             damaged_backups: self.damaged,
             warnings: self.warnings,
         }
+    }
+
+    /// Returns the interval that the newest backup with such a tag says. Later tags of a backup count.
+    fn told_interval(&self, objects: &dyn Objects) -> ToldInterval {
+        let newest = ToldInterval::of(&self.newest.tags);
+        let earlier = self.backups.iter().rev().skip(1);
+        let told = earlier.map(|row| {
+            let notes = row
+                .is_noted()
+                .then(|| Annotations::read(objects, row.id()).ok());
+            let tags = notes.flatten().and_then(|notes| notes.tags);
+            tags.map_or(row.every, |tags| ToldInterval::of(&tags))
+        });
+        let mut all = [newest].into_iter().chain(told);
+        all.find(|told| *told != ToldInterval::Nothing)
+            .unwrap_or_default()
     }
 
     fn add_warnings(&mut self) {

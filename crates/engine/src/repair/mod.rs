@@ -143,7 +143,7 @@ impl Repair {
         let mut steps = damaged_roots(objects)?;
         let stock = Inventory::new(archives(objects)?, Some(&**objects));
         steps.extend(manifests(objects, &stock));
-        for (key, error, root) in bad_words(&stock.archives, &**objects) {
+        for (key, error, root) in bad_words(&stock.archives, &**objects, |_| true) {
             let detail = vec![
                 error.line(),
                 "the checksums of the objects that other backups need of it will be unknown"

@@ -121,6 +121,7 @@ fn count(root: &mut Root, record: &Record) {
     let totals: &mut BackupTotals = &mut root.totals;
     totals.entries += 1;
     match record.entry.kind {
+        EntryKind::File { .. } if !record.state.is_stored() => {}
         EntryKind::File { size, .. } => {
             totals.files += 1;
             sizes::add(&mut totals.bytes, size);

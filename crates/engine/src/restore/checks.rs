@@ -8,13 +8,17 @@ use fullbore_format::{
 };
 use fullbore_pipeline::sink::is_in;
 use fullbore_platform::dir::real_path;
-use fullbore_repository::archive::not_there;
 use fullbore_repository::{
-    archive::{Archive, Selection},
-    open::place,
+    archive::{Archive, Selection, not_there},
+    open::{backup_ids, named, place, without_backup},
+    select::shell_word,
 };
 use fullbore_tree::write::layout::TargetLayout;
-use std::{os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
 
 /// Returns the paths of a selection; empty if the selection is everything.
 pub(crate) fn selected_paths(selection: &Selection) -> Vec<EntryPath> {
@@ -60,6 +64,55 @@ pub(crate) fn check_paths_exist(
         }
     }
     Ok(())
+}
+
+/// Backups that are opened at most to find one that has a path.
+const MOST_OPENED: usize = 32;
+
+impl Restore {
+    /// As [`check_paths_exist`], and names the nearest other backup of the source that has a path which this one lacks.
+    ///
+    /// # Errors
+    /// As [`check_paths_exist`].
+    pub(super) fn check_paths(&self, archive: &Archive, selection: &Selection) -> Result<()> {
+        let checked = check_paths_exist(archive, selection, self.keep_going);
+        let Err(error) = checked else { return Ok(()) };
+        let lacks = |path: &&EntryPath| archive.has(path).is_ok_and(|has| !has);
+        let lost = selection.paths().iter().find(lacks);
+        let other = lost
+            .filter(|_| error.kind == ErrorKind::NotFound)
+            .and_then(|path| Some((path, self.backup_with(archive, path)?)));
+        Err(match other {
+            Some((path, (repository, id))) => {
+                let words = [named(repository, id), OsStr::from_bytes(path).to_owned()];
+                let words = words.map(|word| shell_word(&word)).join(" ");
+                error.hint(format!(
+                    "another backup has it: `fullbore restore {words} --to DIR`"
+                ))
+            }
+            None => error,
+        })
+    }
+
+    /// Returns the repository and the newest backup of the same source that has a path, earlier ones first.
+    fn backup_with(&self, archive: &Archive, path: &[u8]) -> Option<(OsString, String)> {
+        let (location, _) = place(&self.from).ok()?;
+        let objects = self.storages.objects(&location).ok()?;
+        let own = &archive.root;
+        let ids = backup_ids(&*objects).ok()?;
+        let (earlier, later): (Vec<_>, Vec<_>) = ids
+            .into_iter()
+            .filter(|id| *id != own.id)
+            .partition(|id| *id < own.id);
+        let near = earlier.into_iter().rev().chain(later);
+        let id = near.take(MOST_OPENED).find(|id| {
+            let other = Archive::open_backup(&objects, id);
+            other.is_ok_and(|other| {
+                other.root.source == own.source && other.has(path).unwrap_or(false)
+            })
+        })?;
+        Some((without_backup(&self.from).to_owned(), id))
+    }
 }
 
 /// Refuses a target inside the repository that the restore reads.

@@ -5,7 +5,6 @@
 //! decodes a sample of the frames, and writes an unnamed file at the target. Leaves no file behind.
 
 use super::{
-    checks::check_paths_exist,
     cluster::{self, choose_backup},
     request::Restore,
     rules::{EntryFate, EntryRules},
@@ -173,7 +172,7 @@ impl EstimateRequest {
         }
         let archive = choose_backup::open_chosen(&self.restore, self.restore.into.overwrites())?;
         let selection = self.restore.selection(&archive)?;
-        check_paths_exist(&archive, &selection, self.restore.keep_going)?;
+        self.restore.check_paths(&archive, &selection)?;
         let workers = self.restore.workers;
         let contract = RestoreEstimate {
             id: archive.root.id.clone(),
@@ -225,19 +224,29 @@ impl EstimateRequest {
                 &mut linked,
             )?);
         }
-        planner.finish()?;
+        // A file that goes on behind the last volume has an end nowhere: that does not end the plan.
+        let missing_end = missing_end(&archive.root).map(|error| error.line());
+        let cut_off = match planner.finish() {
+            Err(error) if missing_end.is_some() && error.kind == ErrorKind::Corrupt => {
+                Some(error.line())
+            }
+            finished => finished.map(|()| None)?,
+        };
         let mut volumes = count.contract.volumes.clone();
         let tapes = tapes_of(&archive.root, &volumes);
         if !tapes.is_empty() {
             volumes.clear();
         }
-        let missing_end = missing_end(&archive.root).map(|error| error.line());
         let contract = RestoreEstimate {
             volumes,
             tapes,
             entries,
             files,
-            notes: missing_end.into_iter().chain(lacking.lines()).collect(),
+            notes: missing_end
+                .into_iter()
+                .chain(cut_off)
+                .chain(lacking.lines())
+                .collect(),
             ..count.contract
         };
         Ok((contract, count.sample))

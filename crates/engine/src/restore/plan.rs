@@ -1,7 +1,7 @@
 //! A restore as a value: everything is chosen and checked, and nothing is written yet.
 
 use super::{
-    checks::{check_paths_exist, refuse_replacing_source, refuse_target_in_source},
+    checks::{refuse_replacing_source, refuse_target_in_source},
     cluster,
     request::Restore,
     rules::{EntryFate, EntryRules},
@@ -29,7 +29,7 @@ impl RestorePlan {
     /// [`ErrorKind::NotFound`](fullbore_format::error::ErrorKind::NotFound) for a path that the backup does not have; those of the rules.
     pub(crate) fn new(restore: &Restore, archive: Archive) -> Result<Self> {
         let selection = restore.selection(&archive)?;
-        check_paths_exist(&archive, &selection, restore.keep_going)?;
+        restore.check_paths(&archive, &selection)?;
         let rules = cluster::rules(restore, &archive, &selection)?;
         let layout = layout(restore, &archive, &selection, &*rules);
         let unnamed = unnamed_losses::loss_affects(&archive, &selection)?;

@@ -1,9 +1,8 @@
 //! Lists what a restore would create and change. Nothing is written, and no content is read.
 
 use super::{
-    checks::check_paths_exist,
     cluster::{self, choose_backup},
-    request::Restore,
+    request::{Restore, RestoreInto},
 };
 use fullbore_format::{
     entry::{Device, Entry, EntryKind, EntryPath, Xattr},
@@ -11,6 +10,7 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::{owner::OwnerNames, xattr};
+use fullbore_repository::archive::{Archive, Selection};
 use fullbore_tree::write::xattrs::{has_only_xattrs, is_same_here};
 use std::{
     ffi::OsStr,
@@ -47,6 +47,8 @@ pub struct PreviewTotals {
     pub changed: u64,
     /// Entries that look the same.
     pub same: u64,
+    /// Files of the target that stay, because they are newer than in the backup.
+    pub kept: u64,
 }
 
 impl Restore {
@@ -60,7 +62,7 @@ impl Restore {
     ) -> Result<PreviewTotals> {
         let archive = choose_backup::open_chosen(self, true)?;
         let selection = self.selection(&archive)?;
-        check_paths_exist(&archive, &selection, self.keep_going)?;
+        self.check_paths(&archive, &selection)?;
         let mut totals = PreviewTotals {
             id: archive.root.id.clone(),
             ..PreviewTotals::default()
@@ -70,6 +72,7 @@ impl Restore {
             Err(refusal) => totals.refusal = Some(refusal),
         }
         let look = TargetLook::new(&self.to, self.numeric_owner);
+        let keeps_newer = self.keeps_newer(&archive, &selection);
         for item in archive.records(&selection, false) {
             let item = item?;
             // The last record of a file has its final metadata.
@@ -78,6 +81,9 @@ impl Restore {
             }
             let path = &item.entry.path;
             match look.difference(&item.entry)? {
+                Some(PreviewChange::Change) if keeps_newer && look.is_newer(&item.entry) => {
+                    totals.kept += 1;
+                }
                 Some(change) => {
                     match change {
                         PreviewChange::Create => totals.created += 1,
@@ -89,6 +95,13 @@ impl Restore {
             }
         }
         Ok(totals)
+    }
+
+    /// Returns whether files of the target stay that are newer than in the backup, as in the restore itself.
+    fn keeps_newer(&self, archive: &Archive, selection: &Selection) -> bool {
+        let keeps = matches!(self.into, RestoreInto::Overwrite { newer: false });
+        keeps
+            && cluster::rules(self, archive, selection).is_ok_and(|rules| !rules.are_used_as_one())
     }
 }
 
@@ -138,6 +151,16 @@ impl<'a> TargetLook<'a> {
                     && self.has_owner(&there, entry)
                     && self.has_xattrs(entry));
         Ok((!is_same).then_some(PreviewChange::Change))
+    }
+
+    /// Returns whether the target has a file in this place that is newer than that of the backup.
+    fn is_newer(&self, entry: &Entry) -> bool {
+        let there = fs::symlink_metadata(self.path(&entry.path));
+        entry.is_file()
+            && there.is_ok_and(|there| {
+                let time = (there.mtime(), there.mtime_nsec());
+                there.is_file() && time > (entry.mtime.seconds, i64::from(entry.mtime.nanos))
+            })
     }
 
     fn is_kind(&self, there: &Metadata, path: &Path, kind: &EntryKind) -> bool {

@@ -36,7 +36,7 @@ const OTHERS: [(&[u8], &str, Option<&str>); 15] = [
 pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
     if start.is_empty() {
         return Err(
-            Error::new(ErrorKind::NotFound, "cannot restore: the input is empty")
+            Error::new(ErrorKind::NotFound, "cannot read the input: it is empty")
                 .hint("if it comes through a pipe, see why the command before it failed"),
         );
     }
@@ -44,8 +44,10 @@ pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
         return Ok(());
     }
     match OTHERS.iter().find(|(magic, ..)| start.starts_with(magic)) {
-        None if start.len() < pax::BLOCK => Ok(()), // too short to tell: it is cut off
-        None => Err(not_a_tar("its first bytes are not those of a tar")),
+        None if start.len() < pax::BLOCK && !is_text(start) => Ok(()), // too short to tell: it is cut off
+        None => Err(not_a_tar("its first bytes are not those of a tar").hint(
+            "a repository is a directory; `fullbore list REPO@latest PATH` is about a file in a backup",
+        )),
         Some((_, name, None)) => Err(not_a_tar(&format!("it is {name}"))),
         Some((_, name, Some(decode))) => Err(not_a_tar(&format!("it is {name}")).hint(format!(
             "if it contains a tar, restore that with `{decode} FILE | fullbore restore -`"
@@ -53,7 +55,13 @@ pub(crate) fn check_is_tar(start: &[u8]) -> Result<()> {
     }
 }
 
+/// Returns whether these bytes cannot begin a header: that has a zero behind the name, or at the latest behind the mode.
+fn is_text(start: &[u8]) -> bool {
+    let has_mode = start.len() >= 108;
+    !start.contains(&0) && (has_mode || start.contains(&b'\n'))
+}
+
 fn not_a_tar(why: &str) -> Error {
-    let message = "cannot restore the input: it is not a tar";
+    let message = "cannot read the input: it is not a tar";
     Error::new(ErrorKind::Unsupported, message).because(why.to_owned())
 }

@@ -8,7 +8,7 @@
 use super::{
     RunningCheck, SegmentTables, VerifyVerdict,
     data::{ContentCheck, DataWorker, StoredPart, checksum},
-    losses::{EntryLoss, blame},
+    losses::blame,
     seek_tables::SegmentFrames,
     until_final,
 };
@@ -123,8 +123,8 @@ impl SampleVerify {
         let checked = self.parts_checked(&check, &tables, &parts)?;
         lost.extend(blame(&check.stock, &check.bad, &check.report));
         let known = (covered, all(&check, &tables));
-        let sampled = remember(&**objects, &check, known, &lost, &checked);
         let verdict = check.verdict(lost, start);
+        let sampled = remember(&**objects, &check, known, &verdict, &checked);
         Ok(check
             .is_final(&verdict, &**objects)?
             .then_some((verdict, sampled)))
@@ -336,7 +336,7 @@ fn remember(
     objects: &dyn Objects,
     check: &RunningCheck<'_>,
     known: (VerifyMemory, Vec<StoredPart>),
-    lost: &[EntryLoss],
+    found: &VerifyVerdict,
     checked: &CheckedParts,
 ) -> Sampled {
     let now = SystemTime::now()
@@ -353,9 +353,12 @@ fn remember(
     let newest = ids.max().unwrap_or_default();
     let is_newer = |id: &str| id > newest;
     let change = |memory: &mut VerifyMemory| {
-        for loss in lost {
+        for loss in &found.lost {
             memory.note_loss(&loss.backup, loss.files.len() as u64);
         }
+        // Without a key it is not known which files are lost.
+        let damaged = found.damaged.iter().filter(|_| found.is_locked);
+        damaged.for_each(|id| memory.note_loss(id, 0));
         for (part, is_whole) in checked {
             memory.note(id(part), part.index, if *is_whole { now } else { DAMAGED });
         }

@@ -248,7 +248,9 @@ impl Command {
         };
         match self {
             _ if encrypt.is_some_and(|encrypt| encrypt.no_encryption) => ClearUse::Decided,
-            Self::Copy(_) | Self::Export(_) | Self::Sync(_) => ClearUse::OneOfTwo,
+            Self::Copy(_) | Self::Export(_) | Self::Sync(_) => ClearUse::OneOfSeveral,
+            Self::Fleet(args) if args.is_of_several() => ClearUse::OneOfSeveral,
+            Self::Web(args) if args.is_of_several() => ClearUse::OneOfSeveral,
             _ => ClearUse::Refused,
         }
     }

@@ -241,6 +241,7 @@ pub(super) fn would_be(found: &SourceCount) -> Vec<String> {
         ));
     }
     lines.extend(warnings(&found.warnings));
+    lines.extend(found.idle_names.iter().map(|line| format!("note: {line}")));
     lines.push(format!(
         "{}, {} would be backed up",
         counted(found.files, "file"),

@@ -3,6 +3,7 @@
 use super::{
     command_line,
     profile::{self, NamedProfile},
+    values::check_tag_key,
 };
 use clap::{Args, ValueHint, builder::NonEmptyStringValueParser};
 use fullbore_engine::backup::paths::source_path;
@@ -100,5 +101,6 @@ fn retry(from: &OsStr, takes_id: bool) -> RetryLine {
 }
 
 pub(super) fn wanted(text: &str) -> Result<TagRule, String> {
+    check_tag_key(text.split_once('=').map_or(text, |(key, _)| key))?;
     TagRule::parse(text).ok_or_else(|| "use KEY or KEY=VALUE".to_owned())
 }

@@ -414,17 +414,13 @@ fn habit_answer(habits: &[(&[&str], &'static str)], word: &str) -> Option<&'stat
 
 fn answer(error: &clap::Error) -> Option<Error> {
     if let Some(word) = context_text(error, ContextKind::InvalidSubcommand) {
-        let instead = habit_answer(&HABITS, word)?;
-        return Some(
-            Error::new(
-                ErrorKind::Usage,
-                format!("there is no command {word:?} here"),
-            )
-            .hint(instead),
-        );
+        return Some(no_command(error, word));
     }
     if error.kind() == ClapErrorKind::MissingRequiredArgument {
         return missing(error);
+    }
+    if error.kind() == ClapErrorKind::InvalidValue {
+        return no_value(error);
     }
     // Other errors are about arguments that exist.
     let word = context_text(error, ContextKind::InvalidArg)
@@ -439,6 +435,54 @@ fn answer(error: &clap::Error) -> Option<Error> {
         .map(str::to_owned);
     let hint = instead.or_else(|| likely_option(error, word))?;
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+/// The error of a command that nobody has, with one that is spelled alike, or where all of them are.
+fn no_command(error: &clap::Error, word: &str) -> Error {
+    let within = verb_of(error);
+    let message = format!("there is no command {word:?} here");
+    let of_others = habit_answer(&HABITS, word).filter(|_| within.is_none());
+    let within = within.map_or_else(String::new, |verb| format!(" {verb}"));
+    let alike = suggested(error, ContextKind::SuggestedSubcommand);
+    let alike = alike.into_iter().find(|guess| is_like(guess, word));
+    let hint = match (of_others, alike) {
+        (Some(instead), _) => instead.to_owned(),
+        (None, Some(guess)) => format!("did you mean `fullbore{within} {guess}`?"),
+        (None, None) => format!("`fullbore{within} -h` lists the commands"),
+    };
+    Error::new(ErrorKind::Usage, message).hint(hint)
+}
+
+/// The error of a value that is not among those of its option, with all of them. Other errors of values say themselves what is wrong.
+fn no_value(error: &clap::Error) -> Option<Error> {
+    let value = context_text(error, ContextKind::InvalidValue)?;
+    let arg = context_text(error, ContextKind::InvalidArg)?;
+    let Some(ContextValue::Strings(all)) = error.get(ContextKind::ValidValue) else {
+        return None;
+    };
+    let message = format!(
+        "cannot use {value:?} for {arg}: it is one of {}",
+        all.join(", ")
+    );
+    let error = Error::new(ErrorKind::Usage, message);
+    let letters = value.chars().count().div_ceil(2);
+    let alike = all.iter().min_by_key(|known| distance(value, known));
+    Some(
+        match alike.filter(|known| distance(value, known) <= letters) {
+            Some(alike) => error.hint(format!("did you mean {alike}?")),
+            None => error,
+        },
+    )
+    .filter(|_| !value.is_empty() && !all.is_empty())
+}
+
+/// Returns what clap suggests.
+fn suggested(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(guess)) => vec![guess.clone()],
+        Some(ContextValue::Strings(guesses)) => guesses.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// The hint for an option that nobody has: one that is spelled alike, and where all of them are.
@@ -505,19 +549,25 @@ fn missing(error: &clap::Error) -> Option<Error> {
         .filter_map(|word| word.split(' ').next())
         .filter(|word| word.starts_with("--"))
         .collect();
-    let found = examples(verb)
-        .iter()
-        .find(|(_, line)| has_options(line, &options));
+    let whole = verb_of(error).unwrap_or_else(|| verb.to_owned());
+    let of_verb = |line: &str| line.starts_with(&format!("fullbore {whole} "));
+    let all = examples(verb);
+    let found = { all.iter() }.find(|(_, line)| of_verb(line) && has_options(line, &options));
     // An example with the lacking options says more than the first one.
-    let (_, example) = found.or(examples(verb).first())?;
-    let message = format!("`fullbore {verb}` needs {}", lacking.join(" and "));
+    let found = found.or_else(|| all.iter().find(|(_, line)| of_verb(line)));
+    let message = format!("`fullbore {whole}` needs {}", lacking.join(" and "));
     let lacks_target = options.contains(&"--to") && env::args_os().any(|word| word == "-t");
     let short = if lacks_target {
         "-t is --tag here; "
     } else {
         ""
     };
-    let hint = format!("{short}for example `{example}`; `fullbore {verb} -h` explains");
+    let example = found.map_or_else(String::new, |(_, line)| format!("for example `{line}`; "));
+    let stands_in = match lacking.iter().any(|word| word.starts_with("<REPO")) {
+        true => "; -r REPO or FULLBORE_REPOSITORY names it, too",
+        false => "",
+    };
+    let hint = format!("{short}{example}`fullbore {whole} -h` explains{stands_in}");
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
 }
 
@@ -742,11 +792,44 @@ mod tests {
 
     #[test]
     fn what_is_no_word_of_anybody_is_left_to_the_parser() {
-        for line in [&["fullbore", "bakcup"][..], &["fullbore", "--help"]] {
-            assert!(
-                answer(&Cli::try_parse_from(line).unwrap_err()).is_none(),
-                "{line:?}"
-            );
+        let line = ["fullbore", "--help"];
+        assert!(answer(&Cli::try_parse_from(line).unwrap_err()).is_none());
+    }
+
+    #[test]
+    fn a_misspelled_command_or_value_is_answered_with_the_one_that_is_alike() {
+        for (line, expected) in [
+            (
+                "bakcup",
+                "there is no command \"bakcup\" here; did you mean `fullbore backup`?",
+            ),
+            (
+                "generate",
+                "there is no command \"generate\" here; `fullbore -h` lists the commands",
+            ),
+            (
+                "key romove",
+                "there is no command \"romove\" here; did you mean `fullbore key remove`?",
+            ),
+            (
+                "key rm",
+                "there is no command \"rm\" here; `fullbore key -h` lists the commands",
+            ),
+            (
+                "schedule day",
+                "cannot use \"day\" for [WHEN]: it is one of hourly, daily, weekly, monthly, off; did you mean daily?",
+            ),
+            (
+                "forget r --group-by location",
+                "cannot use \"location\" for --group-by <GROUP_BY>: it is one of source, none",
+            ),
+        ] {
+            let words = ["fullbore"].into_iter().chain(line.split(' '));
+            let error = answer(&Cli::try_parse_from(words).unwrap_err()).unwrap();
+            let said = [Some(error.what), error.hint.map(String::from)]
+                .into_iter()
+                .flatten();
+            assert_eq!(said.collect::<Vec<_>>().join("; "), expected);
         }
     }
 }

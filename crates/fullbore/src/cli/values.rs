@@ -330,10 +330,20 @@ pub(super) fn level(text: &str) -> Result<LevelArg, String> {
 
 pub(super) fn tag(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
-    if key.is_empty() {
-        Err("use KEY or KEY=VALUE".to_owned())
-    } else {
-        Ok((key.to_owned(), value.to_owned()))
+    check_tag_key(key)?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Refuses a key of a tag that is empty, or is a list, as in restic.
+pub(super) fn check_tag_key(key: &str) -> Result<(), String> {
+    if key.contains(',') {
+        let each: Vec<&str> = key.split(',').filter(|part| !part.is_empty()).collect();
+        let each = each.join(" --tag ");
+        return Err(format!("one tag for each option: --tag {each}"));
+    }
+    match key.is_empty() {
+        true => Err("use KEY or KEY=VALUE".to_owned()),
+        false => Ok(()),
     }
 }
 

@@ -83,6 +83,53 @@ fn a_source_is_late_by_its_own_word_and_the_worst_comes_first() {
 }
 
 #[test]
+fn a_backup_by_hand_does_not_end_the_watch_of_its_source() {
+    let dir = temp();
+    let repository = dir.path().join("r");
+    back_up(&repository, "daily", 1000, &["--every", "1d"]);
+    back_up(&repository, "daily", 1001, &[]);
+    back_up(&repository, "daily", 1002, &[]);
+    let report = look(&repository, 2);
+    let source = named(&report, "daily");
+    assert_eq!(source.expected_seconds, Some(86_400));
+    assert_eq!(source.expected_by, Some(ExpectedBy::Tag));
+    assert_eq!((source.state, source.backups), (SourceState::Late, 3));
+    // A later tag of an earlier backup counts as well.
+    let list = fullbore(args!["list", repository, "--json"]).ends_with(0);
+    let second = list.json()[1]["id"].as_str().unwrap().to_owned();
+    let second = format!("{}@{second}", repository.display());
+    fullbore(args!["tag", second, "every=never"]).ends_with(0);
+    let report = look(&repository, 2);
+    assert_eq!(named(&report, "daily").expected_seconds, None);
+}
+
+#[test]
+fn damage_in_the_structure_is_told_until_the_data_was_checked() {
+    let dir = temp();
+    let repository = dir.path().join("r");
+    back_up(&repository, "web", 300_000, &[]);
+    let [segment] = &all_segments(&repository)[..] else {
+        panic!("one segment");
+    };
+    let away = segment.with_extension("away");
+    fs::rename(segment, &away).unwrap();
+    let verify = |option: &str| fullbore(args!["verify", repository, option]);
+    verify("-q").ends_with(4);
+    let state = || named(&look(&repository, 0), "web").state;
+    assert_eq!(state(), SourceState::Damaged);
+    fs::rename(&away, segment).unwrap();
+    verify("-q").ends_with(0);
+    assert_eq!(state(), SourceState::Damaged, "no data was read");
+    verify("--data").ends_with(0);
+    assert_eq!(state(), SourceState::Sound);
+    // Also what a check of one backup finds.
+    fs::rename(segment, &away).unwrap();
+    let latest = format!("{}@latest", repository.display());
+    fullbore(args!["verify", latest, "-q"]).ends_with(4);
+    assert_eq!(state(), SourceState::Damaged);
+}
+
+#[test]
 fn distances_of_backups_teach_what_is_expected_and_content_tells_growth() {
     let dir = temp();
     let repository = dir.path().join("r");

@@ -6,6 +6,7 @@ extern crate testkit;
 mod access;
 mod adaptive;
 mod alerts;
+mod answers;
 mod archive_names;
 mod bare_metal;
 mod care;

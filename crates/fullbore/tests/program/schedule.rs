@@ -226,7 +226,7 @@ fn a_schedule_survives_one_that_is_refused() {
 }
 
 #[test]
-fn without_systemd_the_line_of_a_crontab_is_told() {
+fn without_systemd_the_lines_of_a_crontab_are_told_at_noon_and_after_each_start() {
     let host = Host::new();
     write(host.path("bin/state"), "offline\n");
     let ran = host.schedule("daily $HOME --to $DISK").ends_with(1);
@@ -234,8 +234,10 @@ fn without_systemd_the_line_of_a_crontab_is_told() {
     let line = ran
         .err
         .lines()
-        .find_map(|line| line.trim().strip_prefix("@daily "));
+        .find_map(|line| line.trim().strip_prefix("0 12 * * * "));
     let line = line.unwrap_or_else(|| panic!("{}", ran.err));
+    let again = format!("@reboot sleep 300; {line}");
+    assert!(ran.err.contains(&again), "{}", ran.err);
     assert!(!host.units().exists());
     let mut command = std::process::Command::new("sh");
     command

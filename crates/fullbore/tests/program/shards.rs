@@ -97,9 +97,20 @@ fn shares_of_a_verification_count_together_and_check_nothing_twice() {
     let whole = fullbore(args(["verify", name, "--sample", "100%", "--json"])).ends_with(0);
     assert_eq!(all, bytes(&whole));
     fs::remove_file(repository.join("verify.json")).unwrap();
-    for ran in in_shares(&["verify", name, "--data"]) {
-        ran.ends_with(0);
+    for (number, ran) in in_shares(&["verify", name, "--data"])
+        .into_iter()
+        .enumerate()
+    {
+        let ran = ran.ends_with(0);
+        assert_eq!(result(&ran)["shard"], format!("{}/{SHARES}", number + 1));
     }
+    let one = fullbore(args(["verify", name, "--data", "--shard", "2/5"])).ends_with(0);
+    let said = format!("{}{}", one.out, one.err);
+    assert!(
+        said.contains("are sound: share 2 of 5 of the data, and the structure of"),
+        "{said}"
+    );
+    assert!(!said.contains("every byte"), "{said}");
     assert_eq!(verified_share(&repository), 1.0);
 }
 

@@ -234,3 +234,127 @@ fn a_certificate_of_an_authority_has_the_name_of_the_host() {
     ];
     fullbore(useless).ends_with(2);
 }
+
+#[test]
+fn an_enrolled_host_without_a_backup_is_told_with_a_key() {
+    let world = World::new();
+    let me = world.person("me");
+    let repository = world.repository();
+    world.init(&repository, &me);
+    world.backup(&repository, &me);
+    let fleet = || world.run_as(&me, args!["fleet", repository]);
+    fleet().ends_with(0);
+    let add = |more: &[&str]| {
+        let words = args!["host", "add", repository, "web1", "--source", "/srv"];
+        let more = more.iter().map(std::ffi::OsString::from);
+        world.run_as(&me, words.into_iter().chain(more))
+    };
+    for (refused, why) in [
+        (
+            &["--at", "disk/backups"][..],
+            "neither an absolute path nor a URL",
+        ),
+        (&["--ssh-key", "nonsense"], "not a public key of ssh"),
+        (
+            &["--ssh-key", "ssh-ed25519 AAAA\" x"],
+            "not a public key of ssh",
+        ),
+    ] {
+        let ran = add(refused).ends_with(2);
+        assert!(ran.err.contains(why), "{}", ran.err);
+    }
+    fleet().ends_with(0);
+    let host = world.person("host");
+    let added = add(&["--for", &host.recipient, "--at", "/srv/repo"]).ends_with(0);
+    // Its key is with the host.
+    assert!(
+        added.out.contains("\nkey = \"/etc/fullbore/web1.key\"\n"),
+        "{}",
+        added.out
+    );
+    assert!(!added.out.contains("It holds secrets"), "{}", added.out);
+    assert!(
+        added.out.contains("echo \"put the key of web1 into"),
+        "{}",
+        added.out
+    );
+    let told = fleet().ends_with(1);
+    assert!(
+        told.out.contains("never: no backup of web1,"),
+        "{}",
+        told.out
+    );
+    let without_key = world.run(args!["fleet", repository]).ends_with(0);
+    assert!(
+        without_key.out.contains("and hosts without a backup"),
+        "{}",
+        without_key.out
+    );
+    let lines = world
+        .run_as(&me, args!["fleet", repository, "--json"])
+        .ends_with(1)
+        .json();
+    assert_eq!(
+        lines[0]["hosts_without_backup"],
+        serde_json::json!(["web1"])
+    );
+    // Also as another host, its key has added one.
+    let backup = args![
+        "backup",
+        world.tree(),
+        "--to",
+        repository,
+        "--host",
+        "web9",
+        "-q"
+    ];
+    world.run_as(&host, backup).ends_with(0);
+    fleet().ends_with(0);
+    let remove = args!["host", "remove", repository, "web1"];
+    let removed = world.run_as(&me, remove).ends_with(0);
+    assert!(
+        removed
+            .out
+            .contains("`fullbore key remove COPY --name web1`"),
+        "{}",
+        removed.out
+    );
+}
+
+#[test]
+fn clear_and_encrypted_repositories_are_looked_at_together_with_a_key() {
+    let world = World::new();
+    let me = world.person("me");
+    let (sealed, clear, other) = (world.repository(), world.path("clear"), world.path("other"));
+    world.init(&sealed, &me);
+    world.backup(&sealed, &me);
+    for repository in [&clear, &other] {
+        world.backup(repository, &world.without_key());
+    }
+    let both = world
+        .run_as(&me, args!["fleet", clear, sealed])
+        .ends_with(0);
+    assert!(both.out.contains("2 sources"), "{}", both.out);
+    let note = format!("note: {:?} is not encrypted", clear.to_str().unwrap());
+    assert!(both.err.contains(&note), "{}", both.err);
+    // Sources of one name are told apart by their repositories.
+    for repository in [&clear, &sealed] {
+        let place = format!("\n  in {:?}\n", repository.to_str().unwrap());
+        assert!(both.out.contains(&place), "{}", both.out);
+    }
+    // A key that opens none of them is a mistake, or each of them was replaced.
+    let none = world.run_as(&me, args!["fleet", clear, other]).ends_with(2);
+    assert!(
+        none.err
+            .contains("none of the repositories of this command is encrypted"),
+        "{}",
+        none.err
+    );
+    let alone = world.run_as(&me, args!["fleet", clear]).ends_with(1);
+    assert!(alone.err.contains("cannot use a key"), "{}", alone.err);
+    // What this host knows as encrypted is not looked at in the clear.
+    fs::rename(&sealed, world.path("moved")).unwrap();
+    fs::rename(&other, &sealed).unwrap();
+    let replaced = world.run_as(&me, args!["fleet", clear, sealed]);
+    assert_ne!(replaced.code, 0, "{}", replaced.out);
+}

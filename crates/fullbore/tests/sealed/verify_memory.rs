@@ -198,3 +198,109 @@ fn samples_without_a_key_go_on_where_they_ended_and_a_put_key_records_none() {
     let share = world.stats(&nobody)["verified_share"].clone();
     assert_eq!(world.stats(&world.me)["verified_share"], share);
 }
+
+#[test]
+fn damage_found_without_a_key_is_told_to_all_until_a_key_has_checked_the_data() {
+    let world = Remembered::new();
+    let nobody = world.world.without_key();
+    let files = files_below(&world.world.repository().join("backups"));
+    let is_large = |file: &&PathBuf| fs::metadata(file).unwrap().len() > 500_000;
+    let segment = files
+        .iter()
+        .filter(|file| file.to_str().unwrap().contains("/s01-"))
+        .find(is_large)
+        .unwrap();
+    let whole = fs::read(segment).unwrap();
+    let mut bytes = whole.clone();
+    bytes[300_000] ^= 1;
+    fs::write(segment, bytes).unwrap();
+    let fleet = |person: &Person| {
+        let words = args!["fleet", world.world.repository()];
+        world.world.run_as(person, words)
+    };
+    // Whoever can only add is told that its result counts nowhere.
+    let by_host = world
+        .world
+        .run_as(&world.host, world.verify(&["--data"]))
+        .ends_with(4);
+    assert!(
+        by_host.err.contains("`fullbore fleet` will not know of it"),
+        "{}",
+        by_host.err
+    );
+    fleet(&world.me).ends_with(0);
+    let found = world
+        .world
+        .run_as(&nobody, world.verify(&["--data"]))
+        .ends_with(4);
+    assert!(
+        found.err.contains("`fullbore fleet` tells of it"),
+        "{}",
+        found.err
+    );
+    for person in [&nobody, &world.me, &world.host] {
+        let told = fleet(person).ends_with(4);
+        assert!(told.out.contains("1 backup damaged"), "{}", told.out);
+    }
+    let told = fleet(&world.me);
+    assert!(
+        told.out.contains("by a verify without a key"),
+        "{}",
+        told.out
+    );
+    // No backup and no check depends on what nobody proved.
+    assert!(world.stored(&world.me) < 50_000);
+    assert!(world.losses(&world.me).iter().all(Value::is_null));
+    // A check of a part, and a rotation, keep it.
+    fs::write(segment, whole).unwrap();
+    let sample = world.verify(&["--sample", "1%"]);
+    world.world.run_as(&world.me, sample).ends_with(0);
+    fleet(&world.me).ends_with(4);
+    let rotate = args!["key", "rotate", world.world.repository()];
+    world.world.run_as(&world.me, rotate).ends_with(0);
+    fleet(&world.me).ends_with(4);
+    world
+        .world
+        .run_as(&world.me, world.verify(&["--data"]))
+        .ends_with(0);
+    fleet(&world.me).ends_with(0);
+    fleet(&nobody).ends_with(0);
+    // So is what the structure shows.
+    fs::rename(segment, segment.with_extension("away")).unwrap();
+    world.world.run_as(&nobody, world.verify(&[])).ends_with(4);
+    fleet(&world.me).ends_with(4);
+}
+
+#[test]
+fn sharing_with_other_sources_is_refused_to_a_put_key_and_a_wrong_passphrase_is_called_so() {
+    let world = Remembered::new();
+    let words = args![
+        "backup",
+        world.world.tree(),
+        "--to",
+        world.world.repository(),
+        "--dedup",
+        "repository"
+    ];
+    let ran = world.world.run_as(&world.host, words.clone()).ends_with(2);
+    assert!(
+        ran.err.contains("the key can add backups only"),
+        "{}",
+        ran.err
+    );
+    world.world.run_as(&world.me, words).ends_with(0);
+    let (right, wrong) = (world.world.path("right"), world.world.path("wrong"));
+    super::runs::write_private(&right, "correct horse battery staple");
+    super::runs::write_private(&wrong, "correct horse battery");
+    let other = world.world.path("other");
+    let init = args!["init", other, "--passphrase", "--passphrase-file", right];
+    world.world.run(init).ends_with(0);
+    let list = |repository: &PathBuf, file: &PathBuf| {
+        let words = args!["list", repository, "--passphrase-file", file];
+        world.world.run(words).ends_with(1).err
+    };
+    let said = list(&other, &wrong);
+    assert!(said.contains("the passphrase is wrong"), "{said}");
+    let said = list(&world.world.repository(), &right);
+    assert!(said.contains("it has keys in files only"), "{said}");
+}

@@ -248,7 +248,7 @@ impl PageWriter {
         if let Some(sorter) = &mut self.sorter {
             sorter.note_crc(crc32c); // it is reported when its page is written
         } else if !record.more {
-            self.count(&record.entry);
+            self.count(record);
             (self.tell)(record, crc32c);
             self.count_incomplete(record);
         }
@@ -264,9 +264,11 @@ impl PageWriter {
         self.page.records.push(record);
     }
 
-    fn count(&mut self, entry: &Entry) {
+    fn count(&mut self, record: &Record) {
         self.totals.entries += 1;
-        match entry.kind {
+        match record.entry.kind {
+            // What could not be read is counted as that alone.
+            EntryKind::File { .. } if !record.state.is_stored() => {}
             EntryKind::File { size, .. } => {
                 self.totals.files += 1;
                 sizes::add(&mut self.totals.bytes, size);

@@ -64,7 +64,7 @@ pub fn check_host_name(name: &str) -> Result<()> {
     }
     let message = format!("cannot use {name:?} as the name of a host");
     Err(Error::new(ErrorKind::Usage, message)
-        .because("it is not 1 to 64 letters, digits, dots, hyphens and underscores"))
+        .because("it is not 1 to 64 letters from a to z, digits, dots, hyphens and underscores"))
 }
 
 #[cfg(test)]

@@ -90,11 +90,15 @@ impl Profile {
             let message = "cannot use \"repository\" and \"repositories\"";
             return Err(in_file(Error::new(ErrorKind::Usage, message), file, None));
         }
+        let mut errors = Vec::new();
         for (key, value) in &table {
-            profile.take(key, value, program).map_err(|refused| {
+            if let Err(refused) = profile.take(key, value, program) {
                 let place = place_of_key(text, key, refused.within.as_deref());
-                in_file(refused.error, file, place)
-            })?;
+                errors.push((place, in_file(refused.error, file, place)));
+            }
+        }
+        if let Some(error) = all_in_one(errors) {
+            return Err(error);
         }
         if are_sources_here(&profile) {
             for source in &mut profile.sources {
@@ -198,6 +202,18 @@ fn in_file(mut error: Error, file: &Path, place: Option<(usize, usize)>) -> Erro
     });
     error.what = format!("{file}:{place} {}", error.what);
     error
+}
+
+/// Returns the first error of a file, with the others below it.
+fn all_in_one(mut errors: Vec<(Option<(usize, usize)>, Error)>) -> Option<Error> {
+    errors.sort_by_key(|(place, _)| *place);
+    let mut errors = errors.into_iter().map(|(_, error)| error);
+    let first = errors.next()?;
+    Some(errors.fold(first, |first, error| {
+        let hint = error.hint.as_ref();
+        let hint = hint.map_or_else(String::new, |hint| format!(" ({hint})"));
+        first.detail(format!("{}{hint}", error.line()))
+    }))
 }
 
 /// The line and the column of the value of a key, or of a key in the table with that name; both count from 1.

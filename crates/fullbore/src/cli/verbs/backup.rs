@@ -238,6 +238,7 @@ fn last_lines(
     let mut lines = report::backup(&outcome.root, limit, is_verbose, &waits, place);
     let before_last = lines.len() - 1;
     let held = plan.max_rate.map(report::held);
+    let idle = outcome.idle_names.as_ref().filter(|_| is_verbose);
     lines.splice(
         before_last..before_last,
         held.into_iter()
@@ -247,7 +248,8 @@ fn last_lines(
             .chain(has_no_files(&outcome.root).then(|| NO_CONTENT.to_owned()))
             .chain(outcome.caches.as_ref().map(report::caches))
             .chain(report::base_damage(&outcome.damage))
-            .chain(report::warnings(&outcome.warnings)),
+            .chain(report::warnings(&outcome.warnings))
+            .chain(idle.map(|line| format!("note: {line}"))),
     );
     lines
 }

@@ -12,7 +12,11 @@ use fullbore_postgres::{
 };
 use fullbore_repository::open::is_repository;
 use fullbore_storage::Storages;
-use std::{path::Path, sync::Arc};
+use std::{
+    io::{IsTerminal, stderr},
+    path::Path,
+    sync::Arc,
+};
 
 /// The cluster to back up, if the source is one.
 pub(super) fn requested_cluster(
@@ -30,7 +34,11 @@ pub(super) fn requested_cluster(
                 let message = "--offline wants the data directory of a cluster that is shut down, not the address of a server";
                 return Err(Error::new(ErrorKind::Usage, message));
             }
-            Some(url) => ClusterServer::Running(params(&url)?),
+            Some(url) => {
+                let params = params(&url)?;
+                say_all_databases(args, &url, &params);
+                ClusterServer::Running(params)
+            }
             None if args.offline => ClusterServer::Stopped(path.clone()),
             None if is_settings(path) => {
                 // It may contain a password.
@@ -63,6 +71,20 @@ pub(super) fn requested_cluster(
         via: args.via,
         sessions: args.readers.0.unwrap_or(SESSIONS),
     }))
+}
+
+/// Says that a database in the address is not the only one that is backed up, to somebody who looks.
+fn say_all_databases(args: &BackupArgs, url: &str, params: &Params) {
+    let output = &args.output;
+    let is_looked_at = stderr().is_terminal() || output.verbose;
+    let database = &params.dbname;
+    let address = url.split('?').next().unwrap_or_default();
+    let is_named = address.ends_with(&format!("/{database}")) && database != "postgres";
+    if is_named && is_looked_at && !output.quiet && !output.json {
+        aside(format_args!(
+            "note: all databases of the cluster are backed up; {database:?} is only where the session is"
+        ));
+    }
 }
 
 /// The archive in the repository of the backup, unless an option says where the WAL is. Of several

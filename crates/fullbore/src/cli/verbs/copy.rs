@@ -44,7 +44,8 @@ use fullbore_tree::{
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
-    io::{self, BufWriter},
+    fs,
+    io::{self, BufWriter, IsTerminal},
     os::unix::ffi::OsStrExt,
     path::{Component, Path, PathBuf},
     sync::{Arc, Mutex},
@@ -173,6 +174,11 @@ pub(in crate::cli) fn run(mut args: CopyTreeArgs, storages: &Storages) -> Result
             refuse_foreign("copy to", to)?;
             refuse_repository(&args.from, to)?;
             let copy = NamedCopy::new(&mut args, &from, Some(to))?;
+            if let [path] = from[..]
+                && !copy.may_be_file
+            {
+                say_place(&args, path, to);
+            }
             let granted = copy.options.target(to, copy.may_be_file);
             let target = Arc::new(NearTarget::granted(granted));
             copy.run(&args, storages, Some(to), true, target)
@@ -371,7 +377,7 @@ fn backs_up(from: &OsStr, to: &OsStr) -> Error {
     let message =
         format!("cannot copy {from:?} to {to:?}: that is a repository, and {from:?} is none");
     let hint = format!(
-        "to back up: `fullbore backup {} --to {}`",
+        "to back it up, as a source of that repository: `fullbore backup {} --to {}`; for plain files, name a directory that is in no repository",
         from.display(),
         to.display()
     );
@@ -389,7 +395,34 @@ fn refuse_repository(sources: &[OsString], to: &Path) -> Result<()> {
         return Err(backs_up(&sources.join(OsStr::new(" ")), to.as_os_str()));
     }
     let message = format!("cannot copy to {to:?}: it is in the repository {repository:?}");
-    Err(Error::new(ErrorKind::Usage, message).because("only fullbore's own files belong there"))
+    Err(Error::new(ErrorKind::Usage, message)
+        .because("only fullbore's own files belong there")
+        .hint("name a directory beside it; to back up: `fullbore backup SRC --to` that repository"))
+}
+
+/// Says where the content of a directory goes that was named without a slash, as nothing but a slash tells in rsync.
+fn say_place(args: &CopyTreeArgs, from: &Path, to: &Path) {
+    let output = &args.output;
+    let is_looked_at = io::stderr().is_terminal() || args.dry_run || output.verbose;
+    let has_slash = args
+        .from
+        .iter()
+        .any(|from| from.as_bytes().ends_with(b"/") || from.as_bytes().ends_with(b"."));
+    let name = from.file_name().unwrap_or_default();
+    let is_of_that_name = to.file_name() == Some(name);
+    let holds_files = fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_some());
+    if has_slash || is_of_that_name || !holds_files || !is_looked_at || output.quiet || output.json
+    {
+        return;
+    }
+    let below = to.join(name);
+    let others = match args.delete {
+        true => ", and everything else there is deleted",
+        false => "",
+    };
+    aside(format_args!(
+        "note: the content of {from:?} goes into {to:?} itself{others}; for a directory in it, write {below:?}"
+    ));
 }
 
 /// Refuses `-t`, which keeps times for rsync and here selects a backup by its tag.
@@ -425,9 +458,7 @@ fn is_between_repositories(storages: &Storages, from: &OsStr, to: &OsStr) -> Res
         return Ok(objects.get(REPOSITORY)?.is_some());
     }
     let may_become_one = match &to_location {
-        Location::Local(path) => {
-            std::fs::read_dir(path).map_or(true, |mut all| all.next().is_none())
-        }
+        Location::Local(path) => fs::read_dir(path).map_or(true, |mut all| all.next().is_none()),
         _ => true,
     };
     Ok((names_backup || is_repository(&from_location)) && may_become_one)
@@ -464,7 +495,7 @@ fn refuse_shell_of_rsync(patterns: &[OsString]) -> Result<()> {
 fn patterns_in(files: &[PathBuf]) -> Result<Vec<OsString>> {
     let mut patterns = Vec::new();
     for file in files {
-        let text = std::fs::read(file);
+        let text = fs::read(file);
         let text = text.map_err(|e| Error {
             kind: ErrorKind::Usage,
             ..Error::io(format!("could not read the patterns in {file:?}"), e)
@@ -572,6 +603,9 @@ fn copy_tree(
     let copied = copied?;
     let warnings = copied.skipped_lines.iter().chain(&copied.warnings);
     warnings.for_each(|line| aside(format_args!("warning: {line}")));
+    let is_looked_at = (args.dry_run || args.output.verbose) && !args.output.json;
+    let idle = copied.idle_names.iter().filter(|_| is_looked_at);
+    idle.for_each(|line| aside(format_args!("note: {line}")));
     run.end(&last_lines(&copied, args.dry_run), || {
         result(&copied, args.dry_run)
     });

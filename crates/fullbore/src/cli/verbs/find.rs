@@ -76,6 +76,9 @@ struct FindLine<'a> {
     target: Option<&'a EntryName>,
     first_id: &'a str,
     last_id: &'a str,
+    /// The next backup of the source, if it lacks the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone_id: Option<&'a str>,
     backups: u64,
 }
 
@@ -295,11 +298,15 @@ impl FindBackups<'_> {
                 if let Some(heading) = heading.take() {
                     text::line(out, &heading)?;
                 }
-                for held in &versions {
+                let gone = gone_since(&ids, &versions);
+                for (number, held) in versions.iter().enumerate() {
+                    let gone = gone.filter(|_| number + 1 == versions.len());
                     if self.is_json {
-                        text::json(out, &line((&info, &name), &ids, &path, held))?
+                        let mut line = line((&info, &name), &ids, &path, held);
+                        line.gone_id = gone;
+                        text::json(out, &line)?
                     } else {
-                        text::line(out, &plain(of_row, &ids, &path, held, self.columns))?
+                        text::line(out, &plain((of_row, gone), &ids, &path, held, self.columns))?
                     }
                 }
             }
@@ -358,13 +365,20 @@ fn line<'a>(
         target: version.target.as_ref(),
         first_id: &ids[*run.start()],
         last_id: &ids[*run.end()],
+        gone_id: None,
         backups: run.clone().count() as u64,
     }
 }
 
-/// Returns the row of a version.
+/// Returns the first backup after the last one that has a path, in the order of time.
+fn gone_since<'a>(ids: &'a [String], versions: &[InRange]) -> Option<&'a str> {
+    let last = versions.iter().map(|(_, run)| *run.end()).max()?;
+    ids.get(last + 1).map(String::as_str)
+}
+
+/// Returns the row of a version; behind the last one of a path that is gone, the backup that lacks it first.
 fn plain(
-    source: Option<&str>,
+    (source, gone): (Option<&str>, Option<&str>),
     ids: &[String],
     path: &EntryPath,
     (version, run): &InRange,
@@ -382,7 +396,10 @@ fn plain(
         to: if is_one { "" } else { "to" },
         last: if is_one { "" } else { &ids[*run.end()] },
         backups: &run.clone().count().to_string(),
-        path: &text::name(path),
+        path: &match gone {
+            Some(gone) => format!("{}  (gone in {gone})", text::name(path)),
+            None => text::name(path),
+        },
         source: source.unwrap_or_default(),
     };
     row.line(columns)

@@ -22,7 +22,7 @@ use std::{ffi::OsString, io::Write, path::PathBuf, time::Duration};
 #[command(
     after_help = "AGE is the time since the newest backup began, EVERY the expected distance of backups. A source says it with `backup --every`; \
                   else it is the usual distance of its last backups, marked with ~. GROWTH is that of 30 days. VERIFIED and DRILL are ages, too.\n\
-                  EXIT CODES: 0 done, 1 a source is late or a repository cannot be read, 2 wrong arguments, 4 a backup is damaged"
+                  EXIT CODES: 0 done, 1 a source is late, a host has no backup or a repository cannot be read, 2 wrong arguments, 4 a backup is damaged"
 )]
 pub(in crate::cli) struct FleetArgs {
     /// The repositories
@@ -51,6 +51,13 @@ pub(in crate::cli) struct FleetArgs {
     verbose: bool,
 }
 
+impl FleetArgs {
+    /// Returns whether there are several repositories, of which one may be clear beside a key.
+    pub(in crate::cli) fn is_of_several(&self) -> bool {
+        self.repositories.len() > 1
+    }
+}
+
 pub(in crate::cli) fn run(args: FleetArgs, storages: &Storages) -> Result<u8> {
     let metrics = args.metrics.clone();
     measured(metrics.as_deref(), None, |numbers| {
@@ -67,7 +74,11 @@ fn look(args: FleetArgs, storages: &Storages, numbers: &mut RunNumbers) -> Resul
         every: args.every,
         now: Timestamp::now(),
     };
+    let is_of_several = fleet.repositories.len() > 1;
     let report = fleet.look()?;
+    if is_of_several {
+        storages.check_key_use()?;
+    }
     let code = report.exit_code();
     numbers.warnings = report
         .sources
@@ -86,6 +97,14 @@ fn look(args: FleetArgs, storages: &Storages, numbers: &mut RunNumbers) -> Resul
         if let Some(error) = repository.error.as_ref().filter(|_| !args.json) {
             aside(format_args!("error: {error}"));
         }
+    }
+    // Beside an encrypted one, a clear repository may have been put in the place of another.
+    let has_encrypted = report.repositories.iter().any(|one| one.encrypted);
+    let clear = report.repositories.iter();
+    let clear = clear.filter(|one| !one.encrypted && one.error.is_none() && has_encrypted);
+    for repository in clear.filter(|_| !args.json && !args.quiet) {
+        let name = &repository.repository;
+        aside(format_args!("note: {name:?} is not encrypted"));
     }
     numbers.fleet = Some(report);
     Ok(code)

@@ -13,7 +13,7 @@ use fullbore_format::{
         source_text,
     },
 };
-use std::{io::Write, time::Duration};
+use std::{collections::BTreeSet, io::Write, time::Duration};
 
 /// Columns behind the source, and in a narrow terminal, where GROWTH and DRILL are left out.
 const REST_COLUMNS: usize = 55;
@@ -35,6 +35,8 @@ pub(super) struct FleetTable<'a> {
     is_narrow: bool,
     /// Columns of the sources.
     source_columns: usize,
+    /// Names of several sources, of which only their repositories tell which is which.
+    doubled: BTreeSet<String>,
 }
 
 impl<'a> FleetTable<'a> {
@@ -42,6 +44,10 @@ impl<'a> FleetTable<'a> {
         let sources = report.sources.iter();
         let widest = sources.map(|source| width(&source_text(&source.source)));
         let widest = widest.max().unwrap_or(0).max("SOURCE".len());
+        let names = report.sources.iter();
+        let names = names.map(|source| source_text(&source.source));
+        let mut seen = BTreeSet::new();
+        let doubled = names.filter(|name| !seen.insert(name.clone())).collect();
         let is_narrow =
             columns.is_some_and(|columns| columns < REST_COLUMNS + LEAST_SOURCE_COLUMNS);
         let rest = if is_narrow {
@@ -51,6 +57,7 @@ impl<'a> FleetTable<'a> {
         };
         let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(rest));
         Self {
+            doubled,
             is_narrow,
             report,
             columns,
@@ -94,10 +101,23 @@ impl<'a> FleetTable<'a> {
                 )?;
             }
         }
+        for repository in &self.report.repositories {
+            let hosts = &repository.hosts_without_backup;
+            if !hosts.is_empty() {
+                let line = format!(
+                    "never: no backup of {}, which have put keys: `fullbore host remove` takes back one that is not wanted",
+                    hosts.join(", ")
+                );
+                text::line(out, &line)?;
+            }
+        }
         text::line(out, &self.last_line())?;
         let is_sealed = |source: &FleetSource| is_pseudonym(&source.source);
         if self.report.sources.iter().any(is_sealed) {
-            text::line(out, "hosts and paths are encrypted: --key FILE shows them")?;
+            text::line(
+                out,
+                "hosts and paths are encrypted: --key FILE shows them, and hosts without a backup",
+            )?;
         }
         Ok(())
     }
@@ -132,7 +152,9 @@ impl<'a> FleetTable<'a> {
         let is_one = self.report.repositories.len() == 1;
         let place = format!("in {:?}", source.repository);
         if !self.is_long {
-            notes.extend(Some(place).filter(|_| !is_one && !notes.is_empty()));
+            let is_told = !is_one
+                && (!notes.is_empty() || self.doubled.contains(&source_text(&source.source)));
+            notes.extend(Some(place).filter(|_| is_told));
             return Some(notes.join("; "))
                 .filter(|line| !line.is_empty())
                 .into_iter()

@@ -6,7 +6,7 @@
 use super::{
     host::NamedHost,
     host_certificate::{HostCertificate, make_certificate},
-    key_change::{NewRecipient, RepositoryKeys},
+    key_change::{ALL_KEYS, NewRecipient, RepositoryKeys},
 };
 use crate::cli::output::aside;
 use fullbore_crypt::{Access, new_identity};
@@ -69,6 +69,7 @@ impl HostAdd<'_> {
                 (Some(secret), Some(recipient))
             }
         };
+        let needs_key = recipient.is_some() && key.is_none();
         let mut files: Vec<HostFile> = Vec::new();
         files.extend(key.map(|key| (format!("{DIR}/{name}.key"), format!("{}\n", *key))));
         files.extend(
@@ -84,13 +85,22 @@ impl HostAdd<'_> {
             self.add_key(recipient)?;
         }
         self.say_ssh_line(&at);
-        self.print(&files, out)
+        self.print(&files, needs_key, out)
     }
 
     /// Returns how the host reaches the repository.
     fn location(&self) -> Result<String> {
         if let Some(at) = &self.at {
-            Location::parse(at.as_ref())?;
+            let location = Location::parse(at.as_ref())?;
+            if location.as_local().is_some_and(|path| !path.is_absolute()) {
+                let message = format!("cannot use --at {at:?}");
+                return Err(Error::new(ErrorKind::Usage, message).because(
+                    "on the host it would begin anywhere: it is neither an absolute path nor a URL",
+                ));
+            }
+            if matches!(location, Location::Server(_)) && self.ca.is_none() {
+                aside("note: the host needs a certificate for that server: --ca DIR makes one");
+            }
             return Ok(at.clone());
         }
         let location = Location::parse(&self.host.repository)?;
@@ -117,6 +127,14 @@ impl HostAdd<'_> {
                     Error::new(ErrorKind::Usage, message).because("it has control characters")
                 );
             }
+        }
+        if let Some(key) = self.ssh_key.iter().find(|key| !is_ssh_key(key)) {
+            let message = format!("cannot use --ssh-key {key:?}");
+            return Err(Error::new(ErrorKind::Usage, message)
+                .because("it is not a public key of ssh")
+                .hint(
+                    "give the line of ~/.ssh/id_ed25519.pub of the host: \"ssh-ed25519 AAAA…\"",
+                ));
         }
         match self
             .sources
@@ -154,12 +172,7 @@ impl HostAdd<'_> {
             "# This host adds only. The server forgets, prunes and verifies.".to_owned(),
             "steps = [\"backup\"]".to_owned(),
         ];
-        let has_own_key = is_sealed && self.recipient.is_none();
-        let key = is_sealed.then(|| match has_own_key {
-            true => format!("key = \"{DIR}/{name}.key\""),
-            false => format!("# The file with the key of {name}:\n#key = \"{DIR}/{name}.key\""),
-        });
-        lines.extend(key);
+        lines.extend(is_sealed.then(|| format!("key = \"{DIR}/{name}.key\"")));
         lines.extend(fingerprint.map(|fingerprint| format!("expect-keys = \"{fingerprint}\"")));
         if self.ca.is_some() {
             lines.push(format!("tls-cert = \"{DIR}/{name}.pem\""));
@@ -183,7 +196,10 @@ impl HostAdd<'_> {
             (&NewRecipient::Named(recipient), Access::Put),
             &mut said,
         )?;
-        String::from_utf8_lossy(&said).lines().for_each(aside);
+        // With many hosts, the list of all keys would hide the rest; `key list` has it.
+        let said = String::from_utf8_lossy(&said);
+        let own = said.lines().take_while(|line| *line != ALL_KEYS);
+        own.for_each(aside);
         Ok(())
     }
 
@@ -208,12 +224,18 @@ impl HostAdd<'_> {
         ));
     }
 
-    fn print(&self, files: &[HostFile], out: &mut dyn Write) -> Result<()> {
+    fn print(&self, files: &[HostFile], needs_key: bool, out: &mut dyn Write) -> Result<()> {
         let name = &self.host.name;
+        let has_secrets = files.iter().any(|(path, _)| path.ends_with(".key"));
         let mut line = |line: &str| text::line(out, line);
         line("#!/bin/sh")?;
         line(&format!(
-            "# Sets up the host {name} for backups. Run it there as root. It holds secrets."
+            "# Sets up the host {name} for backups. Run it there as root.{}",
+            if has_secrets {
+                " It holds secrets."
+            } else {
+                ""
+            }
         ))?;
         line("set -eu")?;
         line("umask 077")?;
@@ -224,10 +246,31 @@ impl HostAdd<'_> {
             line(END)?;
         }
         line(&format!("fullbore config check --config {DIR}/{name}.toml"))?;
+        if needs_key {
+            line(&format!(
+                "[ -e {DIR}/{name}.key ] || echo \"put the key of {name} into {DIR}/{name}.key, with mode 0600: no backup works before\" >&2"
+            ))?;
+        }
         line("if [ -d /run/systemd/system ] && [ -e /lib/systemd/system/fullbore@.timer ]; then")?;
         line(&format!("    systemctl enable --now fullbore@{name}.timer"))?;
+        line("else")?;
+        line(&format!(
+            "    echo \"no timer was started: run \\`fullbore run --config {DIR}/{name}.toml\\` each day, such as by cron\" >&2"
+        ))?;
         line("fi")
     }
+}
+
+/// Returns whether a text is a public key as OpenSSH writes it: its kind, the key in base64, and a comment.
+fn is_ssh_key(text: &str) -> bool {
+    let mut words = text.split(' ');
+    let kind = words.next().unwrap_or_default();
+    let key = words.next().unwrap_or_default();
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);
+    let is_kind = ["ssh-", "ecdsa-sha2-", "sk-"]
+        .iter()
+        .any(|start| kind.starts_with(start));
+    is_kind && key.starts_with("AAAA") && key.bytes().all(is_base64) && !text.contains(['"', '\\'])
 }
 
 /// A string of TOML. Strings of JSON without control characters are strings of TOML.

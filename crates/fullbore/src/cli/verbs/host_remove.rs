@@ -90,6 +90,7 @@ impl HostRemove<'_> {
         let mut left = Vec::new();
         if removed {
             left.push("make its removed key count again, if it can put back the old list of keys: `fullbore key rotate` ends that".to_owned());
+            left.push(format!("add backups to copies that `fullbore sync` made before, which have its key still: `fullbore key remove COPY --name {name}` in each"));
         }
         if !is_sealed {
             left.push(

@@ -16,6 +16,9 @@ use fullbore_storage::{
 use serde_json::json;
 use std::{io::Write, sync::Arc};
 
+/// The line above the list of all keys.
+pub(super) const ALL_KEYS: &str = "keys of this repository:";
+
 /// Who uses a new key.
 #[derive(Debug, Clone)]
 pub(super) enum NewRecipient {
@@ -112,7 +115,7 @@ impl RepositoryKeys<'_> {
     /// Shows for whom a repository has keys.
     fn show_all(&self, stored: &dyn Objects, ring: &KeyRing, out: &mut dyn Write) -> Result<()> {
         let files = list_keys(stored, Some(ring))?;
-        text::line(out, "keys of this repository:")?;
+        text::line(out, ALL_KEYS)?;
         for file in &files {
             text::line(out, &format!("  {}", line_of(file)))?;
         }

@@ -33,7 +33,7 @@ pub(super) fn run(restore: &Restore, output: &OutputArgs) -> Result<u8> {
         })?;
         if output.json {
             let result = json!({"type": "result", "dry_run": true, "id": totals.id, "added": totals.created,
-                "changed": totals.changed, "removed": removal.paths.len(), "same": totals.same});
+                "changed": totals.changed, "removed": removal.paths.len(), "same": totals.same, "kept": totals.kept});
             text::json(out, &result)?;
         }
         Ok(0)
@@ -53,9 +53,15 @@ pub(super) fn run(restore: &Restore, output: &OutputArgs) -> Result<u8> {
         text::count(totals.same)
     ));
     totals.refusal.iter().for_each(say_refusal);
+    if totals.kept > 0 {
+        let newer = text::counted(totals.kept, "newer file");
+        aside(format_args!(
+            "note: {newer} of the target would be kept; --overwrite=all replaces them"
+        ));
+    }
     removal.refusal.iter().for_each(say_refusal);
     // The directory itself is one entry that looks the same.
-    let has_files = totals.changed + totals.same > 1;
+    let has_files = totals.changed + totals.same + totals.kept > 1;
     if has_files && !restore.into.is_in_place() {
         aside("note: the target holds files: the restore needs --overwrite, --delta or --mirror");
     }

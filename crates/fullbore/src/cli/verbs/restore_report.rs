@@ -13,7 +13,7 @@ use fullbore_format::{
 };
 use fullbore_platform::metrics::meter::Meter;
 use serde_json::{Value, json};
-use std::{path::Path, sync::atomic::Ordering::Relaxed};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::atomic::Ordering::Relaxed};
 
 /// The last lines of a restore.
 pub(super) fn lines(
@@ -78,7 +78,13 @@ fn restored(summary: &Summary, files: u64, to: &Path) -> String {
     match (summary.damage.len(), summary.lacking.is_captured()) {
         (0, _) if is_bare => format!("{subject} {is} restored in \"{target}\"; {BARE}"),
         (0, true) if summary.digested => {
-            format!("{subject} {is} restored in \"{target}\", every digest matched")
+            // One path is named as a whole: it keeps the directories that it has in the backup.
+            let place = match &summary.paths[..] {
+                [path] => quoted(to.join(OsStr::from_bytes(path)).as_os_str().as_bytes()),
+                _ => format!("\"{target}\""),
+            };
+            let as_in = if summary.paths.len() == 1 { "as" } else { "in" };
+            format!("{subject} {is} restored {as_in} {place}, every digest matched")
         }
         (0, true) => format!(
             "{subject} {is} restored in \"{target}\"; the backup has no digests of files to compare"
@@ -223,7 +229,7 @@ mod tests {
         );
         assert_eq!(
             said(&["a/f"], &[], false),
-            format!("\"a/f\" of backup B of h:/t is {matched}")
+            "\"a/f\" of backup B of h:/t is restored as \"x/a/f\", every digest matched"
         );
         assert_eq!(
             said(&["a", "b"], &[], false),

@@ -16,7 +16,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     text,
 };
-use fullbore_storage::Storages;
+use fullbore_storage::{Found, Location, Storages};
 use std::{env, path::PathBuf, process, time::Instant};
 
 /// `fullbore run`.
@@ -170,12 +170,25 @@ impl ProfileNight<'_> {
             let forgets = matches!(*step, "forget" | "prune");
             let step = if forgets && run.has_failed_backup() {
                 RunStep::skipped(step, "the backup failed")
+            } else if run.has_failed_backup() && self.lacks_repository() {
+                // The backup has said so.
+                RunStep::skipped(step, "the repository is not there")
             } else {
                 self.step(step, words)
             };
             self.tell(&step);
             run.steps.push(step);
         }
+    }
+
+    /// Returns whether the repository is a directory of this host that is not there, as without its disk. Further repositories may be.
+    fn lacks_repository(&self) -> bool {
+        let profile = &self.profile.profile;
+        let repository = profile.repository.as_ref();
+        let repository = repository.map(|name| Location::parse(name.as_ref()));
+        let is_alone = profile.also.is_empty();
+        is_alone
+            && matches!(repository, Some(Ok(place)) if place.as_local().is_some() && place.look() != Found::Repository)
     }
 
     fn step(&self, name: &str, words: &CommandWords<'_>) -> RunStep {

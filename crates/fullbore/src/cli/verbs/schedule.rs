@@ -141,10 +141,13 @@ fn begin(units: &UnitDirectory, when: When, args: &ScheduleArgs) -> Result<u8> {
     };
     if !units.has_systemd() {
         let message = "could not schedule: no systemd runs here for this user";
-        let line = command.crontab_line(when)?;
-        return Err(Error::new(ErrorKind::Unsupported, message)
-            .detail(line)
-            .hint("add this line to your crontab with `crontab -e`"));
+        let lines = command.crontab_lines(when)?;
+        let error = Error::new(ErrorKind::Unsupported, message);
+        let error = lines.into_iter().fold(error, Error::detail);
+        return Err(error.hint(match when {
+            When::Hourly => "add this line to your crontab with `crontab -e`",
+            _ => "add these lines to your crontab with `crontab -e`; cron makes up for nothing: choose an hour (12) at which this host is on, and the second line backs up after each start",
+        }));
     }
     units.write(&command, when)?;
     let name = &command.name;

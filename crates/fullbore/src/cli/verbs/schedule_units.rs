@@ -31,7 +31,7 @@ pub(super) enum When {
 }
 
 impl When {
-    /// The word on the command line, in OnCalendar= and in a crontab.
+    /// The word on the command line and in OnCalendar=.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Hourly => "hourly",
@@ -147,11 +147,12 @@ impl ScheduledCommand {
         )
     }
 
-    /// Returns the line of a crontab.
+    /// Returns the lines of a crontab: one at noon, when more hosts are on than at midnight, and one for each start, as cron does not
+    /// make up for what was missed.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for words that it cannot have.
-    pub(super) fn crontab_line(&self, when: When) -> Result<String> {
+    pub(super) fn crontab_lines(&self, when: When) -> Result<Vec<String>> {
         let words: Vec<String> = self.words.iter().map(|word| shell_word(word)).collect();
         let dir = shell_word(self.dir.as_os_str());
         // Only bash, which cron does not take, reads these quotes.
@@ -165,9 +166,17 @@ impl ScheduledCommand {
                 "cannot schedule a command with a line break, or with names that are no text",
             ));
         }
-        let line = format!("@{} cd {dir} && {}", when.word(), words.join(" "));
+        let times: &[&str] = match when {
+            When::Hourly => &["@hourly"],
+            When::Daily => &["0 12 * * *", "@reboot sleep 300;"],
+            When::Weekly => &["0 12 * * 1", "@reboot sleep 300;"],
+            When::Monthly => &["0 12 1 * *", "@reboot sleep 300;"],
+        };
+        let lines = times
+            .iter()
+            .map(|time| format!("{time} cd {dir} && {}", words.join(" ")));
         // In a crontab, % is the end of the command.
-        Ok(line.replace('%', "\\%"))
+        Ok(lines.map(|line| line.replace('%', "\\%")).collect())
     }
 }
 
@@ -434,10 +443,15 @@ mod tests {
             service.contains("\nWorkingDirectory=/home/ana\n"),
             "{service}"
         );
-        let line = command.crontab_line(When::Weekly).unwrap();
-        assert!(line.starts_with("@weekly cd /home/ana && /"), "{line}");
+        let lines = command.crontab_lines(When::Weekly).unwrap();
         let words = r" backup --no-create 'my files' --to /mnt/50\% --exclude 'it'\''s $x'";
-        assert!(line.ends_with(words), "{line}");
+        let times = ["0 12 * * 1 cd", "@reboot sleep 300; cd"];
+        for (line, time) in lines.iter().zip(times) {
+            let begin = format!("{time} /home/ana && /");
+            assert!(line.starts_with(&begin) && line.ends_with(words), "{line}");
+        }
+        assert_eq!(lines.len(), times.len());
+        assert_eq!(command.crontab_lines(When::Hourly).unwrap().len(), 1);
         assert!(command.name.starts_with("myfiles-"), "{}", command.name);
     }
 

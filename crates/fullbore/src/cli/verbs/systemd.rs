@@ -19,7 +19,7 @@ use std::{
     ffi::OsString,
     fmt::Write as _,
     fs,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -132,6 +132,8 @@ struct UnitNeeds {
     /// Directories for temporary files, if the source has them: the service cannot have its own then.
     shares_temporary: bool,
     has_hooks: bool,
+    /// Does a repository belong to another user than root, as one that hosts add to over ssh?
+    changes_anothers: bool,
 }
 
 impl UnitNeeds {
@@ -147,11 +149,13 @@ impl UnitNeeds {
         let has_settings = words.has("connect");
         let metrics = profile.words_of(&["run", &profile.name]);
         let metrics = metrics.value("metrics").map(PathBuf::from);
-        let mut written: Vec<_> = location
-            .as_local()
-            .map(Path::to_owned)
-            .into_iter()
-            .collect();
+        let further = profile.profile.also.iter();
+        let further = further.map(|name| Location::parse(name.as_ref()));
+        let further = further.collect::<Result<Vec<_>>>()?;
+        let all = [&location].into_iter().chain(&further);
+        let local = all.filter_map(|location| location.as_local());
+        let mut written: Vec<_> = local.map(Path::to_owned).collect();
+        let changes_anothers = written.iter().any(|path| is_of_another_user(path));
         written.extend(metrics.and_then(|file| file.parent().map(Path::to_owned)));
         // The unit names these directories, and systemd does not know where the command would run.
         if let Some(relative) = written.iter().find(|path| !path.is_absolute()) {
@@ -162,8 +166,15 @@ impl UnitNeeds {
             profile: profile.name.clone(),
             command: command_of(profile)?,
             is_cluster: has_settings || sources.iter().any(is_url),
-            is_remote: location.as_local().is_none(),
-            is_in_store: matches!(location, Location::Cloud { .. }),
+            is_remote: [&location]
+                .into_iter()
+                .chain(&further)
+                .any(|location| location.as_local().is_none()),
+            is_in_store: [&location]
+                .into_iter()
+                .chain(&further)
+                .any(|location| matches!(location, Location::Cloud { .. })),
+            changes_anothers,
             written,
             shares_temporary: sources.iter().any(|source| has_temporary(source)),
             has_hooks: !profile.profile.hooks.0.is_empty(),
@@ -237,6 +248,11 @@ impl UnitNeeds {
             }
             (false, true) => {
                 "CapabilityBoundingSet=\nSystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n"
+            }
+            (false, false) if self.changes_anothers => {
+                "# Root may read every file, and change the repository of another user; what is new in it belongs to that user.\n\
+                 CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER\n\
+                 SystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n"
             }
             (false, false) => {
                 "# Root may read every file.\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_FOWNER\n\
@@ -354,6 +370,11 @@ pub(super) fn unit_text(path: &Path) -> Result<String> {
 fn unfit_path(path: &Path) -> Error {
     let message = format!("cannot make a unit: it cannot name the path {path:?}");
     Error::new(ErrorKind::Usage, message)
+}
+
+/// Returns whether a repository is there and belongs to another user than root.
+fn is_of_another_user(repository: &Path) -> bool {
+    fs::metadata(repository).is_ok_and(|found| found.uid() != 0)
 }
 
 /// Has a source directories for temporary files, or is it in one?

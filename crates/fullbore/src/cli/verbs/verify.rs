@@ -154,15 +154,29 @@ pub(in crate::cli) fn run(args: VerifyArgs, storages: &Storages) -> Result<u8> {
     })
 }
 
-/// Remembers in the repository which data was checked.
+/// Remembers in the repository which data was checked, and which backups are damaged.
 fn remember(found: &VerifyVerdict, verify: &Verify) {
     let Some(record) = &found.record else { return };
+    let Ok((location, _)) = place(&verify.from) else {
+        return;
+    };
+    if !location.is_repository() {
+        return; // an archive
+    }
     let remembered = verify
         .storages
-        .repository_at(&verify.from)
+        .objects(&location)
         .and_then(|objects| record.remember(&*objects, PART_BYTES));
-    // A repository that cannot be written to does not remember.
-    let _ = remembered.map_err(|why| debug(|| why.line()));
+    // A repository that cannot be written to does not remember. Damage that is not remembered is seen here alone.
+    if let Err(why) = remembered {
+        match found.exit_code() == 4 {
+            true => aside(format_args!(
+                "note: `fullbore fleet` will not know of it: {}",
+                why.line()
+            )),
+            false => debug(|| why.line()),
+        }
+    }
 }
 
 /// Returns the faults in the archived WAL of a repository.
@@ -170,7 +184,8 @@ fn wal_faults_of(verify: &Verify) -> Result<Vec<String>> {
     if !is_repository(&verify.from) {
         return Ok(Vec::new());
     }
-    let faults = wal_faults(&verify.storages.repository_at(&verify.from)?, verify.data)?.1;
+    let objects = verify.storages.repository_at(&verify.from)?;
+    let faults = wal_faults(&verify.storages, &objects, verify.data)?.1;
     Ok(faults.iter().map(|fault| fault.trim().to_owned()).collect())
 }
 

@@ -7,6 +7,7 @@ use fullbore_format::{
     root::EntryName,
     text::size::{count, counted, seconds},
 };
+use fullbore_repository::shard::Shard;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -16,6 +17,7 @@ const LOCKED: &str = "without a key that reads, names and content were not check
 /// The last line of a verification.
 /// `against` is the tree that the backup was compared with.
 pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
+    let share = found.shard.filter(|_| found.data).map(Shard::words);
     let message = if found.data {
         "every byte"
     } else {
@@ -34,10 +36,12 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
     };
     match found.exit_code() {
         0 if found.is_locked => {
-            let message = if found.data {
-                "all stored bytes of segments were"
-            } else {
-                "the length of every object was"
+            let message = match &share {
+                Some(share) => {
+                    format!("the length of every object, and {share} of the stored bytes, were")
+                }
+                None if found.data => "all stored bytes of segments were".to_owned(),
+                None => "the length of every object was".to_owned(),
             };
             let time = seconds(found.seconds);
             format!("{subject} {is} stored as the roots say: {message} checked in {time}; {LOCKED}")
@@ -65,10 +69,14 @@ pub(super) fn last_line(found: &Found, against: Option<&Path>) -> String {
             };
             let same =
                 against.map_or_else(String::new, |tree| format!(", and {tree:?} is the same"));
-            format!(
-                "{subject} {is} sound: {message} of {entries} was checked in {}{same}{lacking}{wrong}{trailed}",
-                seconds(found.seconds)
-            )
+            let time = seconds(found.seconds);
+            let checked = match &share {
+                Some(share) => format!(
+                    "{share} of the data, and the structure of {entries}, were checked in {time}"
+                ),
+                None => format!("{message} of {entries} was checked in {time}"),
+            };
+            format!("{subject} {is} sound: {checked}{same}{lacking}{wrong}{trailed}")
         }
         1 => {
             format!(
@@ -158,7 +166,7 @@ fn losers(found: &Found) -> String {
     match found.lost.len() {
         // A stream that lacks its end does not say how much is missing.
         0 if found.is_bare => "what else is lost nothing says".to_owned(),
-        0 if found.is_locked => "only a key that reads tells which files are lost, and keeps the result for `fleet`, `stats` and the next backup".to_owned(),
+        0 if found.is_locked => "only a key that reads tells which files are lost; `fullbore fleet` tells of it until `verify --data` with a key has looked".to_owned(),
         0 => "no file is lost".to_owned(),
         n => format!("{} lost something", counted(n as u64, "backup")),
     }
@@ -174,7 +182,7 @@ pub(super) fn json(found: &Found) -> Value {
     let damage: Vec<_> = found.damage.iter().map(damage_json).collect();
     let lost: Vec<_> = found.lost.iter().map(loss_json).collect();
     let id = Some(&found.id).filter(|id| !id.is_empty());
-    json!({"type": "result", "id": id, "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked, "rotating": found.is_rotating,
+    json!({"type": "result", "id": id, "shard": found.shard.map(|shard| shard.to_string()), "backups": found.backups, "sound": found.exit_code() != 4, "locked": found.is_locked, "rotating": found.is_rotating,
         "entries": found.entries, "unreadable": found.not_captured, "bad_pages": found.bad_pages, "seconds": found.seconds,
         "damage": damage, "lost": lost, "warnings": found.warnings, "differences": differences})
 }

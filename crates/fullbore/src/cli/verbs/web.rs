@@ -103,6 +103,13 @@ pub(in crate::cli) struct WebArgs {
     quiet: bool,
 }
 
+impl WebArgs {
+    /// Returns whether there are several repositories, of which one may be clear beside a key.
+    pub(in crate::cli) fn is_of_several(&self) -> bool {
+        self.repositories.len() > 1
+    }
+}
+
 pub(in crate::cli) fn run(args: WebArgs, storages: &Storages) -> Result<u8> {
     if let Some(name) = &args.hash_password {
         return hash_password(name);
@@ -112,6 +119,9 @@ pub(in crate::cli) fn run(args: WebArgs, storages: &Storages) -> Result<u8> {
     let own = own.map(|location| shown(location, words_of_process(), storages));
     let of_profiles = args.profiles.iter().map(|name| shown_by_profile(name));
     let repositories: Vec<_> = own.chain(of_profiles).collect::<Result<_>>()?;
+    if args.is_of_several() {
+        storages.check_key_use()?;
+    }
     let door = Door::open(&args, storages)?;
     let page = Arc::new(EntryFile::default());
     end_on_signals(page.clone());

@@ -374,7 +374,6 @@ fn a_backup_that_ended_in_order_goes_on_behind_its_last_volume() {
                 "--to",
                 "/nowhere/x",
                 "--plan",
-                "--keep-going",
                 "--catalog",
                 world.catalog()
             ];
