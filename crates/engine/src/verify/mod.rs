@@ -57,7 +57,7 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Mutex, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 use stream::{InspectedInput, look};
 
