@@ -1,7 +1,10 @@
 //! Any columns are read as a page without harm, and a page that was read is written and read back as the same.
 #![no_main]
 
-use fullbore_format::page::{ManifestPage, Record, decode_entries, encode_entries};
+use fullbore_format::{
+    page::{ManifestPage, Record, decode_entries, encode_entries},
+    root::Lists,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// Entries that were read are sent to another host and arrive as they are.
@@ -19,4 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         send_entries(&page.records);
     }
     let _ = ManifestPage::decode(bytes);
+    if let Ok(lists) = Lists::of_page(bytes) {
+        assert_eq!(Lists::of_page(&lists.page("").unwrap()).unwrap(), lists);
+    }
 });

@@ -19,9 +19,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Members of a root that anyone may read who sees the storage.
-const CLEAR: [&str; 12] = [
-    "format", "id", "tool", "time", "finished", "options", "tags", "totals", "bases", "segments",
-    "pages", "liveness",
+const CLEAR: [&str; 14] = [
+    "format",
+    "id",
+    "tool",
+    "time",
+    "finished",
+    "options",
+    "tags",
+    "totals",
+    "bases",
+    "segments",
+    "pages",
+    "liveness",
+    "lists_of",
+    "lists_digest",
 ];
 
 /// How the host of a pseudonym begins.

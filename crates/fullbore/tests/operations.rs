@@ -1,6 +1,9 @@
-//! How many requests commands make of the storage of a repository with a thousand backups of three sources.
+//! How many requests commands make of the storage of a repository with a thousand backups.
 
-use fullbore_engine::restore::{EntryPatterns, Restore};
+use fullbore_engine::{
+    restore::{EntryPatterns, Restore},
+    verify::{Verify, VerifyVerdict},
+};
 use fullbore_format::{
     layout::REPOSITORY,
     root::{BackupOptions, EntryName, FORMAT, Root, SourceInfo},
@@ -18,7 +21,10 @@ use fullbore_storage::{
     LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording, Storages,
 };
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
-use testkit::runs::{fullbore, names, noise, temp, write};
+use testkit::{
+    growth::{GrownContent, Growth},
+    runs::{fullbore, names, noise, temp, write},
+};
 
 const BACKUPS: u64 = 1000;
 
@@ -126,4 +132,102 @@ fn a_prune_reads_a_backup_three_times_at_most() {
         .map(|operation| recording.count(operation).calls);
     assert!(reads.iter().sum::<u64>() <= 3 * BACKUPS, "{reads:?}");
     assert!(recording.count(Operation::List).calls <= 12);
+}
+
+/// A repository in memory whose backups are whole: each backup of a source that is the first, or the first of so many, has content of
+/// its own.
+fn grown(sources: usize, rounds: usize, changed_one_of: usize) -> MemoryObjects {
+    let dir = temp();
+    let (tree, repository) = (dir.path().join("tree"), dir.path().join("repo"));
+    write(tree.join("sub/file"), noise(1, 3_000));
+    fullbore(args!["backup", &tree, "--to", &repository]).ends_with(0);
+    let growth = Growth {
+        sources,
+        rounds,
+        files: 1,
+        changed_one_of,
+    };
+    let memory = MemoryObjects::new();
+    growth.write_with(&GrownContent::read(&repository), &mut |key, bytes| {
+        put(&memory, key, bytes);
+    });
+    memory
+}
+
+fn verified(objects: Arc<dyn Objects>) -> VerifyVerdict {
+    let verify = Verify {
+        storages: Storages::default(),
+        from: "memory".into(),
+        filter: BackupFilter::default(),
+        data: false,
+        against: None,
+        shard: None,
+        workers: NonZeroUsize::MIN,
+    };
+    verify.run_all(&objects, &Meter::default()).unwrap()
+}
+
+/// The most roots that were read in a row, without a manifest between them.
+fn roots_in_a_row(log: &[(Operation, String)]) -> usize {
+    let (mut most, mut row) = (0, 0);
+    for (operation, key) in log {
+        match operation {
+            Operation::Get if key.ends_with("/root.json") => row += 1,
+            Operation::ReadAt if key.ends_with("/manifest") => row = 0,
+            _ => {}
+        }
+        most = most.max(row);
+    }
+    most
+}
+
+fn reads(recording: &Recording, operation: Operation, name: &str) -> usize {
+    let log = recording.log().into_iter();
+    log.filter(|(done, key)| *done == operation && key.ends_with(name))
+        .count()
+}
+
+#[test]
+fn the_structure_of_many_backups_is_checked_in_portions() {
+    // A source that is larger than a portion, and sources that are smaller.
+    for (sources, rounds) in [(1, 1400), (70, 20)] {
+        let recording = Recording::new(Arc::new(grown(sources, rounds, 7)));
+        let verdict = verified(Arc::new(recording.clone()));
+        let own_content = sources * rounds.div_ceil(7);
+        assert_eq!((verdict.exit_code(), verdict.backups), (0, 1400));
+        assert_eq!(verdict.of, 1400);
+        // The file, `sub`, and the directory with it: each page once.
+        assert_eq!(verdict.entries, 3 * own_content as u64);
+        assert_eq!(
+            reads(&recording, Operation::ReadAt, "/manifest"),
+            own_content
+        );
+        let roots = reads(&recording, Operation::Get, "/root.json");
+        // A portion that does not begin with its source asks for the root of the base once more.
+        assert!((1400..=1402).contains(&roots), "{roots} roots");
+        let row = roots_in_a_row(&recording.log());
+        assert!((400..=501).contains(&row), "{row} roots at once");
+    }
+}
+
+#[test]
+fn damage_that_portions_share_is_told_once_with_all_losses() {
+    let memory = grown(1, 1100, 1100);
+    let first = fullbore_repository::roots::ids(&memory).unwrap().remove(0);
+    memory.delete(&[key(&first, "s01-000001.tar.zst")]).unwrap();
+    let verdict = verified(Arc::new(memory.clone()));
+    assert_eq!(verdict.exit_code(), 4);
+    assert_eq!((verdict.damaged.len(), verdict.damage.len()), (1100, 1));
+    assert_eq!(verdict.lost.len(), 1100);
+    assert!(verdict.lost.iter().all(|loss| loss.files.len() == 1));
+    assert!(verdict.damaged.is_sorted());
+    assert_eq!(verdict.entries, 3);
+    // A page without an intact copy.
+    let manifest = key(&first, "manifest");
+    let len = memory.stat(&manifest).unwrap().unwrap();
+    put(&memory, &manifest, &vec![0; len as usize]);
+    let verdict = verified(Arc::new(memory));
+    assert_eq!((verdict.damaged.len(), verdict.lost.len()), (1100, 1100));
+    assert!(verdict.lost.iter().all(|loss| loss.unnamed.len() == 1));
+    assert_eq!(verdict.damage.len(), 2);
 }

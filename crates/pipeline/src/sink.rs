@@ -13,7 +13,10 @@ use fullbore_format::{
     root::Segment,
 };
 use fullbore_platform::dir::real_path;
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 /// Bytes with their position in the backup.
 #[derive(Debug)]
@@ -209,7 +212,7 @@ pub struct Referred {
     /// Backups whose manifests are about to be pruned.
     pub manifests: HashSet<String>,
     /// The bytes of all objects by their keys, if the storage told them all at once.
-    pub sizes: Option<BTreeMap<String, u64>>,
+    pub sizes: Option<Arc<BTreeMap<String, u64>>>,
 }
 
 /// The default is that of a destination with one stream.

@@ -106,6 +106,10 @@ pub(crate) fn main_data(mut record: &[u8]) -> Option<&[u8]> {
         let (mark, rest) = record.split_first()?;
         record = match mark {
             255 => return rest.get(1..)?.get(..usize::from(rest[0])),
+            254 => {
+                let (len, data) = rest.split_first_chunk()?;
+                return data.get(..u32::from_le_bytes(*len) as usize);
+            }
             253 => rest.get(2..)?, // replication origin
             252 => rest.get(4..)?, // top-level transaction
             _ => return None,

@@ -198,7 +198,7 @@ impl Base {
             // A directory is asked for each object. A store answers for all of them at once.
             segments.add(
                 archive,
-                referred.sizes.as_ref(),
+                referred.sizes.as_deref(),
                 &referred.manifests,
                 damage,
             );
@@ -293,6 +293,11 @@ impl Base {
             moved: Mutex::default(),
             damage: Arc::default(),
         }
+    }
+
+    /// Returns the root of the latest complete backup of the source.
+    pub fn root(&self) -> Option<&Root> {
+        self.archives.first().map(|(archive, _)| &archive.root)
     }
 
     /// Returns where the segments of earlier backups among these stand, if they are on tapes.

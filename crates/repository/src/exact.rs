@@ -75,7 +75,9 @@ fn check_selected(objects: &Arc<dyn Objects>, id: &str, filter: &BackupFilter) -
     }
     let root = objects.get(&key(id, ROOT))?.map(|(bytes, _)| bytes);
     let root = root.filter(|bytes| !is_void(bytes));
-    let root = root.and_then(|bytes| Root::of_backup(id, &bytes, "").ok());
+    // The source alone counts, so lists that are elsewhere are not needed.
+    let root = root.and_then(|bytes| Root::open_as_stored(&bytes, "").ok());
+    let root = root.filter(|root| root.id == id);
     match root {
         Some(mut root) => match filter.selects_in(objects, &mut root) {
             true => Ok(()),

@@ -5,6 +5,7 @@
 //! announced.
 
 use super::{
+    large_listing::LargeListing,
     protocol::{intents, listed_intents},
     roots::{BackupFiles, backup_files, key, listed_backups},
 };
@@ -26,6 +27,8 @@ pub struct FirstLook {
     pub(super) intents: Vec<String>,
     /// The content of the file that makes it a repository; `None` if it was not found, or not asked for.
     pub(super) repository: Option<Vec<u8>>,
+    /// Those that took a store several requests.
+    pub(super) large: Option<LargeListing>,
 }
 
 impl FirstLook {
@@ -39,6 +42,7 @@ impl FirstLook {
                 files: backup_files(objects)?,
                 intents: intents(objects)?,
                 repository: None,
+                large: None,
             });
         }
         // An error of this one comes again, with the words of its use.
@@ -48,6 +52,7 @@ impl FirstLook {
         Ok(Self {
             files: listed_backups(objects, &listed)?,
             intents: listed_intents(&listed),
+            large: LargeListing::of(listed),
             repository: repository.map(|(bytes, _)| bytes),
         })
     }

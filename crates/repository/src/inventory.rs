@@ -138,18 +138,18 @@ fn segments(archives: &[Archive], objects: Option<&dyn Objects>) -> Vec<SegmentP
             .map(|segment| own(&archive.root, segment, index));
         places.extend(own.map(|place| (segment_key(&place.id), place)));
     }
-    // A manifest is read once, however many backups refer to its segments.
+    // The root of a backup that is not among these is read once, however many backups refer to its segments.
     let mut known: HashMap<String, Option<KnownFrames>> = HashMap::new();
     for (index, archive) in archives.iter().enumerate() {
         for live in &archive.root.liveness {
             let id = full_name(&archive.root, &live.id());
+            if places.contains_key(&segment_key(&id)) {
+                continue;
+            }
             let read = |id: &str| Some(KnownFrames::read(objects?, id)?.0);
             let told_by = known
                 .entry(id.backup.clone())
                 .or_insert_with(|| read(&id.backup));
-            if places.contains_key(&segment_key(&id)) {
-                continue;
-            }
             let told = told_by.as_ref().and_then(|backup| backup.place(&id, index));
             let place = told.unwrap_or_else(|| SegmentPlace {
                 id,
@@ -171,6 +171,7 @@ fn segment_key(id: &SegmentId) -> (String, u32, u32) {
 
 /// The description of its segments in the document of a backup that is listed, forgotten or dead.
 pub struct KnownFrames {
+    /// As it is stored: it may be without lists of pages and liveness.
     pub root: Root,
     is_listed: bool,
 }
@@ -183,7 +184,7 @@ impl KnownFrames {
             .into_iter()
             .find_map(|name| {
                 let (bytes, _) = objects.get(&key(id, name)).ok()??;
-                let root = Root::open(&bytes, name).ok().filter(|root| root.id == id)?;
+                let root = Root::of_backup_as_stored(id, &bytes, name).ok()?;
                 Some((
                     Self {
                         root,
@@ -250,8 +251,13 @@ pub fn nothing_known(id: &str, similar: &Root) -> Root {
 
 /// Returns the damaged documents of forgotten backups that others refer to: key, error,
 /// replacement. Such a document only describes segments that other backups need; while it is
-/// damaged, the expected content of those segments is unknown.
-pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Error, Root)> {
+/// damaged, the expected content of those segments is unknown. Only the documents of backups that
+/// `may_be_forgotten` are read.
+pub fn bad_words(
+    archives: &[Archive],
+    objects: &dyn Objects,
+    may_be_forgotten: impl Fn(&str) -> bool,
+) -> Vec<(String, Error, Root)> {
     let others: BTreeMap<&str, &Root> = archives
         .iter()
         .flat_map(|archive| {
@@ -268,35 +274,43 @@ pub fn bad_words(archives: &[Archive], objects: &dyn Objects) -> Vec<(String, Er
         if !matches!(objects.stat(&key(id, layout::ROOT)), Ok(None)) {
             return None;
         }
-        let error = Root::open(&bytes, &objects.describe(&forgotten))
+        let error = Root::open_as_stored(&bytes, &objects.describe(&forgotten))
             .err()
             .filter(|error| error.kind == ErrorKind::Corrupt)?;
         Some((forgotten, error, nothing_known(id, root)))
     };
-    others.into_iter().filter_map(look).collect()
+    let others = others.into_iter().filter(|(id, _)| may_be_forgotten(id));
+    others.filter_map(look).collect()
+}
+
+/// Tells the pages of a repository apart: backup, stream, segment, offset, digest.
+pub type PageKey = (String, u32, u32, u64, String);
+
+/// Returns the key of a page of a root, by its index.
+pub fn page_key(root: &Root, index: usize) -> PageKey {
+    let page = &root.pages[index];
+    let backup = match page.backup.is_empty() {
+        true => &root.id,
+        false => &page.backup,
+    };
+    (
+        backup.clone(),
+        page.stream,
+        page.segment,
+        page.offset,
+        page.digest.clone(),
+    )
 }
 
 /// Returns each page of these backups once, if `wanted` accepts its numbers.
 pub fn sheets(archives: &[Archive], wanted: impl Fn(&Archive) -> Vec<usize>) -> Vec<PageRef> {
-    let mut found: HashMap<(String, u32, u32, u64, String), usize> = HashMap::new();
+    let mut found: HashMap<PageKey, usize> = HashMap::new();
     let mut sheets: Vec<PageRef> = Vec::new();
     for (position, archive) in archives.iter().enumerate() {
         for index in wanted(archive) {
-            let page = &archive.root.pages[index];
             // Backups refer to pages of earlier ones: each is read and checked once, whoever lists
             // it.
-            let backup = if page.backup.is_empty() {
-                &archive.root.id
-            } else {
-                &page.backup
-            };
-            let key = (
-                backup.clone(),
-                page.stream,
-                page.segment,
-                page.offset,
-                page.digest.clone(),
-            );
+            let key = page_key(&archive.root, index);
             let sheet = *found.entry(key).or_insert(sheets.len());
             match sheets.get_mut(sheet) {
                 Some(sheet) => sheet.of.push(position),
@@ -375,8 +389,22 @@ pub type NoRoots = Vec<(String, Error)>;
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is no backup; errors that are not damage to a root.
 pub fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
+    let (archives, lost) = divided(objects, open_all(objects)?);
+    // An empty repository must not count as sound: there is nothing that could be damaged.
+    if archives.is_empty() && lost.is_empty() {
+        Err(no_backup(&**objects)?)
+    } else {
+        Ok((archives, lost))
+    }
+}
+
+/// Divides directories into those with an intact root, and those that should have one.
+pub fn divided(
+    objects: &Arc<dyn Objects>,
+    all: Vec<(String, FoundDirectory)>,
+) -> (Vec<Archive>, NoRoots) {
     let (mut archives, mut lost) = (Vec::new(), Vec::new());
-    for (id, found) in open_all(objects)? {
+    for (id, found) in all {
         match found {
             FoundDirectory::Backup(archive) => archives.push(*archive),
             FoundDirectory::Damaged(error) => lost.push((id, error)),
@@ -384,10 +412,5 @@ pub fn open_some(objects: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> 
             FoundDirectory::Leftover => {}
         }
     }
-    // An empty repository must not count as sound: there is nothing that could be damaged.
-    if archives.is_empty() && lost.is_empty() {
-        Err(no_backup(&**objects)?)
-    } else {
-        Ok((archives, lost))
-    }
+    (archives, lost)
 }

@@ -28,6 +28,7 @@ pub mod ids;
 pub mod import;
 pub mod intent;
 pub mod inventory;
+mod large_listing;
 mod leftovers;
 pub mod level;
 mod listed;

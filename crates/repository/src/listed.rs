@@ -12,7 +12,7 @@ use fullbore_format::{
     root::{Root, is_void},
 };
 use fullbore_platform::queue::run_each;
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, whole_root};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Backups that an error lists.
@@ -43,7 +43,8 @@ pub fn cut_off(objects: &dyn Objects, files: &BTreeMap<String, BackupFiles>) -> 
     ids.iter()
         .filter_map(|id| {
             let (bytes, _) = objects.get(&key(id, layout::PARTIAL)).ok()??;
-            Root::open(&bytes, layout::PARTIAL).ok()
+            let root = Root::open_as_stored(&bytes, layout::PARTIAL).ok()?;
+            whole_root(objects, root, layout::PARTIAL).ok()
         })
         .collect()
 }
@@ -95,7 +96,9 @@ fn read_root(objects: &dyn Objects, id: &str) -> Result<Option<Root>> {
     let key = key(id, layout::ROOT);
     match objects.get(&key)? {
         Some((bytes, _)) if !is_void(&bytes) => {
-            Root::of_backup(id, &bytes, &objects.describe(&key)).map(Some)
+            let name = objects.describe(&key);
+            let root = Root::of_backup_as_stored(id, &bytes, &name)?;
+            whole_root(objects, root, &name).map(Some)
         }
         _ => Ok(None),
     }
@@ -185,14 +188,6 @@ fn none_found(objects: &dyn Objects, wanted: &str, ids: &[String]) -> Result<Err
 /// The hint for an interrupted backup.
 const GOES_ON: &str =
     "only completed backups can be used; the next `fullbore backup` of this source resumes it";
-
-/// Returns whether a repository holds no backup, not even one with an unreadable root.
-///
-/// # Errors
-/// Errors of the storage.
-pub fn holds_none(objects: &dyn Objects) -> Result<bool> {
-    Ok(backup_ids(objects)?.is_empty())
-}
 
 /// Returns the error of a repository that holds no backup.
 ///

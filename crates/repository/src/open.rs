@@ -17,7 +17,7 @@ use std::{
 
 pub use super::{
     from_word::{is_repository, named, names_backup, place, without_backup},
-    listed::{backup_ids, cut_off, holds_none, ids_of, list_backups, listed_roots, no_backup},
+    listed::{backup_ids, cut_off, ids_of, list_backups, listed_roots, no_backup},
     repository_file::read_repository,
     selector::pick,
 };

@@ -27,7 +27,7 @@ impl PageSpool {
     /// # Errors
     /// The system's, about the temporary file.
     pub fn add(&mut self, page: &[u8]) -> Result<u64> {
-        let offset = self.file_bytes + self.memory.len() as u64;
+        let offset = self.bytes();
         if self.memory.len() + page.len() > MEMORY_BYTES {
             self.move_to_file(page).map_err(|error| {
                 let hint = "TMPDIR names another directory for temporary files";
@@ -73,9 +73,14 @@ impl PageSpool {
         Ok(())
     }
 
+    /// Returns the number of bytes that were added.
+    pub(super) fn bytes(&self) -> u64 {
+        self.file_bytes + self.memory.len() as u64
+    }
+
     /// Returns whether nothing was added.
     pub(super) fn is_empty(&self) -> bool {
-        self.file_bytes == 0 && self.memory.is_empty()
+        self.bytes() == 0
     }
 
     /// Appends all pages to an upload.

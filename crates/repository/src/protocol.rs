@@ -19,8 +19,9 @@
 
 use super::{
     intent::taken_for_dead,
+    large_listing::LargeListing,
     root_reader::{DocumentReader, KnownDocuments},
-    roots::{self, BackupState, backup_files, dir, files_of, key},
+    roots::{self, BackupState, at_once, backup_files, dir, files_of, key},
 };
 pub use fullbore_format::intent::{Intent, intent_key};
 
@@ -36,11 +37,14 @@ use fullbore_format::{
 };
 use fullbore_pipeline::{sink::Referred, stage::codec::Codec};
 use fullbore_platform as platform;
-use fullbore_platform::queue::run_both;
+use fullbore_platform::queue::{run_both, run_each};
 use fullbore_storage::{
     Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body,
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 /// A tombstone: the backup, and the name of the object in it.
 pub(super) type Tombstone = (String, String);
@@ -62,7 +66,31 @@ fn tombstone(name: &str) -> Option<Tombstone> {
 /// # Errors
 /// Errors of the storage.
 pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
-    let (listed, tombstones, sizes) = listed_bases(objects)?;
+    refer_after(objects, None, bases)
+}
+
+/// As [`refer`], after a look at a repository with very many objects.
+///
+/// No prune deletes an object that a listed backup mentions. So if a base is still listed now that it is named, its objects are as they
+/// were at the look, but for damage, and the check before the commit looks for them again.
+///
+/// # Errors
+/// Errors of the storage.
+pub(super) fn refer_after(
+    objects: &dyn Objects,
+    look: Option<&LargeListing>,
+    bases: &[String],
+) -> Result<Referred> {
+    let (listed, tombstones, sizes) = match look.filter(|look| bases.len() < look.requests()) {
+        Some(look) => {
+            let (marks, listed) =
+                run_both(true, || tombstones(objects), || listed_of(objects, bases));
+            let listed = listed?;
+            let ids = listed.iter().filter_map(named_backup_id).collect();
+            (ids, marks?, Some(look.sizes.clone()))
+        }
+        None => listed_bases(objects)?,
+    };
     let mut referred = Referred {
         sizes,
         ..Referred::default()
@@ -90,8 +118,19 @@ pub fn refer(objects: &dyn Objects, bases: &[String]) -> Result<Referred> {
 type ListedBases = (
     HashSet<String>,
     Vec<Tombstone>,
-    Option<BTreeMap<String, u64>>,
+    Option<Arc<BTreeMap<String, u64>>>,
 );
+
+/// Returns the objects of these backups. Many are listed at once.
+fn listed_of(objects: &dyn Objects, ids: &[String]) -> Result<Vec<ListedObject>> {
+    let mut listed = Vec::new();
+    for some in ids.chunks(at_once(objects)) {
+        for found in run_each(some, |id| objects.list(&dir(id))) {
+            listed.extend(found?);
+        }
+    }
+    Ok(listed)
+}
 
 /// Returns what can be referred to. A store takes one request for it; of a directory, no backups and
 /// no objects are listed.
@@ -107,7 +146,7 @@ fn listed_bases(objects: &dyn Objects) -> Result<ListedBases> {
     });
     let marks = marks.collect();
     let sizes = all.into_iter().map(|object| (object.key, object.bytes));
-    Ok((listed, marks, Some(sizes.collect())))
+    Ok((listed, marks, Some(Arc::new(sizes.collect()))))
 }
 
 fn named_backup_id(object: &ListedObject) -> Option<String> {
@@ -189,11 +228,39 @@ pub fn check(objects: &dyn Objects, root: &Root, listed: &HashMap<String, u64>) 
 /// # Errors
 /// Errors of the storage.
 pub fn listed_needs(objects: &dyn Objects, root: &Root) -> Result<HashMap<String, u64>> {
-    if !objects.answers_late() || roots::needs(root)?.len() < 2 {
+    listed_needs_after(objects, None, root)
+}
+
+/// As [`listed_needs`], after a look at a repository with very many objects: if it takes fewer requests, only the backups that the root
+/// refers to are listed.
+///
+/// # Errors
+/// Errors of the storage.
+pub(super) fn listed_needs_after(
+    objects: &dyn Objects,
+    look: Option<&LargeListing>,
+    root: &Root,
+) -> Result<HashMap<String, u64>> {
+    let needs = roots::needs(root)?;
+    if !objects.answers_late() || needs.len() < 2 {
         return Ok(HashMap::new());
     }
-    let listed = objects.list(BACKUPS)?.into_iter();
+    let own = key(&root.id, MANIFEST);
+    let others = needs.keys().filter(|key| **key != own);
+    let backups: BTreeSet<String> = others.filter_map(|key| backup_of(key)).collect();
+    let backups: Vec<String> = backups.into_iter().collect();
+    let listed = match look.filter(|look| backups.len() < look.requests()) {
+        Some(_) => listed_of(objects, &backups)?,
+        None => objects.list(BACKUPS)?,
+    };
+    let listed = listed.into_iter();
     Ok(listed.map(|object| (object.key, object.bytes)).collect())
+}
+
+/// Returns the backup that an object belongs to.
+fn backup_of(key: &str) -> Option<String> {
+    let below = key.strip_prefix(BACKUPS)?.strip_prefix('/')?;
+    below.split_once('/').map(|(id, _)| id.to_owned())
 }
 
 /// Step 7: stores the root, unless another process made it void.

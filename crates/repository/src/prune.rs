@@ -39,7 +39,7 @@ use super::{
         settle, tombstones,
     },
     repository_file::read_repository,
-    root_reader::{DocumentReader, KnownDocuments},
+    root_reader::{DocumentReader, KnownDocuments, VisitDocument},
     roots::{
         self, BackupFiles, BackupState, Document, RootFacts, backup_files, dir, files_of, key,
     },
@@ -102,7 +102,7 @@ pub fn prune_with(
     if lacks_conditions {
         refuse_doubt(objects, intents(objects)?.first())?;
     }
-    let mut first = PruneSurvey::look(objects, reader, &BTreeSet::new())?;
+    let mut first = PruneSurvey::look(objects, reader)?;
     let claims = if dry {
         HeldLeases::new()
     } else {
@@ -133,16 +133,18 @@ pub fn prune_with(
     Ok(pruned)
 }
 
-/// Returns what a prune would free and hold if these backups were forgotten. Deletes nothing.
+/// Returns what a prune would free and hold if these backups were forgotten, by the `files` of a listing. Deletes nothing, and so needs no
+/// second listing.
 ///
 /// # Errors
 /// As [`prune`].
 pub fn prune_forecast(
     objects: &dyn Objects,
     reader: &mut DocumentReader<'_>,
+    files: BTreeMap<String, BackupFiles>,
     forgotten: &BTreeSet<String>,
 ) -> Result<Pruned> {
-    let survey = PruneSurvey::look(objects, reader, forgotten)?;
+    let survey = PruneSurvey::look_once(objects, reader, files, forgotten)?;
     Ok(survey.account(&Mentions::default(), &HashSet::new()))
 }
 
@@ -171,6 +173,13 @@ impl Mentions {
     }
 }
 
+/// Reads documents, visits each, and adds it to those that are known. It gets the listing of the files of all backups.
+type ReadDocuments<'a> = &'a mut dyn FnMut(
+    &BTreeMap<String, BackupFiles>,
+    &mut KnownDocuments,
+    VisitDocument<'_>,
+) -> Result<()>;
+
 /// The state of the repository in step 0.
 struct PruneSurvey {
     /// Objects by backup, without the live backups.
@@ -195,35 +204,61 @@ struct PruneSurvey {
 }
 
 impl PruneSurvey {
-    /// Step 0. In this order: an intent exists before the first file, and until there is a root.
-    ///
-    /// Backups that `will_be_forgotten` count as forgotten ones.
-    fn look(
+    /// Step 0.
+    fn look(objects: &dyn Objects, reader: &mut DocumentReader<'_>) -> Result<Self> {
+        let files = backup_files(objects)?;
+        Self::of(
+            objects,
+            files,
+            &BTreeSet::new(),
+            &mut |_, documents, visit| reader.visit(documents, visit),
+        )
+    }
+
+    /// As [`PruneSurvey::look`], with the documents of a listing only. Backups that `will_be_forgotten` count as forgotten ones.
+    fn look_once(
         objects: &dyn Objects,
         reader: &mut DocumentReader<'_>,
+        files: BTreeMap<String, BackupFiles>,
         will_be_forgotten: &BTreeSet<String>,
+    ) -> Result<Self> {
+        Self::of(
+            objects,
+            files,
+            will_be_forgotten,
+            &mut |files, documents, visit| reader.visit_all_of(files, documents, visit),
+        )
+    }
+
+    /// In this order: an intent exists before the first file, and until there is a root.
+    fn of(
+        objects: &dyn Objects,
+        mut files: BTreeMap<String, BackupFiles>,
+        will_be_forgotten: &BTreeSet<String>,
+        read: ReadDocuments<'_>,
     ) -> Result<Self> {
         // Files before intents, intents before documents: a file that is listed here has an intent,
         // or its document is found below.
-        let mut files = backup_files(objects)?;
         let announced = intents(objects)?;
         let alive = alive(objects, &announced, &HeldLeases::new())?;
-        alive.keys().for_each(|id| drop(files.remove(id)));
         let doubtful: Vec<String> = alive
-            .into_iter()
+            .iter()
             .filter(|(_, alive)| alive.is_doubtful)
-            .map(|(id, _)| id)
+            .map(|(id, _)| id.clone())
             .collect();
         refuse_doubt(objects, doubtful.first())?;
         let mut look = FirstPass::new(&files, will_be_forgotten);
         let mut documents = KnownDocuments::new();
-        reader.visit(&mut documents, &mut |id, document| look.visit(id, document))?;
+        read(&files, &mut documents, &mut |id, document| {
+            look.visit(id, document)
+        })?;
         let FirstPass {
             mut mentions,
             holders,
             partial,
             ..
         } = look;
+        alive.keys().for_each(|id| drop(files.remove(id)));
         refuse_loss(
             objects,
             files.iter().filter(|(id, _)| !announced.contains(id)),

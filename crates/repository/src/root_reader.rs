@@ -11,7 +11,7 @@ use super::{
 use fullbore_crypt::Access;
 use fullbore_format::{error::Result, layout::KEYS};
 use fullbore_platform::queue::run_each;
-use fullbore_storage::{Objects, SealedObjects};
+use fullbore_storage::{KeptLists, Objects, SealedObjects};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// What is called with each id, and with what was found of its document.
@@ -61,6 +61,7 @@ pub struct DocumentReader<'a> {
     objects: &'a dyn Objects,
     names: NamePool,
     index: Option<RootIndex>,
+    lists: KeptLists,
 }
 
 impl<'a> DocumentReader<'a> {
@@ -70,6 +71,7 @@ impl<'a> DocumentReader<'a> {
             objects,
             names: NamePool::default(),
             index: None,
+            lists: KeptLists::default(),
         }
     }
 
@@ -93,22 +95,9 @@ impl<'a> DocumentReader<'a> {
         let mut previous = None;
         loop {
             let files = backup_files(self.objects)?;
-            let is_new = |id: &str, state| {
-                !known
-                    .get(id)
-                    .is_some_and(|known: &KnownDocument| known.is_still(state))
-            };
             // Only of the first look are there many.
             let uses_index = previous.is_none() && known.is_empty();
-            let mut found = Vec::new();
-            self.pass(&files, uses_index, &is_new, &mut |id, document| {
-                if let Some(document) = document? {
-                    visit(id, &document)?;
-                    found.push((id.clone(), KnownDocument::of(&document)));
-                }
-                Ok(())
-            })?;
-            known.extend(found);
+            self.visit_new_of(&files, uses_index, known, visit)?;
             // A single listing can miss an object that appears while it runs.
             let seen = digest_of_states(&files);
             if previous == Some(seen) {
@@ -116,6 +105,43 @@ impl<'a> DocumentReader<'a> {
             }
             previous = Some(seen);
         }
+    }
+
+    /// Calls `visit` with the documents of a listing, and adds them to those that are known.
+    ///
+    /// # Errors
+    /// As [`DocumentReader::visit`].
+    pub(super) fn visit_all_of(
+        &mut self,
+        files: &BTreeMap<String, BackupFiles>,
+        known: &mut KnownDocuments,
+        visit: VisitDocument<'_>,
+    ) -> Result<()> {
+        self.visit_new_of(files, true, known, visit)
+    }
+
+    fn visit_new_of(
+        &mut self,
+        files: &BTreeMap<String, BackupFiles>,
+        uses_index: bool,
+        known: &mut KnownDocuments,
+        visit: VisitDocument<'_>,
+    ) -> Result<()> {
+        let is_new = |id: &str, state| {
+            !known
+                .get(id)
+                .is_some_and(|known: &KnownDocument| known.is_still(state))
+        };
+        let mut found = Vec::new();
+        self.pass(files, uses_index, &is_new, &mut |id, document| {
+            if let Some(document) = document? {
+                visit(id, &document)?;
+                found.push((id.clone(), KnownDocument::of(&document)));
+            }
+            Ok(())
+        })?;
+        known.extend(found);
+        Ok(())
     }
 
     /// Calls `visit` with each listed backup of a listing, oldest first. Backups that were forgotten since are left out.
@@ -196,8 +222,11 @@ impl<'a> DocumentReader<'a> {
             .filter(|(_, found)| found.is_none())
             .map(|(wanted, _)| wanted.clone())
             .collect();
-        let mut read =
-            run_each(&missing, |wanted| read(objects, &wanted.id, wanted.state)).into_iter();
+        let lists = &self.lists;
+        let mut read = run_each(&missing, |wanted| {
+            read(objects, &wanted.id, wanted.state, lists)
+        })
+        .into_iter();
         for (wanted, found) in chunk.iter().zip(found) {
             let is_new = found.is_none();
             let document = match found {
@@ -275,10 +304,13 @@ fn index_owner(objects: &dyn Objects) -> Option<IndexOwner> {
     let mut keys = blake3::Hasher::new();
     if sealed.is_some() {
         for object in objects.list(KEYS).ok()? {
-            let version = object.version?;
             keys.update(object.key.as_bytes());
             keys.update(&[0]);
-            keys.update(version.as_str().as_bytes());
+            match &object.version {
+                Some(version) => keys.update(version.as_str().as_bytes()),
+                // A directory has no versions of these files: their content says the same.
+                None => keys.update(blake3::hash(&objects.get(&object.key).ok()??.0).as_bytes()),
+            };
             keys.update(&[0]);
         }
     }

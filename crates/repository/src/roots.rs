@@ -11,7 +11,7 @@ use fullbore_format::{
     root::{Root, RunStats, VOID_ROOT_BYTES, is_void},
 };
 use fullbore_pipeline::stage::codec::Codec;
-use fullbore_storage::{ListedObject, Objects, Version};
+use fullbore_storage::{KeptLists, ListedObject, Objects, Version};
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
@@ -365,7 +365,7 @@ pub fn document(objects: &dyn Objects, id: &str) -> Result<Option<Document>> {
         BackupState::Partial,
         BackupState::Forgotten,
     ] {
-        if let Some(document) = read(objects, id, state)? {
+        if let Some(document) = read(objects, id, state, &KeptLists::default())? {
             return Ok(Some(document));
         }
     }
@@ -376,6 +376,7 @@ pub(super) fn read(
     objects: &dyn Objects,
     id: &str,
     state: BackupState,
+    lists: &KeptLists,
 ) -> Result<Option<Document>> {
     let key = key(id, state.file());
     let Some((bytes, _)) = objects.get(&key)? else {
@@ -384,7 +385,10 @@ pub(super) fn read(
     if is_void(&bytes) {
         return void_document(objects, id).map(Some);
     }
-    match Root::of_backup(id, &bytes, &format!("{key:?}")).and_then(|root| RootFacts::new(objects, root)) {
+    let name = format!("{key:?}");
+    let root = Root::of_backup_as_stored(id, &bytes, &name);
+    let root = root.and_then(|root| lists.whole_root(objects, root, &name));
+    match root.and_then(|root| RootFacts::new(objects, root)) {
         Ok(facts) => Ok(Some(Document {
             state,
             facts: Some(Arc::new(facts)),
@@ -406,7 +410,8 @@ fn void_document(objects: &dyn Objects, id: &str) -> Result<Document> {
     let mut facts = None;
     for state in [BackupState::Partial, BackupState::Forgotten] {
         if facts.is_none() {
-            facts = read(objects, id, state)?.and_then(|document| document.facts);
+            facts = read(objects, id, state, &KeptLists::default())?
+                .and_then(|document| document.facts);
         }
     }
     Ok(Document {
@@ -452,6 +457,7 @@ impl RootFacts {
     pub(super) fn new(objects: &dyn Objects, mut root: Root) -> Result<Self> {
         let needs = needed_objects(&root)?;
         (root.segments, root.pages, root.liveness) = Default::default();
+        root.forget_lists();
         root.not_captured = Vec::new();
         root.run = RunStats::default();
         let json = serde_json::to_vec(&root)
@@ -528,6 +534,12 @@ pub fn needs(root: &Root) -> Result<BTreeMap<String, u64>> {
             live.of_bytes,
         );
         need(host_roots(&live.backup, MANIFEST), 0);
+    }
+    if let Some(at) = &root.lists_at {
+        let end = at.offset.saturating_add(at.bytes);
+        need(host_roots(&root.lists_of, MANIFEST), end);
+    } else if !root.lists_of.is_empty() {
+        need(host_roots(&root.lists_of, MANIFEST), 0);
     }
     for page in &root.pages {
         need(

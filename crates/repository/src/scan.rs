@@ -3,13 +3,14 @@
 use super::{
     protocol::{intent_key, intents},
     repository_file::read_repository,
-    roots::{BackupFiles, BackupState, backup_files, files_of},
+    roots::{BackupFiles, BackupState, at_once, backup_files, files_of},
 };
 use crate::archive::Archive;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::Repository,
 };
+use fullbore_platform::queue::run_each;
 use fullbore_storage::Objects;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -32,10 +33,32 @@ pub enum FoundDirectory {
 /// the storage.
 pub fn open_all(objects: &Arc<dyn Objects>) -> Result<Vec<(String, FoundDirectory)>> {
     let Repository { id, .. } = read_repository(&**objects)?;
+    let files = backup_files(&**objects)?;
+    let names: Vec<String> = files.keys().cloned().collect();
+    open_these(objects, &files, &names, &id)
+}
+
+/// Opens some directories of a listing, in this order; `repository` is the id of the repository. Many are opened at once if the
+/// storage is slow to answer.
+///
+/// # Errors
+/// As [`open_all`].
+pub fn open_these(
+    objects: &Arc<dyn Objects>,
+    files: &BTreeMap<String, BackupFiles>,
+    names: &[String],
+    repository: &str,
+) -> Result<Vec<(String, FoundDirectory)>> {
+    let unlisted = BackupFiles::default();
+    let open = |name: &String| {
+        let files = files.get(name).unwrap_or(&unlisted);
+        open_one(objects, name, files, repository)
+    };
     let mut all = Vec::new();
-    for (name, files) in backup_files(&**objects)? {
-        let found = open_one(objects, &name, &files, &id)?;
-        all.push((name, found));
+    for some in names.chunks(at_once(&**objects)) {
+        for (name, found) in some.iter().zip(run_each(some, open)) {
+            all.push((name.clone(), found?));
+        }
     }
     Ok(all)
 }

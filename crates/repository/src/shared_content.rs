@@ -20,7 +20,7 @@ use fullbore_format::{
     digest::Algorithm,
     entry::Entry,
     error::Result,
-    layout::{CONTENTS, UNPROVEN},
+    layout::{CONTENTS, ROOT, UNPROVEN},
     page::{EntryState, PageItem, describe_whole_file},
     root::{Live, Root, is_pseudonym},
 };
@@ -165,7 +165,9 @@ impl OtherSources {
     /// Returns whether nobody made the backup who may not change others. The mark was there before the root.
     fn is_proven(&self, id: &str, referred: &Referred) -> bool {
         let mark = key(id, UNPROVEN);
-        match &referred.sizes {
+        // A listing without the root may be older than the backup.
+        let sizes = referred.sizes.as_ref();
+        match sizes.filter(|sizes| sizes.contains_key(&key(id, ROOT))) {
             Some(sizes) => !sizes.contains_key(&mark),
             None => matches!(self.objects.stat(&mark), Ok(None)),
         }

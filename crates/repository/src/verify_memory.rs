@@ -13,7 +13,8 @@ use fullbore_format::{
 };
 use fullbore_storage::{Objects, PutIf};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -241,6 +242,21 @@ pub struct VerifyRecord {
 }
 
 impl VerifyRecord {
+    /// Adds the outcome for other backups, of the same verification.
+    pub fn add(&mut self, more: Self) {
+        self.segments.extend(more.segments);
+        self.damaged.extend(more.damaged);
+        self.losses.extend(more.losses);
+    }
+
+    /// Notes that a backup is damaged; which files it lost is not known, unless it was noted.
+    pub fn note_damaged(&mut self, backup: &str) {
+        self.losses
+            .entry(backup.to_owned())
+            .or_default()
+            .get_or_insert(0);
+    }
+
     /// Adds the outcome to the memory of the repository. Parts have `part_bytes`.
     ///
     /// # Errors
@@ -307,27 +323,81 @@ impl CheckedShare {
 
     /// Compares a memory with the segments in use, by their stored bytes.
     pub fn of(memory: &VerifyMemory, segments: &BTreeMap<SegmentId, u64>, part_bytes: u64) -> Self {
-        let (mut all_bytes, mut checked_bytes, mut damaged_bytes) = (0u64, 0u64, 0u64);
-        let mut last = None;
+        let mut sum = CheckedBytes::default();
         for (id, bytes) in segments {
-            all_bytes = all_bytes.saturating_add(*bytes);
-            // By the parts that are remembered: the size in a root may be any number.
-            for (index, time) in (0..).zip(memory.times(id)) {
-                let start = part_bytes.saturating_mul(index);
-                let part = part_bytes.min(bytes.saturating_sub(start));
-                if part > 0 && *time > DAMAGED {
-                    checked_bytes = checked_bytes.saturating_add(part);
-                    last = last.max(Some(*time));
-                } else if *time == DAMAGED {
-                    damaged_bytes = damaged_bytes.saturating_add(part);
-                }
+            sum.add(memory.times(id), *bytes, part_bytes);
+        }
+        sum.share()
+    }
+}
+
+/// Sums up the parts of segments that were checked.
+#[derive(Debug, Default)]
+struct CheckedBytes {
+    all: u64,
+    checked: u64,
+    damaged: u64,
+    last: Option<u64>,
+}
+
+impl CheckedBytes {
+    fn add(&mut self, times: &[u64], bytes: u64, part_bytes: u64) {
+        self.all = self.all.saturating_add(bytes);
+        // By the parts that are remembered: the size in a root may be any number.
+        for (index, time) in (0..).zip(times) {
+            let start = part_bytes.saturating_mul(index);
+            let part = part_bytes.min(bytes.saturating_sub(start));
+            if part > 0 && *time > DAMAGED {
+                self.checked = self.checked.saturating_add(part);
+                self.last = self.last.max(Some(*time));
+            } else if *time == DAMAGED {
+                self.damaged = self.damaged.saturating_add(part);
             }
         }
-        Self {
-            share: checked_bytes as f64 / all_bytes.max(1) as f64,
-            last,
-            damaged_bytes,
+    }
+
+    fn share(&self) -> CheckedShare {
+        CheckedShare {
+            share: self.checked as f64 / self.all.max(1) as f64,
+            last: self.last,
+            damaged_bytes: self.damaged,
         }
+    }
+}
+
+/// Sums up what was checked of segments that are met one after the other, perhaps several times. It keeps 8 bytes of each segment.
+#[derive(Debug)]
+pub struct CheckedSum {
+    memory: VerifyMemory,
+    part_bytes: u64,
+    met: HashSet<u64>,
+    sum: CheckedBytes,
+}
+
+impl CheckedSum {
+    /// Begins with the memory of a repository. Parts have `part_bytes`.
+    pub fn new(objects: &dyn Objects, part_bytes: u64) -> Self {
+        Self {
+            memory: VerifyMemory::read(objects),
+            part_bytes,
+            met: HashSet::new(),
+            sum: CheckedBytes::default(),
+        }
+    }
+
+    /// Adds a segment with its stored bytes, unless it was met before.
+    pub fn add(&mut self, id: &SegmentId, bytes: u64) {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        if self.met.insert(hasher.finish()) {
+            let times = self.memory.times(id);
+            self.sum.add(times, bytes, self.part_bytes);
+        }
+    }
+
+    /// Returns the share of all of them.
+    pub fn share(&self) -> CheckedShare {
+        self.sum.share()
     }
 }
 

@@ -10,12 +10,14 @@ pub use super::local_place::{is_absent, must_be_possible, places};
 use super::{
     first_look::FirstLook,
     intent::{HeldIntent, taken_for_dead},
+    large_listing::LargeListing,
     local_place,
     page_spool::PageSpool,
     protocol,
     repository_file::{no_repository, parse_repository},
     roots::{self, dir, key},
 };
+use fullbore_crypt::Access;
 use fullbore_format::{
     content_list::MAGIC,
     error::{Error, ErrorKind, Result},
@@ -23,7 +25,7 @@ use fullbore_format::{
         BACKUPS, CONTENTS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, Repository, letters,
         segment,
     },
-    root::{FORMAT, Root, VOID_ROOT_BYTES, is_void},
+    root::{FORMAT, Lists, Root, VOID_ROOT_BYTES, is_void},
     seal::seal,
 };
 use fullbore_pipeline::sink::{
@@ -32,7 +34,9 @@ use fullbore_pipeline::sink::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::queue::{Locked, run_both, start};
-use fullbore_storage::{Objects, PutIf, StoredObject, Upload, as_stored, clear_remains, probe};
+use fullbore_storage::{
+    Objects, PutIf, SealedObjects, StoredObject, Upload, as_stored, clear_remains, probe,
+};
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hasher, RandomState},
@@ -57,6 +61,8 @@ pub struct RepositoryWriter {
     contents: Arc<Mutex<PageSpool>>,
     /// Was a partial root stored, or tried to be?
     has_partial: Arc<AtomicBool>,
+    /// The first look, of a repository with very many objects.
+    look: Option<LargeListing>,
 }
 
 impl RepositoryWriter {
@@ -130,6 +136,7 @@ impl RepositoryWriter {
             spool: Arc::default(),
             contents: Arc::default(),
             has_partial: Arc::default(),
+            look: look.large.clone(),
         })
     }
 
@@ -177,9 +184,13 @@ impl RepositoryWriter {
     /// # Errors
     /// Errors of the storage.
     pub fn lacks(&self, root: &Root) -> Result<bool> {
-        let listed = protocol::listed_needs(&*self.objects, root)?;
+        let mut root = root.clone();
+        if !self.may_share_lists() {
+            root.forget_lists();
+        }
+        let listed = protocol::listed_needs_after(&*self.objects, self.look.as_ref(), &root)?;
         let own = key(&self.id, MANIFEST);
-        for (key, bytes) in roots::needs(root)? {
+        for (key, bytes) in roots::needs(&root)? {
             let is_listed = listed.get(&key).is_some_and(|there| *there >= bytes);
             if key == own || is_listed {
                 continue;
@@ -203,10 +214,32 @@ impl RepositoryWriter {
         Ok(())
     }
 
-    fn store_manifest(&self) -> Result<StoredObject> {
+    /// Stores the pages, and behind them that of the lists.
+    fn store_manifest(&self, lists: &[u8]) -> Result<StoredObject> {
         let mut upload = self.objects.create(&key(&self.id, MANIFEST))?;
         self.spool.locked().copy_to(&mut *upload)?;
+        if !lists.is_empty() {
+            upload.append(lists)?;
+        }
         upload.finish()
+    }
+
+    /// Returns the page with the lists of a root, and names it there; empty if it has none.
+    fn own_lists(&self, root: &mut Root) -> Result<Vec<u8>> {
+        let lists = Lists::of(root);
+        let are_stored = !root.lists_of.is_empty();
+        if are_stored || !self.may_share_lists() || !lists.are_worth_sharing() {
+            return Ok(Vec::new());
+        }
+        let page = lists.page(&root.id)?;
+        root.note_own_lists(&lists, self.spool.locked().bytes(), &page);
+        Ok(page)
+    }
+
+    /// Returns whether this backup may leave the lists to another one. A host that only adds could not read them there.
+    fn may_share_lists(&self) -> bool {
+        let access = self.objects.as_sealed().and_then(SealedObjects::access);
+        access != Some(Access::Put)
     }
 
     /// Stores the list of contents, if there are any.
@@ -223,20 +256,32 @@ impl RepositoryWriter {
 
     /// Stores all objects that the root needs, and checks again that the objects of the bases
     /// exist.
-    fn prepare_commit(&self, root: &[u8]) -> Result<()> {
+    ///
+    /// Returns the root as it is to be stored.
+    fn prepare_commit(&self, root: &[u8]) -> Result<Vec<u8>> {
         // Before and after: if the lease was lost meanwhile, a prune may have deleted what the root
         // names.
         self.intent.check()?;
         let root_name = self.objects.describe(&key(&self.id, ROOT));
-        let root = Root::open(root, &root_name)?;
+        let mut root = Root::open(root, &root_name)?;
+        if !self.may_share_lists() {
+            root.forget_lists();
+        }
+        let lists = self.own_lists(&mut root)?;
         let bases = root.referenced_backups();
         let is_far = self.objects.answers_late();
-        let store = || run_both(is_far, || self.store_manifest(), || self.store_contents());
+        let store = || {
+            run_both(
+                is_far,
+                || self.store_manifest(&lists),
+                || self.store_contents(),
+            )
+        };
         let ((manifest, contents), (settled, listed)) = run_both(is_far, store, || {
             run_both(
                 is_far,
                 || protocol::settle_all(&*self.objects, &bases),
-                || protocol::listed_needs(&*self.objects, &root),
+                || protocol::listed_needs_after(&*self.objects, self.look.as_ref(), &root),
             )
         });
         let StoredObject { bytes, .. } = manifest?;
@@ -245,7 +290,8 @@ impl RepositoryWriter {
         let mut listed = listed?;
         listed.insert(key(&self.id, MANIFEST), bytes);
         protocol::check(&*self.objects, &root, &listed)?;
-        self.intent.check()
+        self.intent.check()?;
+        seal(&root.shortened().unwrap_or(root))
     }
 }
 
@@ -263,7 +309,7 @@ impl Destination for RepositoryWriter {
         if !bases.is_empty() {
             self.intent.rely_on(bases)?;
         }
-        protocol::refer(&*self.objects, bases)
+        protocol::refer_after(&*self.objects, self.look.as_ref(), bases)
     }
 
     fn stream(&mut self, number: u32) -> Result<Box<dyn Sink>> {
@@ -283,7 +329,7 @@ impl Destination for RepositoryWriter {
         let root_key = key(&self.id, ROOT);
         let put = self
             .prepare_commit(root)
-            .and_then(|()| put_root(&*self.objects, &self.id, root))
+            .and_then(|root| put_root(&*self.objects, &self.id, &root))
             .map_err(|error| self.explained(error));
         match put {
             Ok(()) => {

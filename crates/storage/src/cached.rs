@@ -3,12 +3,17 @@
 //! An object is taken from the cache only if this process listed it before, with the length and the version that the cache has: the
 //! storage alone says which objects there are. A storage whose listings have no versions gets no cache. Every file of the cache has a digest over its name and content, so damage, or a file that was moved or
 //! exchanged, counts as absent. A directory that another user owns, or could have led here by a link, is not used. Nothing depends on the cache: it may be deleted at any time, and errors of its files are not errors.
+//!
+//! A manifest is kept when it is written, too.
 
 use super::{
-    Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities, Take,
-    Upload, Version,
+    Leased, ListedObject, LocalObjects, Objects, Put, PutIf, SealedObjects, StorageAbilities,
+    StoredObject, Take, Upload, Version,
 };
-use fullbore_format::error::Result;
+use fullbore_format::{
+    error::Result,
+    key_kind::{BackupPart, KeyKind},
+};
 use fullbore_platform::{debug, guarded_path::own_dir, queue::Locked};
 use fullbore_wire::key::is_below;
 use std::{
@@ -27,6 +32,9 @@ use std::{
 
 /// Bytes of an object or range that is worth keeping at most: more are read as fast anew.
 const MAX_ENTRY_BYTES: u64 = 8 << 20;
+
+/// Bytes of a piece of an object that was written: a page of a manifest is in one or two.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// Bytes of a digest, before everything else in a file.
 const DIGEST_BYTES: usize = 32;
@@ -150,16 +158,52 @@ impl Cache {
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
 
+    /// Returns the name of a file about an object that this user has written, whose version is not known then: of a piece of [`PIECE_BYTES`],
+    /// or of the head, which has the length, and the version of the first listing that had the object.
+    fn name_of_written(&self, key: &str, piece: Option<u64>) -> String {
+        let text = format!("{}\n{key}\nwritten\n{piece:?}", self.storage);
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
+
+    /// Returns the range of an object that this user has written. The first listing that has it tells its version. Until then it could be
+    /// replaced by one of the same length, and then its pages have other digests than a root says.
+    fn load_written(
+        &self,
+        key: &str,
+        object: &CachedVersion,
+        (offset, len): (u64, u64),
+    ) -> Option<Vec<u8>> {
+        let head = self.name_of_written(key, None);
+        let (known, version) = split_content(&self.load(&head)?)?;
+        if known != object.bytes.to_le_bytes() {
+            return None;
+        }
+        if version.as_str().is_empty() {
+            self.keep(&head, &join_content(&known, &object.version));
+        } else if tag_of(&version) != tag_of(&object.version) {
+            return None;
+        }
+        let mut range = Vec::with_capacity(len as usize);
+        let end = offset + len;
+        for number in offset / PIECE_BYTES..end.div_ceil(PIECE_BYTES) {
+            let piece = self.load(&self.name_of_written(key, Some(number)))?;
+            let start = number * PIECE_BYTES;
+            let from = offset.saturating_sub(start);
+            let to = PIECE_BYTES.min(end - start);
+            range.extend_from_slice(piece.get(from as usize..to as usize)?);
+        }
+        Some(range)
+    }
+
     fn path_of(&self, name: &str) -> PathBuf {
         self.spec.dir.join(&name[..2]).join(name)
     }
 
-    fn load(&self, entry: &CacheEntry<'_>) -> Option<Vec<u8>> {
-        let name = self.name_of(entry);
-        let path = self.path_of(&name);
+    fn load(&self, name: &str) -> Option<Vec<u8>> {
+        let path = self.path_of(name);
         let mut file = fs::read(&path).ok()?;
         if file.len() < DIGEST_BYTES
-            || digest_of(&name, &file[DIGEST_BYTES..]) != file[..DIGEST_BYTES]
+            || digest_of(name, &file[DIGEST_BYTES..]) != file[..DIGEST_BYTES]
         {
             debug(|| format!("{path:?} is damaged"));
             let _ = fs::remove_file(&path); // it counts as absent either way
@@ -172,18 +216,17 @@ impl Cache {
         Some(file)
     }
 
-    fn keep(&self, entry: &CacheEntry<'_>, content: &[u8]) {
+    fn keep(&self, name: &str, content: &[u8]) {
         if content.len() as u64 > MAX_ENTRY_BYTES.min(self.spec.max_bytes / 4) {
             return;
         }
-        if let Err(error) = self.try_keep(entry, content) {
+        if let Err(error) = self.try_keep(name, content) {
             debug(|| format!("could not write to the cache {:?}: {error}", self.spec.dir));
         }
     }
 
-    fn try_keep(&self, entry: &CacheEntry<'_>, content: &[u8]) -> io::Result<()> {
-        let name = self.name_of(entry);
-        let path = self.path_of(&name);
+    fn try_keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let path = self.path_of(name);
         let mut used = self.used_bytes.locked();
         let before = match *used {
             Some(bytes) => bytes,
@@ -213,7 +256,7 @@ impl Cache {
             .mode(0o600)
             .open(&written)?;
         let done = file
-            .write_all(&digest_of(&name, content))
+            .write_all(&digest_of(name, content))
             .and_then(|()| file.write_all(content))
             .and_then(|()| fs::rename(&written, &path));
         if done.is_err() {
@@ -265,7 +308,9 @@ fn files_below(dir: &Path) -> io::Result<Vec<CacheFile>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
         Err(error) => return Err(error),
     };
-    for dir in dirs.flatten() {
+    // Beside them there may be programs, which other hosts installed.
+    let is_ours = |dir: &fs::DirEntry| dir.file_name().len() == 2;
+    for dir in dirs.flatten().filter(is_ours) {
         for file in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
             let Ok(meta) = file.metadata() else {
                 continue; // deleted by another process
@@ -294,6 +339,73 @@ fn split_content(content: &[u8]) -> Option<(Vec<u8>, Version)> {
     Some((bytes.to_vec(), Version::new(version)))
 }
 
+/// An upload of which a copy goes to the cache: the next backup compares its source with it.
+#[derive(Debug)]
+struct KeptUpload {
+    inner: Box<dyn Upload>,
+    cache: Arc<Cache>,
+    key: String,
+    /// The bytes of the last piece so far.
+    piece: Vec<u8>,
+    /// The bytes of the pieces before it.
+    bytes: u64,
+    /// Cleared when it is too large, or not what was appended.
+    is_kept: bool,
+}
+
+impl KeptUpload {
+    fn add(&mut self, mut bytes: &[u8]) {
+        while self.is_kept && !bytes.is_empty() {
+            let room = PIECE_BYTES as usize - self.piece.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.piece.extend_from_slice(now);
+            bytes = later;
+            if self.piece.len() as u64 == PIECE_BYTES {
+                self.end_piece();
+            }
+        }
+    }
+
+    fn end_piece(&mut self) {
+        let number = self.bytes / PIECE_BYTES;
+        let name = { &self.cache }.name_of_written(&self.key, Some(number));
+        self.cache.keep(&name, &self.piece);
+        self.bytes += self.piece.len() as u64;
+        self.piece.clear();
+        self.is_kept &= self.bytes <= self.cache.spec.max_bytes / 4;
+    }
+}
+
+impl Upload for KeptUpload {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.add(bytes);
+        self.inner.append(bytes)
+    }
+
+    fn amend(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.is_kept = false;
+        self.inner.amend(offset, bytes)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<StoredObject> {
+        let is_empty = self.bytes == 0 && self.piece.is_empty();
+        if self.is_kept && !self.piece.is_empty() {
+            self.end_piece();
+        }
+        let stored = self.inner.finish()?;
+        if self.is_kept && !is_empty && stored.bytes == self.bytes {
+            let head = { &self.cache }.name_of_written(&self.key, None);
+            let content = join_content(&self.bytes.to_le_bytes(), &Version::new(""));
+            self.cache.keep(&head, &content);
+        }
+        Ok(stored)
+    }
+
+    fn abort(self: Box<Self>) {
+        self.inner.abort();
+    }
+}
+
 impl Objects for CachedObjects {
     fn list(&self, prefix: &str) -> Result<Vec<ListedObject>> {
         let objects = self.inner.list(prefix)?;
@@ -314,16 +426,17 @@ impl Objects for CachedObjects {
             object: &object,
             range: Some((offset, len as u64)),
         };
-        if let Some(content) = self
-            .cache
-            .load(&entry)
+        let name = self.cache.name_of(&entry);
+        let range = (offset, len as u64);
+        let known = { self.cache.load(&name) }
             .filter(|content| content.len() == len)
-        {
+            .or_else(|| self.cache.load_written(key, &object, range));
+        if let Some(content) = known {
             *out = content;
             return Ok(());
         }
         self.inner.read_at(key, offset, len, out)?;
-        self.cache.keep(&entry, out);
+        self.cache.keep(&name, out);
         Ok(())
     }
 
@@ -336,9 +449,10 @@ impl Objects for CachedObjects {
             object: &object,
             range: None,
         };
+        let name = self.cache.name_of(&entry);
         let kept = self
             .cache
-            .load(&entry)
+            .load(&name)
             .and_then(|content| split_content(&content));
         if let Some((bytes, version)) = kept.filter(|(bytes, _)| bytes.len() as u64 == object.bytes)
         {
@@ -350,7 +464,7 @@ impl Objects for CachedObjects {
             && bytes.len() as u64 == object.bytes
             && tag_of(version) == tag_of(&object.version)
         {
-            self.cache.keep(&entry, &join_content(bytes, version));
+            self.cache.keep(&name, &join_content(bytes, version));
         }
         Ok(got)
     }
@@ -366,7 +480,19 @@ impl Objects for CachedObjects {
 
     fn create(&self, key: &str) -> Result<Box<dyn Upload>> {
         self.cache.forget(key);
-        self.inner.create(key)
+        let upload = self.inner.create(key)?;
+        let is_manifest = matches!(KeyKind::of(key), KeyKind::Backup(_, BackupPart::Manifest));
+        if !is_manifest || !(self.cache.spec.is_kept)(key) || !self.cache.has_own_dir() {
+            return Ok(upload);
+        }
+        Ok(Box::new(KeptUpload {
+            inner: upload,
+            cache: self.cache.clone(),
+            key: key.to_owned(),
+            piece: Vec::new(),
+            bytes: 0,
+            is_kept: true,
+        }))
     }
 
     fn delete(&self, keys: &[String]) -> Result<()> {

@@ -5,13 +5,14 @@
 
 use super::{
     Allowed, AppendRules, Confined, Leased, ListedObject, LocalObjects, Objects, Put, PutIf,
-    SealedObjects, StorageAbilities, Take, Upload, Version,
+    SealedObjects, StorageAbilities, Take, Upload, Version, whole_root,
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     key_kind::KeyKind,
     layout::{BACKUPS, INTENTS, MANIFEST, PARTIAL, REPOSITORY, ROOT, TOMBSTONES, is_backup_id},
     root::{Root, is_void},
+    seal::seal,
 };
 use fullbore_platform::queue::{Locked, run_each};
 use std::{
@@ -39,6 +40,24 @@ fn backup_of(key: &str) -> Option<(&str, &str)> {
 fn refused(inner: &dyn Objects, verb: &str, key: &str, why: &str) -> Error {
     let message = format!("cannot {verb} {}", inner.describe(key));
     Error::new(ErrorKind::Permission, message).because(why.to_owned())
+}
+
+/// Gets an object; a root with the lists that it shares with another backup, of which the other host may not read anything.
+fn get_whole(inner: &dyn Objects, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
+    let found = inner.get(key)?;
+    let Some((id, ROOT | PARTIAL)) = backup_of(key) else {
+        return Ok(found);
+    };
+    let Some((bytes, version)) = found else {
+        return Ok(None);
+    };
+    let name = format!("the root of backup {id:?}");
+    let whole = match Root::open_as_stored(&bytes, &name) {
+        Ok(root) if root.is_short() => seal(&whole_root(inner, root, &name)?)?,
+        // The other host reports what is damaged.
+        _ => bytes,
+    };
+    Ok(Some((whole, version)))
 }
 
 fn absent(inner: &dyn Objects, key: &str) -> Error {
@@ -119,7 +138,7 @@ impl FarBackup {
         let Some((bytes, _)) = self.inner.get(key)? else {
             return Ok(false);
         };
-        let root = Root::of_backup(id, &bytes, &self.inner.describe(key))?;
+        let root = Root::of_backup_as_stored(id, &bytes, &self.inner.describe(key))?;
         Ok(root.source.host == self.host)
     }
 
@@ -184,7 +203,7 @@ impl Objects for FarBackup {
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
         match self.is_readable(key)? {
-            true => self.inner.get(key),
+            true => get_whole(&*self.inner, key),
             false => Ok(None),
         }
     }
@@ -324,10 +343,10 @@ impl Objects for FarRestore {
     }
 
     fn get(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>> {
-        match self.is_readable(key) {
-            true => self.inner.get(key),
-            false => Ok(None),
+        if !self.is_readable(key) {
+            return Ok(None);
         }
+        get_whole(&*self.inner, key)
     }
 
     fn stat(&self, key: &str) -> Result<Option<u64>> {

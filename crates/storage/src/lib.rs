@@ -48,6 +48,7 @@ pub mod ssh;
 mod storages;
 mod trust;
 mod watched;
+mod whole_root;
 pub mod wire;
 
 pub use append::{AppendRules, check_host_name};
@@ -80,6 +81,7 @@ pub use root_document::ProvenRoot;
 pub use sealed::{SealedObjects, as_stored};
 pub use storages::{StorageAccess, Storages};
 pub use trust::{ClearUse, RepositoryTrust};
+pub use whole_root::{KeptLists, read_lists, whole_root};
 
 use fullbore_format::error::Result;
 use std::fmt;

@@ -8,8 +8,8 @@ use fullbore_format::{
     layout::{self, Repository},
     page::{EntryState, Extent, FrameAt, ManifestPage, Record, SegmentId},
     root::{
-        BackupOptions, BackupTotals, EntryName, FORMAT, Live, PART_BYTES, PageAt, Root, Segment,
-        SourceInfo,
+        BackupOptions, BackupTotals, EntryName, FORMAT, Live, PART_BYTES, PageAt, Root, RunStats,
+        Segment, SourceInfo,
     },
     seal::seal,
     segment::{Label, Locator, SERVICE_HEADER_BYTES, SeekTable, Service},
@@ -38,6 +38,7 @@ pub struct Fixture {
     /// When it began, as RFC 3339.
     pub time: String,
     pub tar_headers: bool,
+    pub run: RunStats,
     /// A backup in the same repository, whose content and pages are referred to where they are the same.
     pub base: Option<String>,
     /// Stream, entry, its data without holes, how it was captured.
@@ -56,6 +57,7 @@ impl Default for Fixture {
             id: ID.into(),
             time: "2026-11-21T05:45:01Z".into(),
             tar_headers: false,
+            run: RunStats::default(),
             base: None,
             entries: Vec::new(),
         }
@@ -446,6 +448,7 @@ impl<'a> Out<'a> {
             },
             options,
             totals,
+            run: fixture.run.clone(),
             ..Root::default()
         };
         let open = |id: &String| Base::open(dir.unwrap().parent().unwrap().parent().unwrap(), id);

@@ -2,6 +2,9 @@
 //!
 //! Each source has files; a backup finds one of them changed, or none, and refers to the segments that earlier backups stored, as
 //! the real program does. Only readers of content notice that segments and pages are short.
+//!
+//! With the content of a real backup ([`GrownContent`]) each backup can be verified and restored: one that finds a change has all of that
+//! content, under its own id, and the others refer to it.
 
 use fullbore_format::{
     digest::Algorithm,
@@ -15,7 +18,7 @@ use fullbore_format::{
 use fullbore_repository::{ids::SourceMark, roots::key};
 use fullbore_storage::MemoryObjects;
 use jiff::{SignedDuration, Timestamp};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, path::Path};
 
 /// Bytes that stand for each segment, manifest and page.
 const SHORT: &[u8] = b"short";
@@ -34,6 +37,47 @@ pub struct Growth {
     pub changed_one_of: usize,
 }
 
+/// The only backup of a repository, whose content all grown backups have.
+#[derive(Debug, Clone)]
+pub struct GrownContent {
+    root: Root,
+    /// Its other objects, by their names.
+    objects: BTreeMap<String, Vec<u8>>,
+}
+
+impl GrownContent {
+    /// Reads it from a repository in a directory that is not encrypted.
+    pub fn read(repository: &Path) -> Self {
+        let mut dirs = fs::read_dir(repository.join("backups")).unwrap();
+        let dir = dirs.next().expect("a backup").unwrap();
+        assert!(dirs.next().is_none(), "more than one backup");
+        let id = dir.file_name().into_string().unwrap();
+        let mut objects = BTreeMap::new();
+        for file in fs::read_dir(dir.path()).unwrap() {
+            let file = file.unwrap();
+            let name = file.file_name().into_string().unwrap();
+            objects.insert(name, fs::read(file.path()).unwrap());
+        }
+        let root = objects.remove(ROOT).expect("a root");
+        Self {
+            root: Root::of_backup(&id, &root, &id).unwrap(),
+            objects,
+        }
+    }
+
+    /// The bytes of an object under the id of another backup, which the label of a segment has.
+    fn bytes_under(&self, id: &str, bytes: &[u8]) -> Vec<u8> {
+        let own = self.root.id.as_bytes();
+        assert_eq!(own.len(), id.len());
+        let mut renamed = bytes.to_vec();
+        let is_own = |at: &usize| bytes[*at..].starts_with(own);
+        for at in (0..bytes.len()).filter(is_own) {
+            renamed[at..at + own.len()].copy_from_slice(id.as_bytes());
+        }
+        renamed
+    }
+}
+
 /// The state of one source.
 struct GrownSource {
     info: SourceInfo,
@@ -49,6 +93,15 @@ struct GrownSource {
 impl Growth {
     /// Calls `put` with the key and bytes of each object, the oldest backup first.
     pub fn write(&self, put: &mut dyn FnMut(&str, &[u8])) {
+        self.write_all(None, put);
+    }
+
+    /// As [`Growth::write`], with content that can be verified and restored.
+    pub fn write_with(&self, content: &GrownContent, put: &mut dyn FnMut(&str, &[u8])) {
+        self.write_all(Some(content), put);
+    }
+
+    fn write_all(&self, content: Option<&GrownContent>, put: &mut dyn FnMut(&str, &[u8])) {
         let facts = Repository {
             format: FORMAT,
             id: "growth000000".into(),
@@ -64,7 +117,7 @@ impl Growth {
                 // One backup in two minutes: 100,000 of them are less than a year.
                 let time = begin + SignedDuration::from_secs(120) * number;
                 number += 1;
-                self.back_up(source, round, time, put);
+                self.back_up(source, content, (round, time), put);
             }
         }
     }
@@ -89,8 +142,8 @@ impl Growth {
     fn back_up(
         &self,
         source: &mut GrownSource,
-        round: usize,
-        time: Timestamp,
+        content: Option<&GrownContent>,
+        (round, time): (usize, Timestamp),
         put: &mut dyn FnMut(&str, &[u8]),
     ) {
         let millis = time.subsec_nanosecond().unsigned_abs() / 1_000_000;
@@ -105,6 +158,19 @@ impl Growth {
         }
         if is_changed {
             source.page_of = round;
+        }
+        if let Some(content) = content {
+            for (name, bytes) in content.objects.iter().filter(|_| is_changed) {
+                put(&key(&id, name), &content.bytes_under(&id, bytes));
+            }
+            if !is_changed {
+                put(&key(&id, MANIFEST), b"");
+            }
+            let root = root_with(content, source, round, time);
+            put(&key(&id, ROOT), &seal(&root).expect("a root"));
+            return;
+        }
+        if is_changed {
             put(&key(&id, "s01-000001.tar.zst"), SHORT);
         }
         put(&key(&id, MANIFEST), if is_changed { SHORT } else { b"" });
@@ -191,4 +257,26 @@ impl Growth {
             ..Root::default()
         }
     }
+}
+
+/// The root of a backup that has this content, or refers to the backup that has it.
+fn root_with(content: &GrownContent, source: &GrownSource, round: usize, time: Timestamp) -> Root {
+    let mut root = content.root.clone();
+    root.id = source.ids[round].clone();
+    root.time = time.to_string();
+    root.finished = time.to_string();
+    root.source = source.info.clone();
+    if source.page_of != round {
+        let base = &source.ids[source.page_of];
+        root.bases = vec![base.clone()];
+        root.segments = Vec::new();
+        root.totals.stored_bytes = 0;
+        root.pages
+            .iter_mut()
+            .for_each(|page| page.backup = base.clone());
+        root.liveness
+            .iter_mut()
+            .for_each(|live| live.backup = base.clone());
+    }
+    root
 }

@@ -1,5 +1,6 @@
 //! What the programs of tests share: runs of the real program, trees, backups made by hand, and the servers that tests need.
 
+pub mod browser;
 pub mod fake_gcs;
 pub mod fault_proxy;
 pub mod fixture;

@@ -17,6 +17,7 @@ use std::{
 pub fn program() -> Command {
     let mut command = Command::new(FULLBORE);
     command.env("FULLBORE_STATE_DIR", state_dir());
+    command.env("XDG_CACHE_HOME", state_dir());
     command
 }
 

@@ -136,6 +136,18 @@ impl WebServer {
         Self::start(args![repository])
     }
 
+    /// Of a repository that is named as below its directory.
+    pub fn within(dir: &Path, repository: &str) -> Self {
+        let mut command = command(args!["web", "--no-browser", "-q", repository]);
+        command.current_dir(dir);
+        Self::of_command(command)
+    }
+
+    /// The address that a person opens first.
+    pub fn address(&self) -> String {
+        format!("http://{}{}enter#{}", self.host, self.base, self.token)
+    }
+
     pub fn connect(&self) -> TcpStream {
         let socket = TcpStream::connect(&self.host).unwrap();
         let most = Some(Duration::from_secs(100));

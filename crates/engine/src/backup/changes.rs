@@ -61,7 +61,7 @@ impl<'a> ChangeList<'a> {
                 let chosen = ChosenBases::of(objects, &look.files, not, &backup.base, like)?;
                 // Nothing is announced: this backup stores nothing.
                 let referred = |_: &[String]| {
-                    let sizes = objects.answers_late().then(|| look.sizes());
+                    let sizes = objects.answers_late().then(|| Arc::new(look.sizes()));
                     Ok(Referred {
                         sizes,
                         ..Referred::default()

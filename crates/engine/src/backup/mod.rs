@@ -724,7 +724,11 @@ impl BackupRun<'_> {
         };
         let outcomes = streams.run(&self.subject.sources, sinks)?;
         self.check()?;
-        let root = self.in_volume(self.root(outcomes), RootUse::Last);
+        let mut root = self.in_volume(self.root(outcomes), RootUse::Last);
+        let base = self.earlier.base.as_deref().and_then(Base::root);
+        if let Some(base) = base.filter(|_| abilities.objects) {
+            root.share_lists_of(base);
+        }
         Ok((seal(&root)?, root))
     }
 

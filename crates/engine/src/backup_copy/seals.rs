@@ -125,7 +125,7 @@ impl CopyWay {
         match self {
             Self::AsStored => Ok(root),
             Self::Resealed => {
-                let mut draft = Root::open(&root, "a root")?;
+                let mut draft = Root::open_as_stored(&root, "a root")?;
                 draft.segments.iter_mut().for_each(|own| own.parts.clear());
                 Ok(seal(&draft)?.into())
             }
@@ -181,7 +181,7 @@ impl CopiedSums {
         for (id, _) in others {
             self.complete_forgotten(id, to)?;
         }
-        let mut root = Root::open(root, "a root")?;
+        let mut root = Root::open_as_stored(root, "a root")?;
         self.correct(&mut root)?;
         seal(&root)
     }
@@ -192,7 +192,7 @@ impl CopiedSums {
             return Ok(());
         };
         let name = to.describe(&key);
-        let mut root = Root::open(&bytes, &name)?;
+        let mut root = Root::open_as_stored(&bytes, &name)?;
         let unchanged = root.clone();
         self.correct(&mut root)?;
         if root == unchanged {

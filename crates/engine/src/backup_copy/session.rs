@@ -166,7 +166,11 @@ impl CopySession {
             .map(|(id, root)| Ok((id, self.way.draft_of(root)?)))
             .collect::<Result<Vec<SealedRoot<'_>>>>()?;
         let drafts: Vec<_> = sealed.iter().map(|(id, root)| (*id, &root[..])).collect();
-        let draft = self.way.draft_of((&root[..]).into())?;
+        // It stands before the manifest of which it may share the lists. Without a key it cannot be changed.
+        let draft = match archive.store().sealing() {
+            Sealing::Locked => self.way.draft_of((&root[..]).into())?,
+            _ => self.way.draft_of(seal(&archive.root)?.into())?,
+        };
         let with_sums = self.with_sums(&others);
         let mut incoming =
             IncomingBackup::begin(self.to.clone(), draft.into_owned(), &archive.root, &drafts)?;

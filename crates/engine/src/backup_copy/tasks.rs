@@ -5,7 +5,7 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout::{self, MANIFEST},
     page::SegmentId,
-    root::{PART_BYTES, PageAt, Segment},
+    root::{PART_BYTES, PageAt, Root, Segment},
 };
 use fullbore_repository::{
     archive::{Archive, object::ObjectName},
@@ -200,6 +200,7 @@ fn segment_task(
 /// pages.
 fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     let object = ObjectName::Manifest(backup.to_owned());
+    let has_lists = lists_piece(&archive.root, backup).is_some();
     let mut pages = archive
         .root
         .pages
@@ -207,6 +208,7 @@ fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
         .filter(|page| page.backup == backup)
         .peekable();
     if pages.peek().is_none()
+        && !has_lists
         && archive
             .store()
             .len(&object)
@@ -216,6 +218,7 @@ fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
     }
     let mut task = new_task(archive, object, backup, MANIFEST.to_owned())?;
     let mut sums: Vec<_> = pages.filter_map(page_piece).collect();
+    sums.extend(lists_piece(&archive.root, backup));
     sums.sort_by_key(|(offset, ..)| *offset);
     if sums
         .iter()
@@ -233,6 +236,13 @@ fn manifest_task(archive: &Archive, backup: &str) -> Result<Option<CopyTask>> {
 fn page_piece(page: &PageAt) -> Option<(u64, u64, PartSum)> {
     let sum = PartSum::Blake3(page.digest.clone());
     Some((page.manifest_offset?, page.bytes, sum))
+}
+
+/// Returns the piece of the manifest of `backup` that is the page of lists of this root.
+fn lists_piece(root: &Root, backup: &str) -> Option<(u64, u64, PartSum)> {
+    let backup = if backup.is_empty() { &root.id } else { backup };
+    let at = root.lists_at.as_ref().filter(|_| root.lists_of == backup)?;
+    Some((at.offset, at.bytes, PartSum::Blake3(at.digest.clone())))
 }
 
 /// Returns the pieces, with the gaps between them in pieces of at most 8 MiB.

@@ -27,7 +27,7 @@ use fullbore_repository::{
     select::BackupFilter,
     verify_memory::VerifyMemory,
 };
-use fullbore_storage::{Objects, SealedObjects, Storages, as_stored, keys::list_keys};
+use fullbore_storage::{Objects, SealedObjects, Storages, as_stored, keys::list_keys, whole_root};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::{
@@ -306,7 +306,8 @@ fn earlier_root<'a>(
         let bytes = objects.get(&key(row.id(), ROOT)).ok().flatten();
         let bytes = bytes.map(|(bytes, _)| bytes);
         let bytes = bytes.filter(|bytes| !is_void(bytes));
-        let root = bytes.and_then(|bytes| Root::of_backup(row.id(), &bytes, "").ok());
+        let root = bytes.and_then(|bytes| Root::of_backup_as_stored(row.id(), &bytes, "").ok());
+        let root = root.and_then(|root| whole_root(objects, root, "").ok());
         if let Some(root) = root {
             return Some((root, group));
         }

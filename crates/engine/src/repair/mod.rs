@@ -20,14 +20,16 @@ pub(crate) mod remade_sums;
 mod reused;
 pub(crate) mod root;
 mod same_content;
+mod shared_lists;
 pub(crate) mod totals;
 
 use crate::verify::{Verify, VerifyVerdict};
 use fullbore_format::{
+    digest::hex,
     error::{Error, ErrorKind, Result, quoted},
     layout::{self, Repository},
     page::SegmentId,
-    root::{FORMAT, Live, Root},
+    root::{FORMAT, Lists, Live, Root},
     seal::seal,
     text::counted,
 };
@@ -46,14 +48,14 @@ use fullbore_repository::{
     verify_memory::VerifyMemory,
     writer::lacks_conditions,
 };
-use fullbore_storage::{Leased, Objects, PutIf, Storages, Take};
+use fullbore_storage::{Leased, Objects, PutIf, Storages, Take, read_lists, whole_root};
 use give_up::{RemainingBackup, forgo};
 use rely::IntentLease;
 use reused::ReusedContent;
 use root::{RebuiltRoot, label, rebuild};
 use same_content::SameContent;
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ffi::OsString,
     num::NonZeroUsize,
     sync::Arc,
@@ -141,7 +143,7 @@ impl Repair {
         let mut steps = damaged_roots(objects)?;
         let stock = Inventory::new(archives(objects)?, Some(&**objects));
         steps.extend(manifests(objects, &stock));
-        for (key, error, root) in bad_words(&stock.archives, &**objects) {
+        for (key, error, root) in bad_words(&stock.archives, &**objects, |_| true) {
             let detail = vec![
                 error.line(),
                 "the checksums of the objects that other backups need of it will be unknown"
@@ -227,14 +229,22 @@ fn archives(objects: &Arc<dyn Objects>) -> Result<Vec<Archive>> {
 fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
     let whole = archives(objects)?;
     let mut steps = Vec::new();
+    let (mut ids, mut without_lists) = (BTreeSet::new(), Vec::new());
     for (id, found) in open_all(objects)? {
         let why = match found {
+            FoundDirectory::Damaged(error) if shared_lists::are_shared(&**objects, &id) => {
+                without_lists.push((id, error));
+                continue;
+            }
             FoundDirectory::Damaged(error) => error.line(),
             FoundDirectory::NoRoot => "it is missing".to_owned(),
             FoundDirectory::Backup(_) | FoundDirectory::Leftover => continue,
         };
         steps.push(match rebuild(objects, &id, &whole) {
-            Ok(rebuilt) => root_step(objects, &id, &why, rebuilt),
+            Ok(rebuilt) => {
+                ids.insert(id.clone());
+                root_step(objects, &id, &why, rebuilt)
+            }
             Err(error) => RepairStep::new(
                 objects,
                 error.line(),
@@ -242,6 +252,17 @@ fn damaged_roots(objects: &Arc<dyn Objects>) -> Result<Vec<RepairStep>> {
                 RepairAction::Nothing,
             ),
         });
+    }
+    for (id, error) in without_lists {
+        match shared_lists::steps(objects, &id, &error, &whole, &ids) {
+            Some(more) => steps.extend(more),
+            None => steps.push(RepairStep::new(
+                objects,
+                format!("cannot rebuild the lists of backup {id:?}"),
+                vec![error.line(), way_out(&id)],
+                RepairAction::Nothing,
+            )),
+        }
     }
     Ok(steps)
 }
@@ -409,7 +430,8 @@ fn is_back(objects: &dyn Objects, id: &str) -> bool {
     let found = objects.get(&key(id, layout::ROOT));
     found.is_ok_and(|root| {
         root.is_some_and(|(bytes, _)| {
-            Root::of_backup(id, &bytes, "")
+            Root::of_backup_as_stored(id, &bytes, "")
+                .and_then(|root| whole_root(objects, root, ""))
                 .map_or_else(|error| error.kind != ErrorKind::Corrupt, |_| true)
         })
     })
@@ -417,12 +439,17 @@ fn is_back(objects: &dyn Objects, id: &str) -> bool {
 
 fn rewrite(objects: &dyn Objects, new: &RewrittenRoot) -> Result<Option<&'static str>> {
     match objects.get(&key(&new.root.id, layout::ROOT))? {
-        Some((bytes, _)) if Root::open(&bytes, "").is_ok_and(|found| found == new.planned) => {
+        Some((bytes, _)) if is_planned(objects, &bytes, new) => {
             write_root(objects, &new.pages, &new.root)
         }
         Some(_) => Ok(Some("its root has changed since the repair was planned")),
         None => Ok(None), // forgotten
     }
+}
+
+fn is_planned(objects: &dyn Objects, bytes: &[u8], new: &RewrittenRoot) -> bool {
+    let found = Root::open_as_stored(bytes, "").and_then(|root| whole_root(objects, root, ""));
+    found.is_ok_and(|found| found == new.planned)
 }
 
 /// Removes the damage of a backup from the results of verifications: the repaired backup marks it itself.
@@ -443,7 +470,10 @@ fn write_root(
     root: &Root,
 ) -> Result<Option<&'static str>> {
     write_manifest(objects, &root.id, pages)?;
-    put(objects, &key(&root.id, layout::ROOT), &seal(root)?).map(|()| None)
+    let mut root = root.clone();
+    root.forget_stale_lists();
+    let stored = seal(root.shortened().as_ref().unwrap_or(&root))?;
+    put(objects, &key(&root.id, layout::ROOT), &stored).map(|()| None)
 }
 
 /// Stores a manifest as a new object: its readable bytes, with these pages at their places, and
@@ -582,6 +612,9 @@ fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
             }
         }
     }
+    for (backup, offset, page) in lost_pages_of_lists(objects, &stock.archives) {
+        by_backup.entry(backup).or_default().push((offset, page));
+    }
     let step = |(id, pages): (String, Vec<_>)| {
         let action = format!(
             "write {} of the manifest of backup {id:?} again, from their copies",
@@ -595,6 +628,24 @@ fn manifests(objects: &Arc<dyn Objects>, stock: &Inventory) -> Vec<RepairStep> {
         )
     };
     by_backup.into_iter().map(step).collect()
+}
+
+/// Returns the pages of lists that are damaged, made anew from a root that has the same lists: backup, offset, bytes.
+fn lost_pages_of_lists(
+    objects: &Arc<dyn Objects>,
+    archives: &[Archive],
+) -> BTreeSet<(String, u64, Vec<u8>)> {
+    let made_anew = |archive: &Archive| {
+        let root = &archive.root;
+        let at = root.lists_at.as_ref()?;
+        if read_lists(&**objects, &root.lists_of, at).is_ok() {
+            return None;
+        }
+        let page = Lists::of(root).page(&root.lists_of).ok()?;
+        let is_it = hex(blake3::hash(&page).as_bytes()) == at.digest;
+        is_it.then(|| (root.lists_of.clone(), at.offset, page))
+    };
+    archives.iter().filter_map(made_anew).collect()
 }
 
 /// Returns the segments that a backup refers to and that are missing.

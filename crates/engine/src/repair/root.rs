@@ -9,7 +9,7 @@ use super::{
     cluster_facts, cut_off,
     found_page::{FoundPage, sum},
     frame_index::FrameIndex,
-    totals::describe,
+    totals::{describe, describe_listed},
 };
 use fullbore_format::{
     digest::hex,
@@ -17,7 +17,7 @@ use fullbore_format::{
     error::{Error, Result},
     layout,
     page::{ManifestPage, SegmentId},
-    root::{BackupOptions, FORMAT, Root, Segment, SourceInfo},
+    root::{BackupOptions, FORMAT, Lists, Root, Segment, SourceInfo},
     segment::{Label, SERVICE_HEADER_BYTES, Service},
     segment_reader::SegmentReader,
     sizes,
@@ -181,7 +181,14 @@ pub(crate) fn rebuild(
         .map(|(stream, number, _)| (*stream, *number))
         .collect();
     let mut gathered = GatheredFacts::read(&store, id, codec, &numbers);
-    let (in_manifest, is_whole) = manifest(&store);
+    let FoundManifest {
+        pages: in_manifest,
+        lists,
+        is_whole,
+    } = manifest(&store);
+    if let Some(listed) = lists.and_then(|lists| from_lists(&store, &gathered, lists)) {
+        return with_lists(objects, gathered, listed);
+    }
     let known = known(id, others, in_manifest, &mut gathered.found);
     // After `known`: the manifest may have pages that are lost in the segments.
     gathered.drop_found_pages();
@@ -475,6 +482,9 @@ fn end(store: &BackupObjects, id: &str, others: &[Archive]) -> u64 {
         .flat_map(|other| &other.root.pages)
         .filter(|page| page.backup == id);
     let ends = named.filter_map(|page| Some(page.manifest_offset?.saturating_add(page.bytes)));
+    let with_lists = others.iter().filter(|other| other.root.lists_of == id);
+    let lists = with_lists.filter_map(|other| other.root.lists_at.as_ref());
+    let ends = ends.chain(lists.map(|at| at.offset.saturating_add(at.bytes)));
     ends.max()
         .unwrap_or(0)
         .max(store.len(&ObjectName::Manifest(String::new())).unwrap_or(0))
@@ -506,11 +516,83 @@ fn place(known: &HashMap<String, u64>, least: u64, found: &mut [FoundPage]) -> V
     placed.collect()
 }
 
-/// Returns the pages in the remains of a manifest, up to the first unreadable one, and whether that
-/// is the whole manifest.
-fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) {
+/// The remains of a manifest.
+struct FoundManifest {
+    /// Offset and bytes of each page, up to the first that cannot be told from its successor.
+    pages: Vec<(u64, Vec<u8>, ManifestPage)>,
+    /// The page of lists, with its offset and bytes.
+    lists: Option<(u64, Vec<u8>, Lists)>,
+    /// Is that the whole manifest?
+    is_whole: bool,
+}
+
+/// A root that was made of a page of lists.
+struct ListedRoot {
+    root: Root,
+    /// The own pages, and their places in the manifest.
+    pages: Vec<(u64, Vec<u8>)>,
+}
+
+/// Returns the root with these lists; `None` if a page that they name is lost.
+fn from_lists(
+    store: &BackupObjects,
+    gathered: &GatheredFacts,
+    (offset, stored, lists): (u64, Vec<u8>, Lists),
+) -> Option<ListedRoot> {
+    let mut root = gathered.root.clone();
+    root.note_own_lists(&lists, offset, &stored);
+    let mut root = root.with_lists(lists, "").ok()?;
+    let (mut pages, mut own) = (Vec::new(), Vec::new());
+    for at in &mut root.pages {
+        let (from, len) = (at.manifest_offset?, usize::try_from(at.bytes).ok()?);
+        let is_it = |stored: &[u8]| hex(blake3::hash(stored).as_bytes()) == at.digest;
+        let mut stored = Vec::new();
+        let read = store.read_at(
+            &ObjectName::Manifest(at.backup.clone()),
+            from,
+            len,
+            &mut stored,
+        );
+        if read.is_err() || !is_it(&stored) {
+            let mut copies = gathered.found.iter().map(|found| &found.stored);
+            stored = copies
+                .find(|copy| at.backup.is_empty() && is_it(copy))?
+                .clone();
+        }
+        pages.push(ManifestPage::decode(&stored).ok()?);
+        if at.backup.is_empty() {
+            let is_copy = |found: &FoundPage| {
+                let place = (found.stream, found.segment, found.offset);
+                place == (at.stream, at.segment, at.offset) && found.stored == stored
+            };
+            if !gathered.found.iter().any(is_copy) {
+                (at.segment, at.offset) = (0, 0);
+            }
+            own.push((from, stored));
+        }
+    }
+    describe_listed(&mut root, &pages);
+    Some(ListedRoot { root, pages: own })
+}
+
+/// Returns the rebuilt root of a backup whose lists are left.
+fn with_lists(
+    objects: &Arc<dyn Objects>,
+    gathered: GatheredFacts,
+    listed: ListedRoot,
+) -> Result<RebuiltRoot> {
+    let ListedRoot { mut root, pages } = listed;
+    let mut notes = gathered.notes;
+    forget_nothing(&mut root, false, &mut notes);
+    cluster_facts::add(objects, &mut root, &pages)?;
+    Ok(RebuiltRoot { root, pages, notes })
+}
+
+/// Returns what is left of a manifest.
+fn manifest(store: &BackupObjects) -> FoundManifest {
     let object = ObjectName::Manifest(String::new());
     let (mut bytes, mut found, mut index, mut is_whole) = (Vec::new(), Vec::new(), 0, true);
+    let mut lists = None;
     let read = store
         .len(&object)
         .and_then(|len| store.read_at(&object, 0, len as usize, &mut bytes));
@@ -520,12 +602,23 @@ fn manifest(store: &BackupObjects) -> (Vec<(u64, Vec<u8>, ManifestPage)>, bool) 
     {
         let stored = bytes[index..index + len].to_vec();
         match ManifestPage::decode(&stored) {
-            Ok(page) => found.push((index as u64, stored, page)),
-            Err(_) => is_whole = false,
+            Ok(page) => {
+                // A repair has added pages: the lists are older.
+                lists = None;
+                found.push((index as u64, stored, page));
+            }
+            Err(_) => match Lists::of_page(&stored) {
+                Ok(found) => lists = Some((index as u64, stored, found)),
+                Err(_) => is_whole = false,
+            },
         }
         index += len;
     }
-    (found, is_whole && index > 0 && index == bytes.len())
+    FoundManifest {
+        pages: found,
+        lists,
+        is_whole: is_whole && index > 0 && index == bytes.len(),
+    }
 }
 
 /// Returns the missing segments with a number below that of an existing one.
@@ -553,7 +646,8 @@ fn forget_nothing(root: &mut Root, is_incremental: bool, notes: &mut Vec<String>
         .into_iter()
         .map(str::to_owned)
         .collect();
-    if is_incremental || !others.is_empty() {
+    // A page of lists names all pages.
+    if root.lists_at.is_none() && (is_incremental || !others.is_empty()) {
         unnamed_losses::record_root_loss(root);
         notes.push("it referred to other backups: entries that it shared with them by whole pages are lost".to_owned());
     }

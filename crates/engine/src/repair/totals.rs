@@ -4,7 +4,7 @@ use super::found_page::FoundPage;
 use fullbore_format::{
     digest::{Algorithm, Digest, hex},
     entry::{self, EntryKind},
-    page::{EntryState, Record},
+    page::{EntryState, ManifestPage, Record},
     root::{BackupTotals, EntryName, MAX_NOT_CAPTURED, NotCaptured, PageAt, Root, Segment},
     sizes,
 };
@@ -48,6 +48,15 @@ pub(crate) fn describe(root: &mut Root, found: &[FoundPage], placed: &[u64]) {
     root.liveness.extend(others);
 }
 
+/// Fills in the facts of a root with known lists that follow from the records of its pages.
+pub(crate) fn describe_listed(root: &mut Root, pages: &[ManifestPage]) {
+    root.options.digest = Algorithm::None;
+    for record in pages.iter().flat_map(|page| &page.records) {
+        count(root, record);
+    }
+    add_sizes(root);
+}
+
 /// Returns the root's entry of a page with this place in the manifest.
 fn page_at(found: &FoundPage, manifest_offset: u64, late: bool) -> PageAt {
     let first = found.page.records.first();
@@ -69,7 +78,8 @@ fn page_at(found: &FoundPage, manifest_offset: u64, late: bool) -> PageAt {
 /// unknown.
 fn add_sizes(root: &mut Root) {
     let segments = root.segments.iter().map(|segment| segment.bytes);
-    let pages = root.pages.iter().map(|page| page.bytes);
+    let own = root.pages.iter().filter(|page| page.backup.is_empty());
+    let pages = own.map(|page| page.bytes);
     root.totals.stored_bytes = sizes::sum(segments.chain(pages));
     root.totals.plain_bytes = sizes::sum(root.segments.iter().map(|segment| segment.plain_bytes));
     let options = &mut root.options;

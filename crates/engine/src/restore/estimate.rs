@@ -9,6 +9,7 @@ use super::{
     request::Restore,
     rules::{EntryFate, EntryRules},
 };
+use crate::report::damage::missing_end;
 use fullbore_format::{
     digest::{Algorithm, piece},
     entry::{EntryKind, EntryPath},
@@ -223,7 +224,14 @@ impl EstimateRequest {
                 &mut linked,
             )?);
         }
-        planner.finish()?;
+        // A file that goes on behind the last volume has an end nowhere: that does not end the plan.
+        let missing_end = missing_end(&archive.root).map(|error| error.line());
+        let cut_off = match planner.finish() {
+            Err(error) if missing_end.is_some() && error.kind == ErrorKind::Corrupt => {
+                Some(error.line())
+            }
+            finished => finished.map(|()| None)?,
+        };
         let mut volumes = count.contract.volumes.clone();
         let tapes = tapes_of(&archive.root, &volumes);
         if !tapes.is_empty() {
@@ -234,7 +242,11 @@ impl EstimateRequest {
             tapes,
             entries,
             files,
-            notes: lacking.lines(),
+            notes: missing_end
+                .into_iter()
+                .chain(cut_off)
+                .chain(lacking.lines())
+                .collect(),
             ..count.contract
         };
         Ok((contract, count.sample))

@@ -32,9 +32,15 @@ pub enum PreviewChange {
     Change,
 }
 
-/// Numbers of entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What the restore would do.
+#[derive(Debug, Default)]
 pub struct PreviewTotals {
+    /// The backup that it would take.
+    pub id: String,
+    /// Notes about a cluster, such as where its recovery ends.
+    pub notes: Vec<String>,
+    /// Why a restore of a cluster would be refused.
+    pub refusal: Option<Error>,
     /// Entries that the target does not have.
     pub created: u64,
     /// Entries that differ.
@@ -57,7 +63,14 @@ impl Restore {
         let archive = choose_backup::open_chosen(self, true)?;
         let selection = self.selection(&archive)?;
         self.check_paths(&archive, &selection)?;
-        let mut totals = PreviewTotals::default();
+        let mut totals = PreviewTotals {
+            id: archive.root.id.clone(),
+            ..PreviewTotals::default()
+        };
+        match cluster::preview_notes(self, &archive, &selection) {
+            Ok(notes) => totals.notes = notes,
+            Err(refusal) => totals.refusal = Some(refusal),
+        }
         let look = TargetLook::new(&self.to, self.numeric_owner);
         let keeps_newer = self.keeps_newer(&archive, &selection);
         for item in archive.records(&selection, false) {

@@ -5,7 +5,7 @@
 //! whole file, and the root must list every segment that its pages refer to. With `data`, all
 //! stored bytes are compared with their checksums, all frames decoded and all files digested.
 //! Objects that several backups share are checked once; damage is reported with the files of each
-//! backup that are lost.
+//! backup that are lost. The structure of a repository is checked in portions.
 //!
 //! Belongs here: finding damage, and naming the losses. Does not belong here: any change to a
 //! repository (`repair`).
@@ -15,6 +15,7 @@ pub(crate) mod data;
 pub mod losses;
 mod media;
 mod part_runs;
+mod portions;
 mod record;
 pub mod sample;
 pub(crate) mod seek_tables;
@@ -28,19 +29,18 @@ use crate::report::damage::{Damage, Report, damage_lines};
 use data::{ContentCheck, StoredPart};
 use fullbore_format::{
     error::{Error, ErrorKind, Result, quoted},
+    layout::{FORGOTTEN, NOTES},
     page::SegmentId,
-    root::PART_BYTES,
     sizes,
 };
 use fullbore_platform::{metrics::meter::Meter, queue::Locked};
 use fullbore_repository::{
     annotations::Annotations,
     archive::Archive,
-    inventory::{Inventory, NoRoots, bad_words, open_some},
+    inventory::{Inventory, bad_words},
     open::{backup_ids, is_repository, place},
     select::BackupFilter,
     shard::Shard,
-    stored_memory::forged_memory,
     verify_memory::{CheckedShare, VerifyRecord},
 };
 use fullbore_storage::{
@@ -49,16 +49,14 @@ use fullbore_storage::{
 };
 use losses::{DamageSet, EntryLoss, blame};
 use media::are_media_changed;
+use portions::CheckedObjects;
 use seek_tables::SegmentFrames;
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     ffi::OsString,
     num::NonZeroUsize,
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Mutex, atomic::Ordering::Relaxed},
     time::{Instant, SystemTime},
 };
 use stream::{InspectedInput, look};
@@ -221,47 +219,10 @@ impl Verify {
         verdict.record = check.record(begun, &verdict);
         Ok(verdict)
     }
-
-    /// Returns the backups to check, and those with a damaged root, whose sources are unknown.
-    fn selected(&self, repository: &Arc<dyn Objects>) -> Result<(Vec<Archive>, NoRoots)> {
-        let (mut archives, lost_roots) = open_some(repository)?;
-        archives.retain_mut(|archive| self.filter.selects_in(repository, &mut archive.root));
-        match archives.is_empty() && lost_roots.is_empty() {
-            true => Err(self.filter.none_selected(repository)?),
-            false => Ok((archives, lost_roots)),
-        }
-    }
-
-    /// Checks the backups of a repository, which `from` names. Objects that are missing because a
-    /// backup was forgotten meanwhile are no damage: then the remaining backups are checked again.
-    ///
-    /// # Errors
-    /// As [`Verify::run`].
-    pub fn run_all(&self, repository: &Arc<dyn Objects>, meter: &Meter) -> Result<VerifyVerdict> {
-        let start = Instant::now();
-        until_final(|| {
-            let begun = SystemTime::now();
-            // A repeated look counts its entries anew.
-            meter.entries.store(0, Relaxed);
-            let (archives, lost_roots) = self.selected(repository)?;
-            let check = RunningCheck::new(archives, Some(&**repository), self.data, meter)
-                .with_shard(self.shard);
-            let lost = lost_roots
-                .into_iter()
-                .map(|(id, error)| check.no_root(id, error))
-                .collect::<Result<Vec<_>>>()?;
-            let files = check.run(self.workers)?;
-            check.notes(&**repository)?;
-            let mut verdict = check.verdict(lost.into_iter().chain(files).collect(), start);
-            verdict.checked = (!self.data).then(|| check.checked_share(&**repository));
-            verdict.record = check.record(begun, &verdict);
-            Ok(check.is_final(&verdict, &**repository)?.then_some(verdict))
-        })
-    }
 }
 
 /// Repeats `look` until no checked backup was forgotten meanwhile.
-pub(crate) fn until_final<T>(look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+pub(crate) fn until_final<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     loop {
         match look() {
             Ok(Some(found)) => return Ok(found),
@@ -277,7 +238,10 @@ pub(crate) struct RunningCheck<'a> {
     pub(crate) stock: Inventory,
     pub(crate) bad: DamageSet,
     pub(crate) report: Report,
-    is_rotating: AtomicBool,
+    /// Objects that need not be read again.
+    known: Mutex<CheckedObjects>,
+    /// Whether `known` gets what this check found sound.
+    is_known_kept: bool,
     pub(crate) meter: &'a Meter,
     data: bool,
     shard: Option<Shard>,
@@ -308,7 +272,8 @@ impl<'a> RunningCheck<'a> {
             stock,
             bad: DamageSet::default(),
             report: Report::new(true),
-            is_rotating: AtomicBool::new(false),
+            known: Mutex::default(),
+            is_known_kept: false,
             meter,
             data,
             shard: None,
@@ -322,28 +287,21 @@ impl<'a> RunningCheck<'a> {
         Self { shard, ..self }
     }
 
-    /// Returns the part of the data that was ever checked.
-    fn checked_share(&self, repository: &dyn Objects) -> CheckedShare {
-        let segments = self.stock.segments.iter();
-        let segments = segments
-            .map(|place| (place.id.clone(), place.bytes))
-            .collect();
-        CheckedShare::read(repository, &segments, PART_BYTES)
-    }
-
-    /// Checks the annotations of the backups.
-    fn notes(&self, repository: &dyn Objects) -> Result<()> {
+    /// Checks the annotations of the backups, and the documents of forgotten ones that they refer to. `may_have` says whether a backup may
+    /// have an object of this name.
+    fn notes(&self, repository: &dyn Objects, may_have: impl Fn(&str, &str) -> bool) -> Result<()> {
         let lost =
             "tags that were added later are lost, and it is unknown whether the backup is pinned";
-        for (_, error, root) in bad_words(&self.stock.archives, repository) {
+        let may_be_forgotten = |id: &str| may_have(id, FORGOTTEN);
+        for (_, error, root) in bad_words(&self.stock.archives, repository, may_be_forgotten) {
             self.report.mark_damaged_backup(&root.id);
             self.report.note(format!(
                 "{}; other backups need objects of that backup, which the document does not describe",
                 error.line()
             ));
         }
-        for archive in &self.stock.archives {
-            let id = &archive.root.id;
+        let ids = self.stock.archives.iter().map(|archive| &archive.root.id);
+        for id in ids.filter(|id| may_have(id, NOTES)) {
             match Annotations::read(repository, id) {
                 Err(error) => self.report.add((error.detail(lost), Vec::new()))?,
                 Ok(notes) => {
@@ -353,29 +311,6 @@ impl<'a> RunningCheck<'a> {
                     line.into_iter().for_each(|line| self.report.note(line));
                 }
             }
-        }
-        forged_memory(repository)
-            .into_iter()
-            .for_each(|line| self.report.note(line));
-        self.key_files(repository)
-    }
-
-    /// Checks the key files of an encrypted repository against the list of members.
-    fn key_files(&self, repository: &dyn Objects) -> Result<()> {
-        let changed = match check_key_files(repository)? {
-            KeyFiles::Changed(changed) => changed,
-            KeyFiles::Rotating => {
-                self.is_rotating.store(true, Relaxed);
-                return Ok(());
-            }
-        };
-        for (file, why) in changed {
-            let error = Error::corrupt(format!("{file:?} is damaged"))
-                .because(why)
-                .hint(
-                    "whoever has this key cannot use the repository: remove it, and add it again",
-                );
-            self.report.add((error, Vec::new()))?;
         }
         Ok(())
     }
@@ -398,13 +333,25 @@ impl<'a> RunningCheck<'a> {
             .all(|archive| listed.contains(&archive.root.id)))
     }
 
+    /// Does not read again what an earlier check found sound, and keeps what this one finds.
+    fn with_known(self, known: CheckedObjects) -> Self {
+        Self {
+            known: Mutex::new(known),
+            is_known_kept: true,
+            ..self
+        }
+    }
+
     fn run(&self, workers: NonZeroUsize) -> Result<Vec<EntryLoss>> {
         // Volumes of a drive for one medium are read one after the other.
         let workers = match self.stock.archives.iter().any(are_media_changed) {
             true => NonZeroUsize::MIN,
             false => workers,
         };
-        self.structure(workers)?;
+        let tables = self.structure(workers)?;
+        if self.is_known_kept {
+            self.known.locked().frames = tables.frames;
+        }
         let Self {
             stock,
             bad,
@@ -432,68 +379,71 @@ impl<'a> RunningCheck<'a> {
         Ok(blame(&self.stock, &self.bad, &self.report))
     }
 
-    pub(crate) fn verdict(&self, lost: Vec<EntryLoss>, start: Instant) -> VerifyVerdict {
-        let archives = &self.stock.archives;
+    /// Returns the backups that were checked, and those without a root, in order.
+    fn ids(&self, lost: &[EntryLoss]) -> Vec<String> {
+        let archives = self.stock.archives.iter();
         let without_root = lost.iter().filter(|loss| loss.all).map(|loss| &loss.backup);
-        let mut ids: Vec<&String> = archives
-            .iter()
-            .map(|archive| &archive.root.id)
-            .chain(without_root)
-            .collect();
+        let ids = archives.map(|archive| &archive.root.id).chain(without_root);
+        let mut ids: Vec<String> = ids.cloned().collect();
         ids.sort_unstable();
-        let damaged = self.damaged_ids(&ids, &lost);
-        let id = if ids.len() == 1 {
-            ids[0].clone()
-        } else {
-            String::new()
-        };
-        VerifyVerdict {
-            id,
-            checked: None,
-            record: None,
-            of: ids.len(),
-            damaged,
-            backups: self.stock.archives.len(),
-            data: self.data,
-            shard: self.shard,
-            is_bare: false,
-            is_trailed: false,
-            entries: self.meter.entries.load(Relaxed),
-            is_locked: self.is_locked(),
-            not_captured: sizes::sum(
-                archives
-                    .iter()
-                    .map(|archive| archive.root.totals.unreadable),
-            ),
-            bad_pages: sizes::sum(archives.iter().map(|archive| archive.root.totals.bad_pages)),
-            damage: self.report.damage(),
-            lost,
-            warnings: self.report.warnings(),
-            is_rotating: self.is_rotating.load(Relaxed),
-            differences: Vec::new(),
-            seconds: start.elapsed().as_secs_f64(),
+        ids
+    }
+
+    fn damaged(&self, lost: &[EntryLoss]) -> DamagedBackups {
+        let stored_by = self.report.damaged_backups();
+        let archives = self.stock.archives.iter();
+        let referring = archives.flat_map(|archive| {
+            let others = archive.root.referenced_backups().into_iter();
+            let id = &archive.root.id;
+            let damaged = others.filter(|other| stored_by.contains(*other));
+            damaged.map(move |other| (id.clone(), other.to_owned()))
+        });
+        DamagedBackups {
+            referring: referring.collect(),
+            with_loss: lost.iter().map(|loss| loss.backup.clone()).collect(),
+            stored_by,
         }
     }
 
-    /// Returns which of these backups have damage or losses, in order.
-    fn damaged_ids(&self, ids: &[&String], lost: &[EntryLoss]) -> Vec<String> {
-        let damaged_backups = self.report.damaged_backups();
-        let has_loss = |id: &str| lost.iter().any(|loss| loss.backup == id);
-        let is_damaged = |id: &&&String| has_loss(id) || damaged_backups.contains(**id);
-        let mut damaged: BTreeSet<&String> = ids.iter().filter(is_damaged).copied().collect();
-        // Damage to the document of a forgotten backup is counted for the backups that refer to it.
-        let gone: Vec<&str> = damaged_backups
-            .iter()
-            .filter(|id| !ids.contains(id))
-            .map(String::as_str)
-            .collect();
-        let refers = |archive: &&Archive| {
-            let others = archive.root.referenced_backups();
-            others.iter().any(|other| gone.contains(other))
+    pub(crate) fn verdict(&self, lost: Vec<EntryLoss>, start: Instant) -> VerifyVerdict {
+        let (ids, damaged) = (self.ids(&lost), self.damaged(&lost));
+        self.verdict_on(&ids, &damaged, lost, start)
+    }
+
+    fn verdict_on(
+        &self,
+        ids: &[String],
+        damaged: &DamagedBackups,
+        lost: Vec<EntryLoss>,
+        start: Instant,
+    ) -> VerifyVerdict {
+        let totals = || {
+            self.stock
+                .archives
+                .iter()
+                .map(|archive| &archive.root.totals)
         };
-        let referring = self.stock.archives.iter().filter(refers);
-        damaged.extend(referring.map(|archive| &archive.root.id));
-        damaged.into_iter().cloned().collect()
+        let id = match ids {
+            [only] => only.clone(),
+            _ => String::new(),
+        };
+        VerifyVerdict {
+            id,
+            of: ids.len(),
+            damaged: damaged.among(ids),
+            backups: self.stock.archives.len(),
+            data: self.data,
+            shard: self.shard,
+            entries: self.meter.entries.load(Relaxed),
+            is_locked: self.is_locked(),
+            not_captured: sizes::sum(totals().map(|totals| totals.unreadable)),
+            bad_pages: sizes::sum(totals().map(|totals| totals.bad_pages)),
+            damage: self.report.damage(),
+            lost,
+            warnings: self.report.warnings(),
+            seconds: start.elapsed().as_secs_f64(),
+            ..VerifyVerdict::default()
+        }
     }
 
     pub(crate) fn no_root(&self, backup: String, error: Error) -> Result<EntryLoss> {
@@ -507,4 +457,54 @@ impl<'a> RunningCheck<'a> {
             ..EntryLoss::default()
         })
     }
+}
+
+/// Backups with damage or losses.
+#[derive(Debug, Default)]
+struct DamagedBackups {
+    /// Those that stored a damaged object.
+    stored_by: BTreeSet<String>,
+    with_loss: BTreeSet<String>,
+    /// Backups that refer to one that stored a damaged object, each with that one.
+    referring: Vec<(String, String)>,
+}
+
+impl DamagedBackups {
+    fn add(&mut self, more: Self) {
+        self.stored_by.extend(more.stored_by);
+        self.with_loss.extend(more.with_loss);
+        self.referring.extend(more.referring);
+    }
+
+    /// Returns which of these backups are damaged; `ids` and the result are in order.
+    ///
+    /// Damage to the document of a forgotten backup is counted for the backups that refer to it.
+    fn among(&self, ids: &[String]) -> Vec<String> {
+        let is_here = |id: &String| ids.binary_search(id).is_ok();
+        let own = self.stored_by.iter().chain(&self.with_loss);
+        let own = own.filter(|id| is_here(id));
+        let referring = self.referring.iter();
+        let referring = referring
+            .filter(|(id, other)| is_here(id) && !is_here(other))
+            .map(|(id, _)| id);
+        let damaged: BTreeSet<&String> = own.chain(referring).collect();
+        damaged.into_iter().cloned().collect()
+    }
+}
+
+/// Checks the key files of an encrypted repository against the list of members. Returns the damage, and whether they were not compared
+/// because the key is being rotated.
+fn key_files(repository: &dyn Objects) -> Result<(Vec<Damage>, bool)> {
+    let changed = match check_key_files(repository)? {
+        KeyFiles::Changed(changed) => changed,
+        KeyFiles::Rotating => return Ok((Vec::new(), true)),
+    };
+    let report = Report::new(true);
+    for (file, why) in changed {
+        let error = Error::corrupt(format!("{file:?} is damaged"))
+            .because(why)
+            .hint("whoever has this key cannot use the repository: remove it, and add it again");
+        report.add((error, Vec::new()))?;
+    }
+    Ok((report.damage(), false))
 }

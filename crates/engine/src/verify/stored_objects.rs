@@ -45,6 +45,10 @@ impl RunningCheck<'_> {
             let needed = ends.entry(&page.backup).or_default();
             *needed = (*needed).max(end.unwrap_or(0));
         }
+        if let Some(at) = &archive.root.lists_at {
+            let needed = ends.entry(&archive.root.lists_of).or_default();
+            *needed = (*needed).max(at.offset.saturating_add(at.bytes));
+        }
         for (backup, end) in ends {
             let manifest = ObjectName::Manifest(backup.to_owned());
             let name = archive.store().name(&manifest);

@@ -2,24 +2,25 @@
 //!
 //! Reads roots, pages and seek tables, but no frame with data.
 
-use super::{RunningCheck, SegmentTables, seek_tables};
+use super::{RunningCheck, SegmentTables, portions::CheckedPage, seek_tables};
 use crate::report::damage::{frame_damage, missing_end};
 use fullbore_format::{
     entry::{EntryKind, EntryPath},
     error::{Error, ErrorKind, Result, quoted},
     page::{Extent, FrameAt, ManifestPage, PageItem, SegmentId, describe_whole_file},
+    seal::MAX_BYTES,
     text::counted,
 };
 use fullbore_pipeline::workers;
 use fullbore_platform::queue::Locked;
 use fullbore_repository::{
     archive::{object::ObjectName, schedule::misfit},
-    inventory::{PageRef, SegmentPlace, full, items},
+    inventory::{PageKey, PageRef, SegmentPlace, full, items, page_key},
 };
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     num::NonZeroUsize,
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
 };
 
 impl RunningCheck<'_> {
@@ -33,23 +34,43 @@ impl RunningCheck<'_> {
                 self.report.add((error, Vec::new()))?;
             }
         }
-        let tables = self.segments()?;
+        let tables = self.segments(workers)?;
         self.pages(workers, &tables)?;
+        self.lists()?;
         self.mentions()?;
         Ok(tables)
     }
 
     /// Checks sizes and seek tables. A segment that is missing or has no table gives no frames, and
     /// is reported.
-    pub(super) fn segments(&self) -> Result<SegmentTables> {
+    fn segments(&self, workers: NonZeroUsize) -> Result<SegmentTables> {
+        let mut known = std::mem::take(&mut self.known.locked().frames);
         let mut tables = SegmentTables::default();
+        let mut unknown = Vec::new();
         for place in &self.stock.segments {
-            match seek_tables::read(&self.stock.archives[place.archive], place, self.data) {
+            match known.remove(&place.id) {
+                Some(frames) => drop(tables.frames.insert(place.id.clone(), frames)),
+                None => unknown.push(place),
+            }
+        }
+        let tables = Mutex::new(tables);
+        let check = |place: &&SegmentPlace| {
+            let archive = &self.stock.archives[place.archive];
+            let table = seek_tables::read(archive, place, self.data);
+            let mut tables = tables.locked();
+            match table {
                 Ok(table) => drop(tables.frames.insert(place.id.clone(), table)),
                 Err(error) => self.bad_segment(place, error, &mut tables)?,
             }
-        }
-        Ok(tables)
+            Ok(())
+        };
+        workers::work(
+            &workers.into(),
+            || (),
+            |(), place| check(place),
+            |send| unknown.iter().try_for_each(send),
+        )?;
+        Ok(tables.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn bad_segment(
@@ -82,15 +103,56 @@ impl RunningCheck<'_> {
 
     /// Checks every copy of every page, and the references of its records.
     pub(super) fn pages(&self, workers: NonZeroUsize, tables: &SegmentTables) -> Result<()> {
+        let known = std::mem::take(&mut self.known.locked().pages);
         workers::work(
             &workers.into(),
             || (),
-            |(), sheet| self.sheet(sheet, tables),
+            |(), sheet| self.sheet(sheet, &known, tables),
             |send| self.stock.sheets.iter().try_for_each(send),
         )
     }
 
-    fn sheet(&self, sheet: &PageRef, tables: &SegmentTables) -> Result<()> {
+    /// Checks the pages of lists, each once. The lists themselves are known: a backup without any is reported as one that lost its root.
+    fn lists(&self) -> Result<()> {
+        let mut checked = HashSet::new();
+        for archive in &self.stock.archives {
+            let root = &archive.root;
+            let Some(at) = &root.lists_at else { continue };
+            if !checked.insert(root.lists_name()) {
+                continue;
+            }
+            let manifest = ObjectName::Manifest(root.lists_of.clone());
+            let mut stored = Vec::new();
+            let len = at.bytes.min(MAX_BYTES) as usize;
+            let read = { archive.store() }.read_at(&manifest, at.offset, len, &mut stored);
+            let error = match read.and_then(|()| at.lists(&stored)) {
+                Ok(_) => continue,
+                Err(error) if error.kind.is_loss() => error,
+                Err(error) => return Err(error),
+            };
+            let name = archive.store().name(&manifest);
+            self.report.mark_damaged_backup(&root.lists_of);
+            self.report
+                .warn(Error::corrupt(format!("{name} is damaged")).because(error.line()));
+        }
+        Ok(())
+    }
+
+    fn sheet(
+        &self,
+        sheet: &PageRef,
+        known: &HashMap<PageKey, CheckedPage>,
+        tables: &SegmentTables,
+    ) -> Result<()> {
+        let known = match known.is_empty() {
+            true => None,
+            false => known.get(&self.page_key(sheet)),
+        };
+        if let Some(page) = known.filter(|page| page.is_sound) {
+            self.note_page(sheet, page.clone());
+            return Ok(());
+        }
+        let is_counted = known.is_some();
         let (archive, place) = (&self.stock.archives[sheet.at.0], self.stock.page_at(sheet));
         let owner = if place.backup.is_empty() {
             &archive.root.id
@@ -123,7 +185,25 @@ impl RunningCheck<'_> {
             self.report.mark_damaged_backup(owner);
             self.report.warn(error);
         }
-        self.records(sheet, page, tables)
+        self.records(sheet, page, is_counted, tables)
+    }
+
+    fn page_key(&self, sheet: &PageRef) -> PageKey {
+        let (archive, index) = sheet.at;
+        page_key(&self.stock.archives[archive].root, index)
+    }
+
+    /// Notes which segments a page uses.
+    fn note_page(&self, sheet: &PageRef, page: CheckedPage) {
+        let mut all = self.used.locked();
+        for archive in &sheet.of {
+            all[*archive].extend(page.used.iter().cloned());
+        }
+        drop(all);
+        if self.is_known_kept {
+            let key = self.page_key(sheet);
+            self.known.locked().pages.insert(key, page);
+        }
     }
 
     fn lost_page(&self, sheet: &PageRef, error: Error) -> Result<()> {
@@ -155,23 +235,25 @@ impl RunningCheck<'_> {
 
     /// Checks that the extents of a page lie in existing frames, and cover each file. With `data`,
     /// the content check covers that, even for files that continue over pages.
-    pub(super) fn records(
+    fn records(
         &self,
         sheet: &PageRef,
         page: ManifestPage,
+        is_counted: bool,
         tables: &SegmentTables,
     ) -> Result<()> {
         let archive = &self.stock.archives[sheet.at.0];
         let (mut used, mut bad) = (HashSet::new(), BTreeMap::new());
+        let mut is_sound = true;
         for item in items(archive, page) {
-            self.meter
-                .entries
-                .fetch_add(u64::from(item.from == 0), Relaxed);
+            let is_new = item.from == 0 && !is_counted;
+            self.meter.entries.fetch_add(u64::from(is_new), Relaxed);
             if !matches!(item.entry.kind, EntryKind::File { .. }) || !item.state.is_stored() {
                 continue;
             }
             // With `data`, the check of the contents reports such a file.
             if !self.data && !item.more && item.from == 0 && !describe_whole_file(&[&*item]) {
+                is_sound = false;
                 self.bad.file(archive, &item);
                 self.report.add((misfit(&item.entry.path), Vec::new()))?;
             }
@@ -179,12 +261,11 @@ impl RunningCheck<'_> {
                 self.extent(&item, extent, tables, &mut used, &mut bad);
             }
         }
-        let mut all = self.used.locked();
-        sheet
-            .of
-            .iter()
-            .for_each(|archive| all[*archive].extend(used.iter().cloned()));
-        drop(all);
+        let page = CheckedPage {
+            is_sound: is_sound && bad.is_empty(),
+            used: Arc::new(used),
+        };
+        self.note_page(sheet, page);
         bad.into_values()
             .try_for_each(|(frame, error, files): MisplacedFrame| {
                 let damage = frame_damage(archive, &frame, error, files);

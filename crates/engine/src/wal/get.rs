@@ -2,7 +2,8 @@
 //!
 //! A server takes "missing" for the end of the archive, and opens. So it is said only if a listing that succeeded has
 //! neither the file nor any later one on the way, and the file is behind what the restore saw. Everything else is an error
-//! that ends the recovery, and starting the server again goes on with it.
+//! that ends the recovery, and starting the server again goes on with it. A segment that the server has itself, as a whole, may
+//! be missing, too: it reads its own next.
 
 use super::{
     ahead::{FetchedAhead, WalAhead},
@@ -17,7 +18,7 @@ use fullbore_format::{
 use fullbore_platform::debug;
 use fullbore_postgres::{
     control,
-    wal_archive::{SegmentFacts, check_segment, check_segment_begin},
+    wal_archive::{SegmentFacts, SegmentRecords, check_segment, check_segment_begin},
 };
 use fullbore_repository::{
     open::read_repository,
@@ -265,12 +266,31 @@ impl WalGet {
             }
             _ => return self.end(archive, &wal, segment),
         };
+        if self.is_in_data_directory(archive, segment) {
+            return Ok(Got::Missing(format!(
+                "the archive lacks {segment}, and the data directory has it"
+            )));
+        }
         match self.standby {
             true => Ok(Got::Missing(format!(
                 "{segment} is a gap in the archive: {why}"
             ))),
             false => Err(gap(archive, segment, why)),
         }
+    }
+
+    /// Returns whether the server has a segment itself, as a whole: with the WAL that a backup brings it goes on over what was never
+    /// archived. One of which it has only the beginning is the end of all WAL to it, and it would open there.
+    fn is_in_data_directory(&self, archive: &WalArchive, segment: SegmentName) -> bool {
+        let own = self.path.with_file_name(segment.to_string());
+        let is_server = own != self.path && control_of(&self.data()).is_some();
+        let Some(content) = fs::read(&own).ok().filter(|_| is_server) else {
+            return false;
+        };
+        let is_of_cluster = check_segment(&content, segment)
+            .and_then(|facts| check_system(archive, segment, &facts, "pg_wal"))
+            .is_ok();
+        is_of_cluster && SegmentRecords::new(&content).is_some_and(SegmentRecords::are_complete)
     }
 
     /// At the end of a timeline there may be the segment in which it ended.

@@ -46,14 +46,7 @@ impl ManifestPage {
     /// # Errors
     /// As [`ManifestPage::decode`]. No memory is taken for a page that is too large.
     pub fn decode_within(stored: &[u8], max_bytes: usize) -> Result<Self> {
-        let size = plain_bytes(stored).ok_or_else(|| damaged("it is not a page"))?;
-        if size > max_bytes.min(MAX_PAGE_BYTES) {
-            return Err(damaged("it is too large"));
-        }
-        let mut plain = Vec::with_capacity(size);
-        zstd_safe::decompress(&mut plain, stored)
-            .map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
-        Self::from_columns(&plain)
+        Self::from_columns(&decompressed(stored, max_bytes.min(MAX_PAGE_BYTES))?)
     }
 
     /// Reads the columns of a page from their form before compression.
@@ -113,11 +106,34 @@ pub fn plain_bytes(stored: &[u8]) -> Option<usize> {
     size.try_into().ok()
 }
 
+/// Returns what is in the frame of a page, of at most `max_bytes`.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if it is damaged, or larger.
+pub(crate) fn decompressed(stored: &[u8], max_bytes: usize) -> Result<Vec<u8>> {
+    let size = plain_bytes(stored).ok_or_else(|| damaged("it is not a page"))?;
+    if size > max_bytes {
+        return Err(damaged("it is too large"));
+    }
+    let mut plain = Vec::with_capacity(size);
+    zstd_safe::decompress(&mut plain, stored)
+        .map_err(|code| damaged(zstd_safe::get_error_name(code)))?;
+    Ok(plain)
+}
+
 fn compressed(columns: &Columns) -> Result<Vec<u8>> {
     let plain = minicbor::to_vec(columns).map_err(|e| bug().because(e.to_string()))?;
     if plain.len() > MAX_PAGE_BYTES || !is_within_limits(&plain).unwrap_or(false) {
         return Err(bug().because("it exceeds the limits that readers enforce".to_owned()));
     }
+    packed(&plain)
+}
+
+/// Returns these bytes in the frame of a page.
+///
+/// # Errors
+/// [`ErrorKind::Bug`] if zstd fails.
+pub(crate) fn packed(plain: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
     let failed = |code| bug().because(zstd_safe::get_error_name(code));
     let mut context = zstd_safe::CCtx::try_create().ok_or_else(bug)?;
@@ -128,7 +144,7 @@ fn compressed(columns: &Columns) -> Result<Vec<u8>> {
     ] {
         context.set_parameter(parameter).map_err(failed)?;
     }
-    context.compress2(&mut out, &plain).map_err(failed)?;
+    context.compress2(&mut out, plain).map_err(failed)?;
     Ok(out)
 }
 

@@ -21,6 +21,7 @@ use super::{
     root::PageAt,
 };
 pub use codec::{decode_entries, encode_entries, plain_bytes};
+pub(crate) use codec::{decompressed, packed};
 pub use item::PageItem;
 use minicbor::{Decode, Encode, bytes::ByteVec};
 use std::{ops::Deref, sync::Arc};

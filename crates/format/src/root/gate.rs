@@ -67,7 +67,7 @@ impl RootGate<'_> {
                 .because(reason)
                 .hint("divide the source into several backups"));
         }
-        let root = Root::of_backup(self.id, bytes, &name)?;
+        let root = Root::of_backup_as_stored(self.id, bytes, &name)?;
         // The head alone is checked: the server that asks has no key for the body.
         let is_sealed = SealedRoot::open(bytes, &name)?.is_some();
         match self.owner {

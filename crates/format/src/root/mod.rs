@@ -6,12 +6,14 @@
 mod cluster;
 mod gate;
 mod level;
+mod lists;
 #[cfg(test)]
 mod tests;
 
 pub use cluster::{ClusterInfo, DatabaseInfo, Tablespace, Witness};
 pub use gate::{FREE_ROOT_BYTES, RootGate, RootOwner, check_new_root, root_limit};
 pub use level::CodecLevel;
+pub use lists::{Lists, ListsAt, ListsName};
 
 pub use super::name::EntryName;
 use super::{
@@ -72,6 +74,16 @@ pub struct Root {
     /// every backup named here is referenced too.
     #[serde(default)]
     pub liveness: Vec<Live>,
+    /// The backup whose manifest has a page with the lists of this one, which are the pages and the liveness; empty if there is none.
+    /// A root of which another backup has the lists is [short](Root::is_short).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lists_of: String,
+    /// Digest of the lists, see [`Lists::clear_digest`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lists_digest: String,
+    /// The place of that page; absent in the clear head of an encrypted root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lists_at: Option<ListsAt>,
     /// Where the segments of other backups stand, if the backup is on tapes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_places: Vec<EarlierPlace>,
@@ -384,6 +396,7 @@ impl Root {
         let pages = self.pages.iter().map(|page| &page.backup[..]);
         let mut others: Vec<_> = live
             .chain(pages)
+            .chain([&self.lists_of[..]])
             .filter(|id| !id.is_empty() && *id != self.id)
             .collect();
         others.sort_unstable();
@@ -462,20 +475,44 @@ impl Root {
     /// # Errors
     /// As [`Root::open`]; [`ErrorKind::Corrupt`] if it is the root of another backup.
     pub fn of_backup(id: &str, bytes: &[u8], name: &str) -> Result<Self> {
-        let root = Self::open(bytes, name)?;
-        if root.id == id {
-            return Ok(root);
+        Self::open(bytes, name)?.checked_id(id, name)
+    }
+
+    /// As [`Root::of_backup`]; the root may be [short](Root::is_short).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_backup_as_stored(id: &str, bytes: &[u8], name: &str) -> Result<Self> {
+        Self::open_as_stored(bytes, name)?.checked_id(id, name)
+    }
+
+    fn checked_id(self, id: &str, name: &str) -> Result<Self> {
+        if self.id == id {
+            return Ok(self);
         }
         Err(Error::corrupt(format!("{name} is damaged"))
-            .because(format!("it belongs to backup {:?}", root.id)))
+            .because(format!("it belongs to backup {:?}", self.id)))
     }
 
     /// Reads a root; error messages call it `name`.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged, [`ErrorKind::Unsupported`] if a newer program wrote
-    /// it.
+    /// it, [`ErrorKind::Bug`] if it is short: the caller must read the lists, too.
     pub fn open(bytes: &[u8], name: &str) -> Result<Self> {
+        let root = Self::open_as_stored(bytes, name)?;
+        if root.is_short() {
+            let message = format!("cannot read {name} without the lists that it shares");
+            return Err(Error::new(ErrorKind::Bug, message));
+        }
+        Ok(root)
+    }
+
+    /// As [`Root::open`]; the root may be [short](Root::is_short), and then its lists are empty.
+    ///
+    /// # Errors
+    /// As [`Root::open`], but for short roots.
+    pub fn open_as_stored(bytes: &[u8], name: &str) -> Result<Self> {
         let root: Self = open_sealed(bytes, name)?;
         if root.format > FORMAT {
             let message = format!(
@@ -492,18 +529,17 @@ impl Root {
             return Err(Error::corrupt(format!("{name} is damaged"))
                 .because("a time or the program name has control characters"));
         }
-        // Backup IDs become parts of paths.
-        if !is_backup_id(&root.id)
-            || !root
-                .referenced_backups()
-                .into_iter()
-                .chain(root.bases.iter().map(String::as_str))
-                .all(is_backup_id)
-        {
-            return Err(
-                Error::corrupt(format!("{name} is damaged")).because("a backup ID is not valid")
-            );
-        }
+        root.check_ids(name)?;
         Ok(root)
+    }
+
+    /// Backup IDs become parts of paths.
+    fn check_ids(&self, name: &str) -> Result<()> {
+        let bases = self.bases.iter().map(String::as_str);
+        let others = self.referenced_backups().into_iter().chain(bases);
+        if is_backup_id(&self.id) && { others }.all(is_backup_id) {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("{name} is damaged")).because("a backup ID is not valid"))
     }
 }

@@ -55,7 +55,9 @@ impl SegmentName {
 
     /// Returns the location of its first byte.
     pub fn start(self, segment_bytes: u64) -> u64 {
-        (u64::from(self.log) << 32) + u64::from(self.number) * segment_bytes
+        // A name that was made by hand may be behind all WAL.
+        let in_log = u64::from(self.number).saturating_mul(segment_bytes);
+        (u64::from(self.log) << 32).saturating_add(in_log)
     }
 
     /// Returns how many segments of this size are before it.
@@ -67,9 +69,15 @@ impl SegmentName {
     pub fn next(self, segment_bytes: u64) -> Self {
         Self::at(
             self.timeline,
-            self.start(segment_bytes) + segment_bytes,
+            self.start(segment_bytes).saturating_add(segment_bytes),
             segment_bytes,
         )
+    }
+
+    /// Returns the segment before it on the same timeline; `None` of the first one.
+    pub fn previous(self, segment_bytes: u64) -> Option<Self> {
+        let start = self.start(segment_bytes).checked_sub(segment_bytes)?;
+        Some(Self::at(self.timeline, start, segment_bytes))
     }
 
     /// Returns the segment of the same place on another timeline.

@@ -17,7 +17,7 @@ use fullbore_format::{
 };
 use fullbore_platform::metrics::{hardware::Limit, waits::Wait};
 use fullbore_postgres::inventory;
-use fullbore_repository::base::Unlike;
+use fullbore_repository::{base::Unlike, level::level_of};
 use fullbore_storage::CloudCounts;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, num::NonZeroU64};
@@ -57,6 +57,10 @@ pub(super) fn backup(
             Some(base) => format!("{} are as in {base}", bytes(totals.kept_bytes)),
         }
     ));
+    let is_above_nothing = |level: &u8| *level > 0 && root.bases.is_empty();
+    lines.extend(level_of(root).filter(is_above_nothing).map(|level| {
+        format!("note: no backup of a level below {level} is known here: everything was stored, as with --level 0")
+    }));
     lines.extend(text::levels(&root.run.levels).map(|levels| format!("compression zstd:{levels}")));
     lines.extend(limit.line(is_verbose));
     lines.extend(store(limit.counts, Some(limit)));

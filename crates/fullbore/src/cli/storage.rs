@@ -73,9 +73,9 @@ pub(super) struct StorageArgs {
     /// Receive at most this many bytes a second from hosts and stores
     #[arg(long, value_name = "SIZE", value_parser = rate, global = true, display_order = 915, hide_short_help = true)]
     limit_download: Option<NonZeroU64>,
-    /// Keep a cache of object stores in this directory
+    /// Keep a cache of stores and other hosts in this directory
     ///
-    /// The cache holds the roots and manifests that were read. The default is fullbore in the XDG
+    /// The cache holds the roots and manifests that were read or written. The default is fullbore in the XDG
     /// cache directory.
     #[arg(
         long,
@@ -146,7 +146,7 @@ pub(super) struct StorageArgs {
         hide_short_help = true
     )]
     catalog: Option<PathBuf>,
-    /// Keep no cache of object stores
+    /// Keep no cache of stores and other hosts
     #[arg(
         long,
         global = true,

@@ -28,7 +28,7 @@ use std::{
 };
 
 /// Commands of restic, borg, rsync, tar, pgBackRest and WAL-G, and the hint for each.
-const HABITS: [(&[&str], &str); 15] = [
+const HABITS: [(&[&str], &str); 19] = [
     (
         &["stanza-create", "repo-create", "rcreate"],
         "use `fullbore init REPO`, or let the first `fullbore backup` make it",
@@ -73,6 +73,23 @@ const HABITS: [(&[&str], &str); 15] = [
     ),
     (&["recreate", "rebuild-index"], "use `fullbore repair REPO`"),
     (
+        &["repo-ls", "repo-get"],
+        "use `fullbore list REPO@latest PATH`, and `fullbore cat REPO@latest PATH` for one file",
+    ),
+    (
+        &["stanza-delete"],
+        "use `fullbore forget REPO ID…` with the ids that `fullbore list REPO` prints, and `fullbore prune REPO`",
+    ),
+    (
+        &["stanza-upgrade"],
+        "nothing is needed: an upgraded server has another system identifier, and the next `fullbore backup` begins anew",
+    ),
+    (
+        &["start", "stop"],
+        "nothing here runs by itself: `fullbore schedule off` ends a timer, and `systemctl` starts and stops those of \
+         `fullbore systemd`",
+    ),
+    (
         &["archive-push", "archive-get", "wal-push", "wal-fetch"],
         "use `fullbore wal push %p --to REPO` as archive_command; `fullbore restore` writes restore_command by itself",
     ),
@@ -83,7 +100,7 @@ const HABITS: [(&[&str], &str); 15] = [
 ];
 
 /// Options of those programs that no command here has, or that the given command does not have.
-const OPTIONS: [(&[&str], &str); 33] = [
+const OPTIONS: [(&[&str], &str); 41] = [
     (
         &["--db-include", "--db-exclude"],
         "`fullbore restore REPO --to DIR --database NAME` restores one database and what the server needs to run; --database may be repeated",
@@ -196,6 +213,42 @@ const OPTIONS: [(&[&str], &str); 33] = [
     (
         &["-0", "-1", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"],
         "use --level N; without it, a backup stores what changed since the last one of its source, and each restores alone",
+    ),
+    (
+        &["-f"],
+        "the place is a word or --to: `fullbore backup DIR --to tape:/dev/nst0`, `fullbore restore tape:/dev/nst0 --to DIR`",
+    ),
+    (
+        &["-u", "-D"],
+        "a level is always noted; --dumpdates FILE also writes it as dump does",
+    ),
+    (
+        &["-W", "-w"],
+        "use `fullbore list --due REPO`, with --long for all sources",
+    ),
+    (
+        &["-B", "-M"],
+        "use `fullbore backup DIR --to volumes:PREFIX --volume-size SIZE`",
+    ),
+    (&["-L"], "use --tag label=NAME"),
+    (
+        &[
+            "--keep-full",
+            "--retention-full",
+            "--repo1-retention-full",
+            "--retention-diff",
+            "--repo1-retention-diff",
+        ],
+        "every backup restores alone: `fullbore forget REPO --keep-last N` keeps the newest; --keep-wal TIME is about recovery \
+         to any time",
+    ),
+    (
+        &["--retention-archive", "--repo1-retention-archive"],
+        "WAL goes with the backups that need it; `fullbore forget REPO --keep-last N --keep-wal TIME`",
+    ),
+    (
+        &["--repo1-host", "--pg1-host"],
+        "write ssh://HOST/PATH, as the source or as the repository",
     ),
     (
         &["-C"],
@@ -526,6 +579,9 @@ fn with_typed_words(error: &clap::Error, words: &[OsString]) -> Option<Error> {
     };
     let words: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.to_str()).collect();
     let words = words.filter(|_| is_missing)?;
+    if let Some(error) = letters_of_dump(&words) {
+        return Some(error);
+    }
     let is_plain = |word: &&str| !word.starts_with('-') && !word.contains([' ', '\'', '"']);
     let [verb @ ("backup" | "restore"), _, .., last] = words[..] else {
         return None;
@@ -543,6 +599,39 @@ fn with_typed_words(error: &clap::Error, words: &[OsString]) -> Option<Error> {
             &format!(", or `fullbore restore {sources} {last} --to DIR` for {last} of the backup");
     }
     Some(Error::new(ErrorKind::Usage, message).hint(hint))
+}
+
+/// The error of a line with the letters of dump and restore(8) in one word, as `0uf` or `-rf`, where the place follows.
+fn letters_of_dump(words: &[&str]) -> Option<Error> {
+    let [verb @ ("backup" | "restore"), letters, place, rest @ ..] = words else {
+        return None;
+    };
+    let is_of_dump = match *verb {
+        "backup" => letters
+            .trim_start_matches('-')
+            .starts_with(|letter: char| letter.is_ascii_digit()),
+        _ => letters.starts_with('-') && letters.len() > 2,
+    };
+    let is_short = letters.len() < 6
+        && letters
+            .trim_start_matches('-')
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric());
+    if !is_of_dump || !is_short || !letters.ends_with('f') {
+        return None;
+    }
+    let message = format!("`fullbore {verb}` does not take {letters:?}, the letters of dump");
+    let level = letters.chars().find(char::is_ascii_digit).unwrap_or('0');
+    let hint = match *verb {
+        "backup" => format!(
+            "`fullbore backup {} --to {place} --level {level}`",
+            rest.first().unwrap_or(&"DIR")
+        ),
+        _ if letters.contains('t') => format!("`fullbore list {place}`"),
+        _ if letters.contains('i') => format!("`fullbore restore -i {place} --to DIR`"),
+        _ => format!("`fullbore restore {place} --to DIR`"),
+    };
+    Some(Error::new(ErrorKind::Usage, message).hint(format!("use {hint}")))
 }
 
 fn has_options(line: &str, options: &[&str]) -> bool {
@@ -635,6 +724,19 @@ mod tests {
             "{typed}"
         );
         assert_eq!(hint("fullbore backup nv"), None);
+        for (line, wanted) in [
+            (
+                "restore -rf tape:x",
+                "use `fullbore restore tape:x --to DIR`",
+            ),
+            ("restore -tf tape:x", "use `fullbore list tape:x`"),
+            (
+                "backup 1uf tape:x home",
+                "use `fullbore backup home --to tape:x --level 1`",
+            ),
+        ] {
+            assert_eq!(hint(&format!("fullbore {line}")).as_deref(), Some(wanted));
+        }
         assert_eq!(hint("fullbore backup nv -q /media/disk"), None);
     }
 
@@ -673,6 +775,9 @@ mod tests {
             ("find r -i x", "[lL]etter"),
             ("find r --name x", "'*.conf'"),
             ("list r --limit 3", "REPO@latest"),
+            ("backup x --to y -f z", "--to tape:"),
+            ("list r -W", "list --due"),
+            ("forget r --keep-full 2", "--keep-last N"),
             ("stats r --mode x", "fullbore show"),
             ("restore r --to d --force", "--overwrite"),
             ("find r --long x", "-v prints more"),

@@ -1,16 +1,24 @@
 //! The index of roots saves requests, and changes no result.
 
-use fullbore_format::layout::ROOT;
+use fullbore_crypt::{KeyRing, UserRecipient};
+use fullbore_format::{
+    layout::{REPOSITORY, ROOT},
+    wal::{SegmentName, WalDigester, WalRun},
+};
 use fullbore_repository::{
     protocol::forget,
     prune::{Pruned, prune, prune_with},
     root_index::IndexPlace,
     root_reader::DocumentReader,
     roots::{ids, key},
+    wal::{WalRetention, prune_wal},
 };
-use fullbore_storage::{MemoryObjects, Objects, Operation, PutIf, Recording};
+use fullbore_storage::{
+    LocalObjects, MemoryObjects, Objects, Operation, PutIf, Recording, SealedObjects,
+    keys::encrypt_repository,
+};
 use proptest::prelude::*;
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc, thread, time::Duration};
 use testkit::growth::Growth;
 
 fn grown(sources: usize, rounds: usize, files: usize) -> MemoryObjects {
@@ -58,6 +66,82 @@ fn a_prune_reads_only_the_roots_that_changed() {
     pruned(&recording, dir.path(), true);
     let gets = recording.count(Operation::Get).calls;
     assert!((7..=10).contains(&gets), "{gets}");
+}
+
+#[test]
+fn wal_takes_the_needs_of_backups_from_the_index() {
+    let memory = grown(10, 20, 5);
+    let system = "7300000000000000001";
+    let first = SegmentName::parse("000000010000000000000005").unwrap();
+    let run = WalRun {
+        system: system.to_owned(),
+        first,
+        count: 1,
+        is_partial: false,
+        digest: WalDigester::plain().of_run(system, [(first, &[0; 32])].into_iter(), false),
+    };
+    memory
+        .put(&run.to_string(), b"wal", &PutIf::Always)
+        .unwrap();
+    let recording = Recording::new(Arc::new(memory));
+    let objects: Arc<dyn Objects> = Arc::new(recording.clone());
+    let dir = tempfile::tempdir().unwrap();
+    let pruned_wal = || {
+        recording.reset();
+        let mut reader = DocumentReader::new(&*objects, &place(dir.path()));
+        let wal = prune_wal(&objects, &mut reader, &WalRetention::default(), true).unwrap();
+        assert_eq!(wal.systems_without_backups, [system]);
+        recording.count(Operation::Get).calls
+    };
+    assert!(pruned_wal() >= 200);
+    let gets = pruned_wal();
+    assert!(gets <= 3, "{gets}: the repository file, and no root");
+}
+
+#[test]
+fn an_encrypted_directory_has_an_index_that_ends_with_a_change_of_its_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let local: Arc<dyn Objects> = Arc::new(LocalObjects::new(&dir.path().join("repo")));
+    let growth = Growth {
+        sources: 5,
+        rounds: 10,
+        files: 3,
+        changed_one_of: 2,
+    };
+    let mut objects = Vec::new();
+    growth.write(&mut |key, bytes| objects.push((key.to_owned(), bytes.to_vec())));
+    let (file, bytes) = objects.remove(0);
+    assert_eq!(file, REPOSITORY);
+    local.put(&file, &bytes, &PutIf::Always).unwrap();
+    let person = KeyRing::random().unwrap().newest().recipient().clone();
+    let person = UserRecipient::Native(person);
+    let ring = Arc::new(encrypt_repository(&*local, "me", &person).unwrap());
+    let recording = Recording::new(local.clone());
+    let sealed = SealedObjects::new(Arc::new(recording.clone()), ring);
+    for (key, bytes) in objects {
+        sealed.put(&key, &bytes, &PutIf::Always).unwrap();
+    }
+    // A listing has no version of what was changed within the same tick of the clock.
+    thread::sleep(Duration::from_secs(4));
+    let roots = || {
+        recording.reset();
+        pruned(&sealed, dir.path(), true);
+        let log = recording.log().into_iter();
+        let of_roots = log.filter(|(_, key)| key.ends_with(ROOT));
+        of_roots.count()
+    };
+    assert!(roots() >= 50);
+    assert_eq!(roots(), 0);
+    let index = fs::read_dir(dir.path().join("roots")).unwrap().next();
+    let index = fs::read(index.unwrap().unwrap().path()).unwrap();
+    assert!(
+        !index.windows(4).any(|four| four == b"/srv"),
+        "it is sealed"
+    );
+    let keys = local.list("keys").unwrap();
+    let added = format!("{}-of-another", keys[0].key);
+    local.put(&added, b"a key", &PutIf::Always).unwrap();
+    assert!(roots() >= 50, "which roots count may have changed");
 }
 
 #[test]

@@ -24,17 +24,25 @@ fn a_backup_of_what_did_not_change_makes_twelve_requests() {
     store.set("FULLBORE_STORAGE_RENEWAL_MILLIS", "10000"); // no renewal falls into the run
     let dir = temp();
     let tree = tree_of(dir.path(), 300);
-    store.back_up(&tree);
-    std::thread::sleep(std::time::Duration::from_secs(3)); // what is as young as a backup is read again
-    store.back_up(&tree);
-    proxy.rule(|_| super::fault_proxy::Break::Pass);
-    store.back_up(&tree);
-    let seen = proxy.seen();
-    let lines: Vec<_> = seen
-        .iter()
-        .map(|seen| format!("{} {}", seen.method, seen.target))
-        .collect();
-    assert!(lines.len() <= 12, "{}: {lines:#?}", lines.len());
+    // Many segments: the lists have a page of their own, which is read with a root that shares it.
+    (0..12).for_each(|number| write(tree.join(format!("l{number}")), noise(number, 1_100_000)));
+    let back_up = || {
+        let args = store.backup_args(&tree).into_iter();
+        let more = args!["--segment-size", "1M", "--frame-size", "64K"];
+        store.run(args.chain(more)).ends_with(0);
+    };
+    std::thread::sleep(std::time::Duration::from_millis(3100)); // what is as young as a backup is read again
+    back_up();
+    for run in 2..5 {
+        proxy.rule(|_| super::fault_proxy::Break::Pass);
+        back_up();
+        let seen = proxy.seen();
+        let lines: Vec<_> = seen
+            .iter()
+            .map(|seen| format!("{} {}", seen.method, seen.target))
+            .collect();
+        assert!(lines.len() <= 12, "{run}: {}: {lines:#?}", lines.len());
+    }
 }
 
 #[test]
@@ -146,6 +154,43 @@ fn a_list_of_a_thousand_backups_reads_each_root_once_and_then_none() {
     });
     println!("requests of a list of a thousand backups, cold and cached: {counts:?}");
     assert!(counts[0] <= 1010 && counts[1] <= 10, "{counts:?}");
+    // WAL and drills are printed from the same pass over the roots.
+    proxy.rule(|_| super::fault_proxy::Break::Pass);
+    let long = args!["list", store.address, "-l", "--no-cache"];
+    store.run(long).ends_with(0);
+    let long = proxy.seen().len();
+    assert!(long <= 1015, "{long}");
+}
+
+#[test]
+fn a_backup_to_a_repository_with_very_many_objects_lists_it_once() {
+    let (mut store, proxy) = StoreRepository::s3_proxied();
+    store.set("FULLBORE_STORAGE_RENEWAL_MILLIS", "10000"); // no renewal falls into the run
+    let dir = temp();
+    let tree = tree_of(dir.path(), 300);
+    store.back_up(&tree);
+    store_backups(&store, 1500);
+    std::thread::sleep(std::time::Duration::from_secs(3)); // what is as young as a backup is read again
+    store.back_up(&tree);
+    proxy.rule(|_| super::fault_proxy::Break::Pass);
+    store.back_up(&tree);
+    let seen = proxy.seen();
+    let own = store.address.split_once("vault/").unwrap().1;
+    let all = [own.to_owned(), format!("{own}/backups")];
+    let whole = seen.iter().filter(|seen| {
+        let mut words = seen.target.split(['?', '&']);
+        let prefix = words.find_map(|word| word.strip_prefix("prefix="));
+        let prefix = prefix.map(|prefix| prefix.replace("%2F", "/"));
+        prefix.is_some_and(|prefix| all.iter().any(|all| prefix.trim_end_matches('/') == all))
+    });
+    let lines: Vec<_> = seen
+        .iter()
+        .map(|seen| format!("{} {}", seen.method, seen.target))
+        .collect();
+    // 3,000 objects and those of the real backups, in requests of 1,000.
+    assert_eq!(whole.count(), 4, "{lines:#?}");
+    assert!(lines.len() <= 12 + 4, "{}: {lines:#?}", lines.len());
+    assert_eq!(store.listed().len(), 1503);
 }
 
 #[test]

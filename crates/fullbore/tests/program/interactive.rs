@@ -123,6 +123,27 @@ fn the_first_error_of_a_pipe_ends_the_session() {
     );
 }
 
+/// A script for restore(8) answers the questions that it asks behind `extract`.
+#[test]
+fn a_script_for_dump_ends_as_it_should() {
+    let dir = temp();
+    let (_, repository) = repository(dir.path());
+    let to = dir.path().join("to");
+    let lines = "what\nprompt\nadd etc\nextract\n1\ny\nquit\n";
+    let (out, said, code) = session(args![repository, "--to", to], lines);
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        out.starts_with("backup 20") && out.contains(", from 20"),
+        "{out}"
+    );
+    assert!(said.contains("note: \"1\" is left out"), "{said}");
+    assert_eq!(files(&to).len(), 3);
+    let (_, said, code) = session(args![repository, "--to", to], "add etc\n1\n");
+    assert!(code == 2 && said.contains("it is no command"), "{said}");
+    let (_, said, code) = session(args![repository, "--to", to], "add etc\n");
+    assert!(code == 0 && said.contains("nothing was restored"), "{said}");
+}
+
 #[test]
 fn find_versions_and_long_lists_tell_of_the_backup() {
     let dir = temp();

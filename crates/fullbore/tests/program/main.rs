@@ -53,6 +53,7 @@ mod schedule;
 mod scope;
 mod several;
 mod shards;
+mod short_roots;
 mod slow;
 mod stock_tools;
 mod stream;

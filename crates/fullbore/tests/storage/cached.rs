@@ -95,6 +95,80 @@ fn what_was_read_once_is_read_again_without_a_request() {
 }
 
 #[test]
+fn a_manifest_is_kept_when_it_is_written_until_it_is_replaced() {
+    const KEY: &str = "backups/20261121T054501Z-k3f9qz/manifest";
+    let cached = cached();
+    let open = || -> Arc<dyn Objects> {
+        let spec = CacheSpec {
+            dir: cached.dir.path().join("cache"),
+            max_bytes: 64 << 20,
+            is_kept: |key| key.ends_with("/manifest"),
+        };
+        Arc::new(CachedObjects::new(Arc::new(cached.recording.clone()), spec))
+    };
+    let write = |objects: &dyn Objects, bytes: &[u8]| {
+        let mut upload = objects.create(KEY).unwrap();
+        bytes
+            .chunks(300_001)
+            .for_each(|some| upload.append(some).unwrap());
+        upload.finish().unwrap();
+    };
+    let same = |objects: &dyn Objects, offset: usize, len: usize, bytes: &[u8]| {
+        let mut out = Vec::new();
+        objects.read_at(KEY, offset as u64, len, &mut out).unwrap();
+        assert!(out == bytes[offset..offset + len], "{offset} {len}");
+    };
+    let bytes = pattern(3_500_000, 5);
+    write(&*open(), &bytes);
+    // In a process that listed nothing the storage is asked.
+    let objects = open();
+    cached.recording.reset();
+    same(&*objects, 0, 10, &bytes);
+    assert_eq!(cached.reads(), 1);
+    objects.list("").unwrap();
+    let places = [
+        (0, 10),
+        (1 << 20, 1),
+        ((1 << 20) - 1, 2),
+        (5, 2 << 20),
+        (3_400_000, 100_000),
+    ];
+    for (offset, len) in places {
+        same(&*objects, offset, len, &bytes);
+    }
+    assert_eq!(cached.reads(), 1);
+    // Another host replaces it: it has the same length, and another version.
+    let mut other = bytes.clone();
+    other.rotate_left(7);
+    write(&cached.recording, &other);
+    let objects = open();
+    objects.list("").unwrap();
+    for (offset, len) in places {
+        same(&*objects, offset, len, &other);
+    }
+    // A write that fails, or that was cut off, leaves nothing that counts.
+    let mut upload = objects.create(KEY).unwrap();
+    upload.append(&bytes).unwrap();
+    upload.abort();
+    let objects = open();
+    objects.list("").unwrap();
+    places
+        .iter()
+        .for_each(|(offset, len)| same(&*objects, *offset, *len, &other));
+    write(&*open(), &bytes);
+    for file in cached.files() {
+        let mut damaged = fs::read(&file).unwrap();
+        *damaged.last_mut().unwrap() ^= 1;
+        fs::write(file, damaged).unwrap();
+    }
+    let objects = open();
+    objects.list("").unwrap();
+    places
+        .iter()
+        .for_each(|(offset, len)| same(&*objects, *offset, *len, &bytes));
+}
+
+#[test]
 fn an_object_that_the_storage_does_not_list_is_not_taken_from_the_cache() {
     let cached = cached();
     let objects = cached.open();

@@ -2,12 +2,16 @@
 
 use super::{
     args,
-    cluster::versions,
+    cluster::{Cluster, versions},
     recovery::{archiving, backup, switch},
     runs::{FULLBORE, fullbore, shell},
+    servers::wait_until,
 };
-use std::fs;
-use testkit::web::Session;
+use std::{fs, path::PathBuf};
+use testkit::{
+    browser::Browser,
+    web::{Session, WebServer},
+};
 
 #[test]
 fn the_page_of_a_cluster_gives_the_command_that_restores_to_a_time() {
@@ -49,4 +53,39 @@ fn the_page_of_a_cluster_gives_the_command_that_restores_to_a_time() {
     assert!(early["clusters"][0]["point"]["command"].is_null());
     let page = session.get("postgres?r=0").is(200).text();
     assert!(page.contains(&format!("System {system}")) && page.contains("Timelines"));
+}
+
+/// Draws the picture of the documents: `scripts/web-pictures` says where.
+#[test]
+fn pictures_of_a_cluster_are_drawn() {
+    let to = std::env::var_os("FULLBORE_WEB_PICTURES").map(PathBuf::from);
+    let (Some(to), Some(version)) = (to, versions().last()) else {
+        return;
+    };
+    let (cluster, repository) = archiving(version, "backup");
+    backup(&cluster, &repository, &["--host", "db1"]);
+    cluster.psql("CREATE TABLE t (n int)");
+    switch(&cluster);
+    // A standby took over, and archives the timeline that it began.
+    let flags = ["--recovery", "point", "--set", "archive_timeout=60"];
+    let next = Cluster::restored_with(version, &repository, &flags);
+    next.start();
+    wait_until("the server is open", || {
+        next.psql("SELECT pg_is_in_recovery()") == "f"
+    });
+    for _ in 0..3 {
+        next.psql("INSERT INTO t SELECT generate_series(1, 1000)");
+        switch(&next);
+        backup(&next, &repository, &["--host", "db1"]);
+    }
+    let server = WebServer::within(repository.parent().unwrap(), "backup");
+    let mut browser = Browser::start();
+    browser.open(&server.address());
+    browser.has_heading("Sources");
+    let wal = fullbore(args!["wal", "list", &repository, "--json"]).json();
+    let system = wal[0]["system"].as_str().unwrap();
+    let time = next.psql("SELECT to_char(now(), 'YYYY-MM-DD\"T\"HH24:MI:SS')");
+    let (host, base) = (&server.host, &server.base);
+    let page = format!("http://{host}{base}postgres?r=0&system={system}&t={time}");
+    browser.draw(&page, &to, "postgres");
 }

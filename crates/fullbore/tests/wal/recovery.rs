@@ -243,8 +243,59 @@ fn a_backup_that_was_made_before_the_archive_is_no_fault() {
     cluster.psql("INSERT INTO t VALUES (1)");
     switch(&cluster);
     fullbore(args!["verify", repository]).ends_with(0);
+    let more = ["--recovery", "point", "--set", "archive_mode=off"];
     let target = cluster.path("refused");
-    let line = args!["restore", repository, "--to", target, "--recovery", "point"];
-    let refused = fullbore(line).ends_with(1);
+    let line = args!["restore", repository, "--to", target];
+    let refused = fullbore(line.into_iter().chain(more.map(Into::into))).ends_with(1);
     assert!(refused.err.contains("has a gap"), "{}", refused.err);
+}
+
+/// The order of the guide: a backup first, and then archiving.
+#[test]
+fn a_backup_with_its_wal_rolls_forward_over_what_was_never_archived() {
+    for version in [versions().first(), versions().last()]
+        .into_iter()
+        .flatten()
+    {
+        let (cluster, repository) = archiving(version, "repository");
+        cluster.psql("ALTER SYSTEM SET archive_command = 'true'");
+        cluster.psql("SELECT pg_reload_conf()");
+        backup(&cluster, &repository, &["--wal", "included"]);
+        cluster.psql("ALTER SYSTEM RESET archive_command");
+        cluster.psql("SELECT pg_reload_conf()");
+        cluster.psql("CREATE TABLE t AS SELECT generate_series(1, 1000) n");
+        switch(&cluster);
+        let time = cluster.psql("SELECT now()");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        cluster.psql("DROP TABLE t");
+        switch(&cluster);
+        let more = [
+            "--target-time",
+            &time,
+            "--target-action",
+            "promote",
+            "--set",
+            "archive_mode=off",
+        ];
+        let restored = Cluster::restored_with(version, &repository, &more);
+        // Without its own, whole WAL a server must not open: what it lacks is a gap.
+        let own = restored.data().join("pg_wal");
+        let brought =
+            super::runs::shell("ls \"$1\" | grep -E '^[0-9A-F]{24}$' | head -1", args![own]);
+        let brought = brought.out.trim();
+        let listed = fullbore(args!["wal", "list", repository]).ends_with(0);
+        assert!(!listed.out.contains(brought), "{brought} {}", listed.out);
+        let brought = own.join(brought);
+        let content = fs::read(&brought).unwrap();
+        let begun = [&content[..0x100], &vec![0; content.len() - 0x100]].concat();
+        fs::write(&brought, begun).unwrap();
+        assert!(!restored.starts());
+        assert!(restored.log().contains("is missing from the WAL of system"));
+        fs::write(&brought, content).unwrap();
+        restored.start();
+        wait_until("the server is open", || {
+            restored.psql("SELECT pg_is_in_recovery()") == "f"
+        });
+        assert_eq!(restored.psql("SELECT count(*) FROM t"), "1000");
+    }
 }

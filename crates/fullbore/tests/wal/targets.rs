@@ -142,3 +142,63 @@ fn two_timelines_that_may_be_the_latest_are_asked_for() {
         "first,again"
     );
 }
+
+#[test]
+fn a_target_that_cannot_be_reached_is_told_before_the_restore() {
+    let Some(version) = versions().last() else {
+        return;
+    };
+    let (cluster, repository) = archiving(version, "repository");
+    let made = backup(&cluster, &repository, &[]).json();
+    let id = made.last().unwrap()["id"].as_str().unwrap().to_owned();
+    cluster.psql("CREATE TABLE t (n int)");
+    switch(&cluster);
+    let target = cluster.path("target");
+    let dry = |more: &[&str]| {
+        let line = args!["restore", repository, "--to", target, "-n"];
+        let ran = fullbore(line.into_iter().chain(more.iter().map(Into::into)));
+        ran.ends_with(0).err
+    };
+    // Within the WAL, behind it, and before any backup.
+    let reached = dry(&[
+        "--target-lsn",
+        &cluster.psql("SELECT '0/0'::pg_lsn + (pg_current_wal_lsn() - '0/0') - 65536"),
+    ]);
+    assert!(!reached.contains("does not reach"), "{reached}");
+    assert!(reached.contains(&format!("backup {id}: ")), "{reached}");
+    for later in [
+        ["--target-lsn", "FF/0"],
+        ["--target-time", "2037-01-01 00:00:00+00"],
+    ] {
+        let said = dry(&later);
+        assert!(
+            said.contains("does not reach the target, it ends with"),
+            "{said}"
+        );
+        assert!(!said.contains("would fail"), "{said}");
+    }
+    let early = dry(&["--target-time", "2020-01-01 00:00:00+00"]);
+    assert!(
+        early
+            .contains("would fail: cannot recover to 2020-01-01T00:00:00Z: the backup ended later"),
+        "{early}"
+    );
+    assert!(!target.exists());
+    // A copy that was promoted archives to its origin: its timeline is not followed without a word.
+    let flags = ["--recovery", "point", "--target-timeline", "current"];
+    let copy = Cluster::restored_with(version, &repository, &flags);
+    copy.start();
+    wait_until_open(&copy);
+    copy.psql("CREATE TABLE of_copy (n int)");
+    switch(&copy);
+    let followed = dry(&["--recovery", "point"]);
+    assert!(
+        followed.contains("goes over to timeline 2, which left timeline 1 at 0/"),
+        "{followed}"
+    );
+    assert!(
+        followed.contains("--target-timeline current stays"),
+        "{followed}"
+    );
+    assert!(!dry(&flags).contains("goes over"));
+}

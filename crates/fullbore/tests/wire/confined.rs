@@ -8,7 +8,7 @@ use fullbore_format::{
     error::{Error, ErrorKind},
     intent::{Intent, intent_key},
     layout::{REPOSITORY, Repository},
-    root::{BackupOptions, ClusterInfo, FORMAT, Live, Root, SourceInfo, void_root},
+    root::{BackupOptions, ClusterInfo, FORMAT, Lists, Live, PageAt, Root, SourceInfo, void_root},
     seal::seal,
 };
 use fullbore_storage::{
@@ -493,6 +493,86 @@ fn an_intent_names_backups_of_its_host_only() {
             "did not name",
         );
         put_root(&objects, OURS, &root(OURS, "web1", &[mine, before])).unwrap();
+    }
+}
+
+#[test]
+fn a_host_shares_no_lists_of_another_one() {
+    for (_dir, storage) in storages() {
+        let (inner, objects) = confined(storage, Allowed::Append);
+        let (mine, before) = ("20261119T054501Z-eeeeee", "20261119T054501Z-dddddd");
+        let page = |backup: &str| PageAt {
+            backup: backup.into(),
+            ..PageAt::default()
+        };
+        // What a backup of this host has: its root, with the page of lists in its manifest.
+        let listed = |id: &str, host: &str, refers_to: &[&str], written: &Lists| {
+            let root = Root::open(&root(id, host, refers_to), "it").unwrap();
+            let mut root = Root {
+                pages: vec![page(""); 3],
+                ..root
+            };
+            let stored = written.page(id).unwrap();
+            root.note_own_lists(&Lists::of(&root), 0, &stored);
+            root.lists_digest = written.clear_digest();
+            put(&inner, &key(id, "manifest"), &stored);
+            put(&inner, &key(id, "root.json"), &seal(&root).unwrap());
+            root
+        };
+        let lists_of = |pages: Vec<PageAt>| Lists {
+            pages,
+            ..Lists::default()
+        };
+        let other = listed(OLD, "victim", &[], &lists_of(vec![page(OLD)]));
+        // It may refer to content of the other host, whose names it must not see.
+        let own = listed(mine, "web1", &[OLD], &lists_of(vec![page(mine)]));
+        // The page of lists is not what its root says.
+        let forged = listed(before, "web1", &[], &lists_of(vec![page(OTHER)]));
+        let mut lease = announce(&objects, OURS);
+        lease.update(&intent(OURS, &[mine, before])).unwrap();
+        let short = |of: &Root| Root {
+            lists_of: of.lists_of.clone(),
+            lists_digest: of.lists_digest.clone(),
+            lists_at: of.lists_at.clone(),
+            ..Root::open(&root(OURS, "web1", &[]), "it").unwrap()
+        };
+        let store = |root: &Root| put_root(&objects, OURS, &seal(root).unwrap());
+        refused(
+            store(&short(&other)),
+            ErrorKind::Permission,
+            "no base of it has",
+        );
+        // A root with pages of its own would be the base of the next one.
+        let whole = Root {
+            pages: vec![page(""); 3],
+            ..short(&other)
+        };
+        refused(store(&whole), ErrorKind::Permission, "no base of it has");
+        let elsewhere = Root {
+            lists_at: other.lists_at.clone(),
+            lists_digest: other.lists_digest.clone(),
+            ..short(&own)
+        };
+        refused(
+            store(&elsewhere),
+            ErrorKind::Permission,
+            "no base of it has",
+        );
+        let of_itself = Root {
+            lists_of: OURS.into(),
+            ..short(&other)
+        };
+        refused(
+            store(&of_itself),
+            ErrorKind::Permission,
+            "no base of it has",
+        );
+        refused(
+            store(&short(&forged)),
+            ErrorKind::Permission,
+            "did not name",
+        );
+        store(&short(&own)).unwrap();
     }
 }
 

@@ -10,6 +10,7 @@ mod hostile;
 mod hostile_far;
 mod hostile_files;
 mod installed;
+mod kept_manifest;
 mod listening;
 mod namespaces;
 mod over_ssh;

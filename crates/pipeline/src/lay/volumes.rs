@@ -57,7 +57,8 @@ impl StreamWriter {
                 size::bytes(need)
             ))
             .hint(
-                "use larger volumes (--volume-size): each one lists the entries of all before it",
+                "use larger volumes (--volume-size), or smaller parts (--frame-size 256K): each volume lists the entries of all \
+                 before it",
             ))
     }
 

@@ -22,6 +22,16 @@ pub enum RecoveryTarget {
     Immediate,
 }
 
+impl RecoveryTarget {
+    /// Returns the time, if it is one.
+    pub fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::Time(text) => parse_time(text).ok(),
+            _ => None,
+        }
+    }
+}
+
 const EARLIER: &str = "choose a backup that ended before that, if `fullbore list` shows one";
 
 /// Returns the time in a form that the server reads in the same way in every time zone.

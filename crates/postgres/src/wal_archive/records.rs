@@ -325,6 +325,17 @@ mod tests {
     }
 
     #[test]
+    fn the_commit_of_a_change_of_a_table_has_its_time() {
+        // Such a commit lists what other sessions have to forget: more than 255 bytes.
+        let data = [&3_000_000_i64.to_le_bytes()[..], &[9; 400]].concat();
+        let body = [&[254][..], &(data.len() as u32).to_le_bytes(), &data].concat();
+        let (kind, _) = commit(0);
+        let content = segment(&[commit(1_000_000), (kind, body)]);
+        let summary = SegmentRecords::new(&content).unwrap().summary();
+        assert_eq!(summary.last_commit, Some((EPOCH_SECONDS + 3) * 1_000_000));
+    }
+
+    #[test]
     fn contents_are_the_same_if_they_have_the_same_records_to_the_end() {
         let end = (SWITCH, Vec::new());
         let one = segment(&[heap(b"abc"), end.clone()]);

@@ -326,7 +326,7 @@ impl Archive {
 
     fn of_repository(store: BackupObjects, id: &str) -> Result<Self> {
         let name = store.name(&ObjectName::Root);
-        let root = Root::of_backup(id, &store.root_bytes()?, &name)?;
+        let root = store.root(id, &name)?;
         store.set_suffix(Codec::named(&root.options.codec)?.suffix());
         store.set_had_root();
         Self::with_root(root, Box::new(store))

@@ -12,14 +12,14 @@ use fullbore_format::{
     error::{Error, ErrorKind, Result},
     layout,
     page::SegmentId,
-    root::is_void,
+    root::{Root, is_void},
     segment::Locator,
     segment_reader::SegmentReader,
 };
 use fullbore_pipeline::sink::{Place, place_of};
 use fullbore_platform::exact_read;
 use fullbore_storage::{
-    LocalObjects, Objects, SealedObjects, Storages, asked_twice, failed_to_read,
+    LocalObjects, Objects, SealedObjects, Storages, asked_twice, failed_to_read, whole_root,
 };
 use std::{
     fs::File,
@@ -216,6 +216,15 @@ impl BackupObjects {
             Some((bytes, _)) if !is_void(&bytes) => Ok(bytes),
             _ => Err(absent(&*self.objects, &key)),
         }
+    }
+
+    /// Returns the root of backup `id`, which messages call `name`, with all its lists.
+    ///
+    /// # Errors
+    /// As [`BackupObjects::root_bytes`]; [`ErrorKind::Corrupt`] if it is damaged.
+    pub fn root(&self, id: &str, name: &str) -> Result<Root> {
+        let root = Root::of_backup_as_stored(id, &self.root_bytes()?, name)?;
+        whole_root(&*self.objects, root, name)
     }
 
     fn gone_or(&self, error: Error) -> Error {

@@ -14,7 +14,10 @@ use super::{
     covered::{UnneededWal, covered_pieces},
     stored::{WalArchive, WalListing, list_systems},
 };
-use crate::listed::list_backups;
+use crate::{
+    root_reader::DocumentReader,
+    roots::{RootFacts, backup_files},
+};
 use fullbore_crypt::Access;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -157,12 +160,13 @@ impl PrunedWal {
     }
 }
 
-/// Deletes the WAL that no backup needs; with `dry`, only reports it. Reads no WAL and changes no backup.
+/// Deletes the WAL that no backup needs; with `dry`, only reports it. Reads no WAL and changes no backup. The reader is of these objects.
 ///
 /// # Errors
 /// The storage's. A root that cannot be read ends it before anything is marked.
 pub fn prune_wal(
     objects: &Arc<dyn Objects>,
+    reader: &mut DocumentReader<'_>,
     retention: &WalRetention,
     dry: bool,
 ) -> Result<PrunedWal> {
@@ -177,14 +181,16 @@ pub fn prune_wal(
         return Ok(pruned);
     }
     let mut needs: BTreeMap<String, Vec<WalNeeds>> = BTreeMap::new();
-    for (id, root) in list_backups(objects)? {
-        let root = root.map_err(|error| {
+    // The listing of backups is newer than that of the WAL.
+    reader.visit_listed(&backup_files(&**objects)?, &mut |id, facts| {
+        let root = facts.and_then(RootFacts::root).map_err(|error| {
             error.detail(format!("WAL is kept while backup {id:?} cannot be read"))
         })?;
         if let Some(need) = WalNeeds::of(&root) {
             needs.entry(need.system.clone()).or_default().push(need);
         }
-    }
+        Ok(())
+    })?;
     let mut unneeded = Vec::new();
     let mut covered = Vec::new();
     for (system, listing) in systems {

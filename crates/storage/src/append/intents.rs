@@ -1,13 +1,14 @@
 //! What the intent of a host may say: it keeps the objects of all backups that it names.
 
 use super::{AnnouncedBackup, AppendSession};
+use crate::whole_root;
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     intent::Intent,
     key_kind::max_document_bytes,
     layout::{BACKUPS, INTENTS, PARTIAL, ROOT, is_backup_id},
     root::{Root, RootOwner, is_void},
-    seal::open_sealed,
+    seal::{open_sealed, seal},
 };
 use fullbore_platform::queue::Locked;
 
@@ -26,6 +27,7 @@ impl AppendSession {
         if let Some(known) = self.added.locked().backups.get_mut(id) {
             known.may_refer_to = backup.may_refer_to;
             known.base_root_bytes = backup.base_root_bytes;
+            known.base_lists = backup.base_lists;
         }
         Ok(())
     }
@@ -84,7 +86,8 @@ impl AppendSession {
         let Some((bytes, _)) = stored.filter(|(bytes, _)| !is_void(bytes)) else {
             return Ok(());
         };
-        let root = Root::of_backup(base, &bytes, &format!("the root of backup {base:?}"))?;
+        let name = format!("the root of backup {base:?}");
+        let root = Root::of_backup_as_stored(base, &bytes, &name)?;
         if let RootOwner::Host(host) = self.owner(backup.is_sealed)?
             && root.source.host != host
         {
@@ -96,10 +99,14 @@ impl AppendSession {
                 .because(why)
                 .hint(format!("run the backup with --host {host}")));
         }
+        let is_short = root.is_short();
+        let root = whole_root(&*self.inner, root, &name)?;
+        let bytes = if is_short { seal(&root)? } else { bytes };
         let others = root.referenced_backups().into_iter().map(str::to_owned);
         backup.may_refer_to.extend(others);
         backup.may_refer_to.insert(base.to_owned());
         backup.base_root_bytes = backup.base_root_bytes.max(bytes.len() as u64);
+        backup.base_lists.push(root.lists_name());
         Ok(())
     }
 }

@@ -15,12 +15,12 @@ mod wal;
 
 pub use rules::{AppendRules, check_host_name};
 
-use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted};
+use super::{Leased, Objects, Put, PutIf, Take, Upload, generation::is_encrypted, whole_root};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
     key_kind::{BackupPart, KeyKind, MayAdd, max_document_bytes},
     layout::{BACKUPS, REPOSITORY, Repository, UNPROVEN, is_of_future},
-    root::{FREE_ROOT_BYTES, RootGate, RootOwner, is_void, root_limit},
+    root::{FREE_ROOT_BYTES, ListsName, Root, RootGate, RootOwner, is_void, root_limit},
     seal::open_sealed,
 };
 use fullbore_platform::{debug, queue::Locked};
@@ -55,6 +55,24 @@ struct AnnouncedBackup {
     may_refer_to: BTreeSet<String>,
     /// Bytes of the largest root of those.
     base_root_bytes: u64,
+    /// The pages of lists of those that its intent names.
+    base_lists: Vec<ListsName>,
+}
+
+impl AnnouncedBackup {
+    /// Refuses a root that refers to a backup which the intent did not name: a prune may remove what it needs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`].
+    fn check_references(&self, root: &Root) -> Result<()> {
+        let is_foreign = |other: &&str| !self.may_refer_to.contains(*other);
+        let Some(other) = root.referenced_backups().into_iter().find(is_foreign) else {
+            return Ok(());
+        };
+        let message = format!("cannot store the root of backup {:?}", root.id);
+        let why = format!("it refers to backup {other:?}, which its intent did not name");
+        Err(Error::new(ErrorKind::Permission, message).because(why))
+    }
 }
 
 /// Bytes that are about to be added.
@@ -191,16 +209,32 @@ impl AppendSession {
             max_bytes: self.max_root_bytes(id, bytes.len() as u64, backup.base_root_bytes)?,
         };
         let root = gate.check(bytes)?;
-        // A prune keeps what the intent names, and may remove everything else that the root refers to.
-        let is_foreign = |other: &&str| !backup.may_refer_to.contains(*other);
-        match root.referenced_backups().into_iter().find(is_foreign) {
-            None => Ok(()),
-            Some(other) => {
-                let message = format!("cannot store the root of backup {id:?}");
-                let why = format!("it refers to backup {other:?}, which its intent did not name");
-                Err(Error::new(ErrorKind::Permission, message).because(why))
-            }
+        backup.check_references(&root)?;
+        self.check_lists(root, &backup)
+    }
+
+    /// Refuses lists of another backup that no base has: they could be those of another host. What a base has was checked when its root was
+    /// stored.
+    fn check_lists(&self, root: Root, backup: &AnnouncedBackup) -> Result<()> {
+        let has_own = root.lists_of == root.id && !root.is_short();
+        if root.lists_of.is_empty() || has_own {
+            return Ok(());
         }
+        let name = format!("the root of backup {:?}", root.id);
+        let message = format!("cannot store {name}");
+        if !backup
+            .base_lists
+            .iter()
+            .any(|lists| *lists == root.lists_name())
+        {
+            let why = format!(
+                "it shares lists of backup {:?} that no base of it has",
+                root.lists_of
+            );
+            return Err(Error::new(ErrorKind::Permission, message).because(why));
+        }
+        let whole = whole_root(&*self.inner, root, &name)?;
+        backup.check_references(&whole)
     }
 
     /// Returns the bytes that a root may have. Most roots have less than every root may have, and need no listing.

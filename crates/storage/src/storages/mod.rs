@@ -135,8 +135,10 @@ impl Storages {
         let hosts = &self.access().hosts;
         let objects: Arc<dyn Objects> = match location {
             Location::Cloud { .. } => self.cloud_objects(location)?,
-            Location::Ssh { host, path } => coalesced(ssh::connect(host, path, hosts)?),
-            Location::Server(server) => coalesced(server::connect(server, hosts)?),
+            Location::Ssh { host, path } => {
+                self.cached(coalesced(ssh::connect(host, path, hosts)?))
+            }
+            Location::Server(server) => self.cached(coalesced(server::connect(server, hosts)?)),
             Location::Peer(name) => coalesced(ssh::peer_objects(name)?),
             _ => return Err(location.refused()),
         };
@@ -151,11 +153,15 @@ impl Storages {
         let settings = access.cloud.for_address(&address);
         let cloud = CloudObjects::open(&address, settings, &access.environment)?;
         self.0.clouds.locked().push(cloud.clone());
-        let cloud = coalesced(cloud);
-        Ok(match &access.cache {
-            Some(spec) => Arc::new(CachedObjects::new(cloud, spec.clone())),
-            None => cloud,
-        })
+        Ok(self.cached(coalesced(cloud)))
+    }
+
+    /// Returns these objects with a cache on this machine, if there may be one.
+    fn cached(&self, objects: Arc<dyn Objects>) -> Arc<dyn Objects> {
+        match &self.access().cache {
+            Some(spec) => Arc::new(CachedObjects::new(objects, spec.clone())),
+            None => objects,
+        }
     }
 
     /// Returns the settings of the store at a location, if it is one.

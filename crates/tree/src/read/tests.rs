@@ -290,6 +290,25 @@ fn a_named_top_is_delivered_although_its_parent_vanishes_before_it_is_listed() {
 }
 
 #[test]
+fn a_top_that_became_a_directory_ends_the_walk() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("was-a-file/below")).unwrap();
+    let named = Top {
+        name: Some(b"was-a-file".to_vec()),
+        ..top(dir.path(), "was-a-file")
+    };
+    let tree = SourceTree::new(
+        vec![named],
+        Default::default(),
+        Default::default(),
+        rules(None, false),
+    );
+    let first = tree.scan().unwrap().next().unwrap();
+    let error = first.err().expect("an error").line();
+    assert!(error.contains("is now a directory"), "{error}");
+}
+
+#[test]
 fn named_tops_of_an_excluded_directory_are_delivered_in_several_batches() {
     let dir = tempfile::tempdir().unwrap();
     fullbore_platform::raise_open_files_limit();

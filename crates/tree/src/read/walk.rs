@@ -351,10 +351,12 @@ impl TreeWalk {
             inner.read_dir_xattrs(&mut child.scanned);
             return Some(Ok(child.scanned));
         }
-        // A top without a name of its own is an open directory: it cannot become a file unless it
-        // was replaced.
-        if top.name.is_none() && child.scanned.entry.kind != EntryKind::Directory {
-            let message = format!("{} is no longer a directory", quoted(&top.at));
+        // A top without a name of its own is an open directory, and one with a name is none: each can
+        // only have been replaced, and what is below is read in another way.
+        let is_directory = child.scanned.entry.kind == EntryKind::Directory;
+        if is_directory == top.name.is_some() {
+            let now = if is_directory { "now a" } else { "no longer a" };
+            let message = format!("{} is {now} directory", quoted(&top.at));
             return Some(Err(Error::new(ErrorKind::System, message)));
         }
         let dev = child.dev;

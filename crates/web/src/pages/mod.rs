@@ -4,6 +4,7 @@ mod backup;
 mod calendar;
 mod chart;
 mod checks;
+mod days;
 mod diff;
 mod file;
 mod fleet;
@@ -14,6 +15,7 @@ mod restore;
 mod runs;
 mod search;
 mod source;
+mod timelines;
 mod versions;
 
 use crate::{

@@ -1,6 +1,9 @@
 //! Clusters: their timelines and WAL, as `fullbore wal list` tells them, and the command that restores to a point in time.
 
-use super::layout::{self, facts, size, time};
+use super::{
+    layout::{self, facts, size, time},
+    timelines,
+};
 use crate::{ask::ask, asked::Asked, catalog::SharedBackup, place::Place};
 use fullbore_engine::fleet::BackupRow;
 use fullbore_format::{error::Result, text};
@@ -218,6 +221,7 @@ fn wal_html(wal: &Value) -> Markup {
             ("Size", size(number("stored_bytes"))),
             ("Gaps", text::count(gaps.len() as u64)),
         ]))
+        (timelines::picture(wal, MOST_ROWS))
         (layout::table("Timelines", &heads, &rows))
         @for gap in gaps.iter().take(MOST_ROWS) {
             p.trouble { "Missing: " (words(&gap["first_segment"])) " to " (words(&gap["last_segment"])) }

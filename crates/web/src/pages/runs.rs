@@ -1,6 +1,7 @@
 //! The runs that made the backups: how long they took, and what they waited for.
 
 use super::{
+    days,
     layout::{self, size, time},
     link::of_place,
     source::state,
@@ -80,6 +81,7 @@ pub(super) fn html(view: &RunsView) -> Markup {
         &html! {
             p { (view.location) }
             @for (id, error) in &view.damaged { p.trouble { (id) ": " (text::shown(error)) } }
+            (days::picture(view.r, view.runs.iter().map(|run| (&run.backup, run.source.as_str()))))
             (layout::table(&caption, &heads, &rows))
             p.pager {
                 @if view.first > 0 { a href=(at(view.first.saturating_sub(PAGE_ROWS))) { "Newer runs" } }

@@ -39,8 +39,8 @@ pub(crate) struct ArchivedWal {
     named_timeline: Option<u32>,
     /// Segments that are put into the data directory, if it is not.
     pub(crate) segments: Vec<SegmentName>,
-    /// A note for the operator.
-    pub(crate) note: String,
+    /// Notes for the operator.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Returns what the repository of the restored backup has of the WAL that its recovery needs; `None` if it has none, or the
@@ -85,6 +85,7 @@ pub(crate) fn look(
     let way = WayToTarget {
         wal: &wal,
         needs: &needs,
+        brought: brought_wal(cluster, &needs),
         recovery,
     };
     let timeline = way.timeline(cluster)?;
@@ -99,12 +100,18 @@ pub(crate) fn look(
         (_, None, Some(last)) => format!("the server fetches WAL from this repository (restore_command), which has it up to {last}"),
         (_, None, None) => "the server fetches WAL from this repository (restore_command), which has none behind this backup yet".to_owned(),
     };
+    let mut notes = vec![note];
+    if mode == Mode::Point {
+        notes.extend(way.timeline_note(timeline, cluster.timeline));
+        let last = end.last.filter(|_| end.cut.is_none());
+        notes.extend(last.and_then(|last| way.end_note(timeline, last)));
+    }
     Ok(Some(ArchivedWal {
         command,
         cut_timeline: end.cut.map(|cut| cut.last.timeline),
         named_timeline: named_timeline(&wal, recovery, timeline)?,
         segments,
-        note,
+        notes,
     }))
 }
 
@@ -124,6 +131,21 @@ impl ArchivedWal {
             recovery.timeline = Some(timeline.to_string());
         }
         options
+    }
+}
+
+/// Returns the last segment that a backup brings as a whole. The end of a backup ends the segment on a primary; a standby cannot, and
+/// of its last segment there may be only the beginning.
+fn brought_wal(cluster: &ClusterInfo, needs: &WalNeeds) -> Option<SegmentName> {
+    if !cluster.online || needs.is_archived {
+        return None;
+    }
+    match cluster.standby {
+        false => Some(needs.last),
+        true => needs
+            .last
+            .previous(needs.segment_bytes)
+            .filter(|last| *last >= needs.first),
     }
 }
 

@@ -112,6 +112,21 @@ pub(crate) fn rules_of_estimate(
     Ok(Box::new(ClusterRules::new(restore, cluster, plan, false)))
 }
 
+/// Returns what the operator of a restored cluster is told before its files are written; nothing about other trees.
+///
+/// # Errors
+/// Those with which the restore would be refused.
+pub(crate) fn preview_notes(
+    restore: &Restore,
+    archive: &Archive,
+    selection: &Selection,
+) -> Result<Vec<String>> {
+    let Some(cluster) = &archive.root.postgres else {
+        return check_not_postgres(restore).map(|()| Vec::new());
+    };
+    plan(restore, archive, cluster, selection).map(|plan| plan.notes)
+}
+
 /// Makes the plan, and refuses all that can be refused before anything is written.
 ///
 /// # Errors
@@ -124,6 +139,9 @@ fn plan(
 ) -> Result<ClusterPlan> {
     refuse_target(restore, selection)?;
     let is_whole = selection.holds(PG_CONTROL);
+    // A target that no WAL can reach is not the fault of the archive.
+    let target = &restore.postgres.recovery;
+    target.check_target(cluster, archive.root.captured_at())?;
     let conf = Configuration::read(archive, &restore.to)?;
     let backups = if is_whole {
         ClusterBackups::of_cluster(restore, cluster)
@@ -191,7 +209,7 @@ fn plan_with(
     let cluster = if has_all { &with_wal } else { cluster };
     let mut plan = ClusterPlan::new(&options, cluster, known)?;
     plan.archived_segments = archived.segments;
-    plan.notes.push(archived.note);
+    plan.notes.extend(archived.notes);
     Ok(plan)
 }
 

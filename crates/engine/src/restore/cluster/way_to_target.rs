@@ -18,12 +18,17 @@ use fullbore_postgres::{
 use fullbore_repository::wal::WalNeeds;
 use jiff::Timestamp;
 
+/// Segments at the end of the WAL that are read for the time of a commit. Idle servers end segments without one.
+const SEARCHED_FOR_COMMIT: usize = 4;
+
 /// The WAL from the start of a backup to the end of its recovery.
 pub(super) struct WayToTarget<'a> {
     /// The WAL in the archive.
     pub(super) wal: &'a SystemWal,
     /// The WAL that a restore of the backup needs.
     pub(super) needs: &'a WalNeeds,
+    /// The last segment that the backup brings as a whole, if it brings its WAL: up to there, the archive may lack it.
+    pub(super) brought: Option<SegmentName>,
     /// The operator's options.
     pub(super) recovery: &'a RecoveryOptions,
 }
@@ -151,7 +156,8 @@ impl WayToTarget<'_> {
             |end: &SegmentName| !tree.is_open(*end) || end.place() > self.needs.last.place();
         let whole = last.filter(is_whole);
         let is_archived = self.needs.last.place() <= whole.map_or((0, 0), SegmentName::place);
-        if is_short && !is_archived {
+        let is_there = is_archived || self.brought == Some(self.needs.last);
+        if is_short && !is_there {
             let gap = WalGap {
                 from: self.needs.first,
                 to: self.needs.last,
@@ -162,6 +168,7 @@ impl WayToTarget<'_> {
         let is_standby = self.recovery.kind()? == Mode::Standby;
         let mut gaps = gaps
             .into_iter()
+            .filter_map(|gap| self.behind_own(gap))
             .filter(|gap| !is_standby && !self.ends_before(*gap, backups));
         let Some(gap) = gaps.next() else {
             self.check_contents(timeline, last)?;
@@ -174,6 +181,15 @@ impl WayToTarget<'_> {
         let last = cut.as_ref().map(|cut| cut.last);
         self.check_contents(timeline, last)?;
         Ok(WayEnd { last, cut })
+    }
+
+    /// Returns what is missing of a gap beside the WAL that the backup brings.
+    fn behind_own(&self, gap: WalGap) -> Option<WalGap> {
+        let Some(brought) = self.brought.filter(|own| own.timeline == gap.from.timeline) else {
+            return Some(gap);
+        };
+        let from = gap.from.max(brought.next(self.wal.segment_bytes));
+        (from <= gap.to).then_some(WalGap { from, ..gap })
     }
 
     /// Runs overlap where a host pushed again, and where two servers wrote one timeline.
@@ -194,33 +210,75 @@ impl WayToTarget<'_> {
         if gap.from.place() <= self.needs.last.place() {
             return None;
         }
-        let bytes = self.wal.segment_bytes;
-        let place = gap.from.start(bytes).checked_sub(bytes)?;
-        let previous = SegmentName::at(gap.from.timeline, place, bytes);
+        let previous = gap.from.previous(self.wal.segment_bytes)?;
         let on_way = self
             .wal
             .tree
             .segments_on_way(self.needs.first, timeline, previous);
         let last = on_way.into_iter().next_back()?;
-        let content = read_segment(&self.wal.archive, last).ok();
-        let summary = content
-            .as_ref()
-            .and_then(|content| Some(SegmentRecords::new(content)?.summary()));
-        let point = summary.and_then(|summary| {
-            let commit = summary
-                .last_commit
-                .and_then(|micros| Timestamp::from_microsecond(micros).ok());
-            Some((summary.last?, commit))
-        });
+        let point = self.last_point(last);
         Some(WayCut { last, point })
+    }
+
+    /// The last record of a segment, and the time of its last commit; `None` if it cannot be read.
+    fn last_point(&self, segment: SegmentName) -> Option<(Lsn, Option<Timestamp>)> {
+        let content = read_segment(&self.wal.archive, segment).ok()?;
+        let summary = SegmentRecords::new(&content)?.summary();
+        let commit = summary
+            .last_commit
+            .and_then(|micros| Timestamp::from_microsecond(micros).ok());
+        Some((summary.last?, commit))
+    }
+
+    /// A note if the recovery goes over to a timeline that the backup is not of.
+    pub(super) fn timeline_note(&self, timeline: u32, own: u32) -> Option<String> {
+        let (parent, place) = self.wal.tree.parent(timeline).filter(|_| timeline != own)?;
+        let stay = match self.recovery.timeline {
+            None => ": --target-timeline current stays on that of the backup",
+            Some(_) => "",
+        };
+        Some(format!(
+            "the recovery goes over to timeline {timeline}, which left timeline {parent} at {place}{stay}"
+        ))
+    }
+
+    /// A note if the WAL that there is ends before the target. More may arrive before the server is there.
+    pub(super) fn end_note(&self, timeline: u32, last: SegmentName) -> Option<String> {
+        let behind = |reached: String| {
+            format!(
+                "the WAL in this repository does not reach the target, it ends with {reached}: unless more arrives (`SELECT \
+                 pg_switch_wal()` on the server sends its last), the recovery ends there with an error; --recovery point without a \
+                 target recovers to its end"
+            )
+        };
+        match self.recovery.target.as_ref()? {
+            RecoveryTarget::Lsn(text) => {
+                let bytes = self.wal.segment_bytes;
+                let end = Lsn(last.next(bytes).start(bytes));
+                let target = text.parse::<Lsn>().ok()?;
+                (target > end).then(|| behind(end.to_string()))
+            }
+            target => {
+                let time = target.time()?;
+                let commit = self.last_commit(timeline, last)?;
+                (commit < time).then(|| behind(format!("a commit at {commit}")))
+            }
+        }
+    }
+
+    /// The time of the last commit, if one of the last segments has one.
+    fn last_commit(&self, timeline: u32, last: SegmentName) -> Option<Timestamp> {
+        let tree = &self.wal.tree;
+        let on_way = tree.segments_on_way(self.needs.first, timeline, last);
+        let last = on_way.into_iter().rev().take(SEARCHED_FOR_COMMIT);
+        last.filter_map(|segment| self.last_point(segment))
+            .find_map(|(_, commit)| commit)
     }
 
     /// A target time is before a gap if a backup that ended later did not need the WAL behind the gap.
     fn ends_before(&self, gap: WalGap, backups: Option<&ClusterBackups>) -> bool {
-        let Some(RecoveryTarget::Time(text)) = &self.recovery.target else {
-            return false;
-        };
-        let Ok(time) = text.parse::<Timestamp>() else {
+        let target = self.recovery.target.as_ref();
+        let Some(time) = target.and_then(RecoveryTarget::time) else {
             return false;
         };
         let is_proof = |needs: &WalNeeds| {

@@ -7,16 +7,16 @@ use super::prune_report::{Prune, amount};
 use fullbore_format::text::{columns::fitted_row, local_time::recent_minute, source_text};
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
-    layout::is_of_future,
+    layout::{NOTES, is_of_future},
     root::{BackupOptions, Root, SourceInfo},
     text,
 };
 use fullbore_repository::{
     annotations::Annotations,
     exact::forgettable,
-    open::{list_backups, read_repository},
+    open::read_repository,
     protocol,
-    prune::{ObjectCount, prune_forecast},
+    prune::{ObjectCount, Pruned, prune_forecast},
     retention::{RetentionCandidate, RetentionRules},
     root_index::IndexPlace,
     root_reader::DocumentReader,
@@ -260,12 +260,18 @@ impl Forget {
             ids.insert(forgettable(objects, word, &self.filter)?);
         }
         let mut left: BTreeMap<Identity, (String, bool)> = BTreeMap::new();
-        for (id, root) in list_backups(objects)? {
-            let Ok(root) = root else { continue };
+        let place = IndexPlace::new(self.storages.index_dir());
+        let mut reader = DocumentReader::new(&**objects, &place);
+        reader.visit_listed(&backup_files(&**objects)?, &mut |id, facts| {
+            // The source of a damaged backup is unknown.
+            let Ok(root) = facts.and_then(RootFacts::root) else {
+                return Ok(());
+            };
             let source = || (source_text(&root.source), false);
             let kept = left.entry(identity_of(&root)?).or_insert_with(source);
-            kept.1 |= !ids.contains(&id);
-        }
+            kept.1 |= !ids.contains(id);
+            Ok(())
+        })?;
         let emptied = left.into_values().filter(|(_, is_kept)| !is_kept);
         Ok(NamedBackups {
             ids: ids.into_iter().collect(),
@@ -364,7 +370,10 @@ impl Forget {
         let mut reader = DocumentReader::new(&**objects, &place);
         reader.visit_listed(&files, &mut |id, facts| {
             let root = facts.and_then(RootFacts::root);
-            match root.and_then(|root| self.candidate(&**objects, id, root)) {
+            // Whether it was pinned since is looked up before it is forgotten.
+            let noted = files.get(id).filter(|files| files.has(NOTES));
+            let noted = noted.map(|_| &**objects);
+            match root.and_then(|root| self.candidate(noted, id, root)) {
                 Ok(Some(listed)) => groups
                     .entry(self.identity(&listed.root)?)
                     .or_default()
@@ -377,10 +386,10 @@ impl Forget {
         Ok((groups, damaged))
     }
 
-    /// Returns a backup as a candidate, unless it or its source is not among those that are wanted.
+    /// Returns a backup as a candidate, unless it or its source is not among those that are wanted. Its notes are read if it has some.
     fn candidate(
         &self,
-        objects: &dyn Objects,
+        noted: Option<&dyn Objects>,
         id: &str,
         root: Root,
     ) -> Result<Option<ListedBackup>> {
@@ -393,7 +402,7 @@ impl Forget {
         if root.source.is_unknown() && !self.filter.is_empty() {
             return Ok(None);
         }
-        let listed = candidate(objects, id, root)?;
+        let listed = candidate(noted, id, root)?;
         Ok(Some(listed).filter(|listed| self.filter.selects(&listed.root)))
     }
 
@@ -506,7 +515,7 @@ impl Forget {
         // Where a root is damaged or lost, a prune frees nothing, and says why.
         let place = IndexPlace::new(self.storages.index_dir());
         let mut reader = DocumentReader::new(objects, &place);
-        let Ok(pruned) = prune_forecast(objects, &mut reader, &forgotten) else {
+        let Ok(pruned) = forecast_of(objects, &mut reader, &forgotten) else {
             let line = "`fullbore prune` frees what only forgotten backups need";
             return text::line(out, line);
         };
@@ -530,6 +539,14 @@ impl Forget {
         };
         text::line(out, &format!("`fullbore prune` {frees} {freed}{held}"))
     }
+}
+
+fn forecast_of(
+    objects: &dyn Objects,
+    reader: &mut DocumentReader<'_>,
+    forgotten: &BTreeSet<String>,
+) -> Result<Pruned> {
+    prune_forecast(objects, reader, backup_files(objects)?, forgotten)
 }
 
 /// Returns the source that a backup is of.
@@ -590,8 +607,9 @@ fn decision_row([action, id, when, size, reason]: [&str; 5], columns: Option<usi
     }
 }
 
-fn candidate(objects: &dyn Objects, id: &str, mut root: Root) -> Result<ListedBackup> {
-    let notes = Annotations::read(objects, id)?;
+fn candidate(noted: Option<&dyn Objects>, id: &str, mut root: Root) -> Result<ListedBackup> {
+    let read = noted.map(|objects| Annotations::read(objects, id));
+    let notes = read.transpose()?.unwrap_or_default();
     notes.apply(&mut root);
     candidate_with(root, notes.pinned)
 }

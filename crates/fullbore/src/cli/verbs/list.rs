@@ -2,7 +2,7 @@
 
 use crate::cli::{
     options::selected,
-    output::{aside, printed_within, terminal_columns},
+    output::{printed_within, terminal_columns},
     select::SelectArgs,
     verbs::{
         list_due::ListDue,
@@ -11,7 +11,6 @@ use crate::cli::{
 };
 use clap::Args;
 use fullbore_format::error::Result;
-use fullbore_repository::open::holds_none;
 use fullbore_storage::Storages;
 use std::{ffi::OsString, path::PathBuf};
 
@@ -95,10 +94,5 @@ pub(in crate::cli) fn run(args: ListArgs, storages: &Storages) -> Result<u8> {
         columns,
         json: args.json,
     };
-    let code = printed_within(columns, |out| list.run(out))?;
-    // Not on standard output, where the list goes.
-    if code == 0 && list.is_of_backups() && holds_none(&*storages.repository_at(&list.from)?)? {
-        aside(format_args!("{:?} holds no backup", list.from));
-    }
-    Ok(code)
+    printed_within(columns, |out| list.run(out))
 }

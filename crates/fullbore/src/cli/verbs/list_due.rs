@@ -1,8 +1,7 @@
 //! `fullbore list --due`: which sources have no backup of today, and the level of the next one.
 
-use crate::cli::output::aside;
 use fullbore_format::{
-    error::Result,
+    error::{Error, ErrorKind, Result},
     root::Root,
     text::{self, local_time::recent_minute, source_text},
 };
@@ -29,6 +28,9 @@ pub(super) struct ListDue<'a> {
 
 impl ListDue<'_> {
     /// Prints a line for each source that has backups with levels.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if none has: a timer must not take that for "nothing is due".
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let now = Zoned::now();
         let mut by_source: BTreeMap<String, Vec<LeveledBackup>> = BTreeMap::new();
@@ -41,12 +43,24 @@ impl ListDue<'_> {
             }
         }
         if by_source.is_empty() {
-            aside(format_args!("no backup in {:?} has a level", self.from));
+            return Err(self.without_levels());
         }
         for (source, backups) in &by_source {
             self.print_source(source, backups, &now, out)?;
         }
         Ok(0)
+    }
+
+    fn without_levels(&self) -> Error {
+        let message = format!("could not find a backup with a level in {:?}", self.from);
+        let error = Error::new(ErrorKind::NotFound, message);
+        let hint = match place(self.from) {
+            Ok((Location::Volumes(_) | Location::Tape(_), _)) => {
+                "the state directory of the user that made the backups lists them"
+            }
+            _ => "`fullbore backup PATH --to REPO --level hanoi` makes one",
+        };
+        error.hint(hint)
     }
 
     fn print_source(

@@ -68,7 +68,7 @@ impl Prune {
         } else {
             self.print(&pruned, out)?;
         }
-        let wal = prune_wal(&objects, &self.wal, self.dry_run)?;
+        let wal = prune_wal(&objects, &mut reader, &self.wal, self.dry_run)?;
         self.print_wal(&wal, out)?;
         pruned.refusal.map_or(Ok(()), Err)
     }

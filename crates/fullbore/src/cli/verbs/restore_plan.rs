@@ -76,7 +76,10 @@ fn contract_lines(contract: &RestoreEstimate) -> Vec<String> {
     ];
     for (index, (backup, numbers)) in contract.volumes.iter().enumerate() {
         let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
-        let line = format!("volumes       {} of {backup}", numbers.join(", "));
+        let line = format!(
+            "volumes       number {} of backup {backup}",
+            numbers.join(", ")
+        );
         lines.insert(2 + index, line);
     }
     if !contract.tapes.is_empty() {

@@ -32,7 +32,7 @@ pub(super) fn run(restore: &Restore, output: &OutputArgs) -> Result<u8> {
             PreviewChange::Change => say('~', "changed", path),
         })?;
         if output.json {
-            let result = json!({"type": "result", "dry_run": true, "added": totals.created,
+            let result = json!({"type": "result", "dry_run": true, "id": totals.id, "added": totals.created,
                 "changed": totals.changed, "removed": removal.paths.len(), "same": totals.same, "kept": totals.kept});
             text::json(out, &result)?;
         }
@@ -41,13 +41,18 @@ pub(super) fn run(restore: &Restore, output: &OutputArgs) -> Result<u8> {
     if output.json || output.quiet {
         return Ok(code);
     }
+    for note in &totals.notes {
+        aside(format_args!("note: {note}"));
+    }
     aside(format_args!(
-        "{} would be created, {} changed, {} deleted; {} look the same",
+        "backup {}: {} would be created, {} changed, {} deleted; {} look the same",
+        totals.id,
         text::counted(totals.created, "entry"),
         text::count(totals.changed),
         text::count(removal.paths.len() as u64),
         text::count(totals.same)
     ));
+    totals.refusal.iter().for_each(say_refusal);
     if totals.kept > 0 {
         let newer = text::counted(totals.kept, "newer file");
         aside(format_args!(

@@ -141,7 +141,7 @@ impl StatsArgs {
         stats.sources = sources.len() as u64;
         stats.ratio = stats.bytes as f64 / stats.stored_bytes.max(1) as f64;
         // A forecast fails where a prune would. All other numbers are right without it.
-        if let Ok(pruned) = prune_forecast(&*objects, &mut reader, &BTreeSet::new()) {
+        if let Ok(pruned) = prune_forecast(&*objects, &mut reader, files, &BTreeSet::new()) {
             stats.freeable_bytes = Some(pruned.freed().bytes);
             stats.held_bytes = Some(pruned.held().bytes);
         }

@@ -355,6 +355,9 @@ fn list(args: &DriveArgs, storages: &Storages) -> Result<u8> {
     let files = files(&mut *drive).map_err(DriveError::into_error)?;
     end(drive)?;
     printed(|out| {
+        if !files.is_empty() && !args.json {
+            text::line(out, " FILE       BLOCK     RECORDS  CONTENT")?;
+        }
         for file in &files {
             print_file(file, args.json, out)?;
         }

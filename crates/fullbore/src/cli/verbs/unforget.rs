@@ -14,7 +14,7 @@ use fullbore_repository::{
     protocol,
     roots::{key, needs},
 };
-use fullbore_storage::{Objects, Storages};
+use fullbore_storage::{Objects, Storages, whole_root};
 use serde_json::json;
 use std::{ffi::OsStr, io::Write, sync::Arc};
 
@@ -68,7 +68,9 @@ fn former_root(objects: &dyn Objects, id: &str) -> Result<(Vec<u8>, Root)> {
     let Some((sealed, _)) = objects.get(&key)? else {
         return Err(lost(id, "it was pruned meanwhile"));
     };
-    let root = Root::of_backup(id, &sealed, &objects.describe(&key))?;
+    let name = objects.describe(&key);
+    let root = Root::of_backup_as_stored(id, &sealed, &name)?;
+    let root = whole_root(objects, root, &name)?;
     // A disk that was full had no room for the root, and an interrupted backup never had one.
     if root.finished.is_empty() {
         return Err(lost(id, "its list of data was not kept"));

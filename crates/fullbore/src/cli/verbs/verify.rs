@@ -184,7 +184,8 @@ fn wal_faults_of(verify: &Verify) -> Result<Vec<String>> {
     if !is_repository(&verify.from) {
         return Ok(Vec::new());
     }
-    let faults = wal_faults(&verify.storages.repository_at(&verify.from)?, verify.data)?.1;
+    let objects = verify.storages.repository_at(&verify.from)?;
+    let faults = wal_faults(&verify.storages, &objects, verify.data)?.1;
     Ok(faults.iter().map(|fault| fault.trim().to_owned()).collect())
 }
 

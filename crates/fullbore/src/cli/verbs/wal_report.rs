@@ -11,7 +11,9 @@ use fullbore_postgres::{
     wal_archive::{WalGap, check_segment, first_difference},
 };
 use fullbore_repository::{
-    open::list_backups,
+    root_index::IndexPlace,
+    root_reader::DocumentReader,
+    roots::{RootFacts, backup_files},
     wal::{StoredRun, WalArchive, WalListing, WalNeeds, list_systems},
 };
 use fullbore_storage::{Objects, Storages};
@@ -44,9 +46,16 @@ pub(super) struct WalCheck {
 ///
 /// # Errors
 /// Those of the listing.
-pub(super) fn needs_of_backups(objects: &Arc<dyn Objects>) -> Result<Vec<WalNeeds>> {
-    let roots = list_backups(objects)?.filter_map(|(_, root)| root.ok());
-    Ok(roots.filter_map(|root| WalNeeds::of(&root)).collect())
+fn needs_of_backups(objects: &dyn Objects, storages: &Storages) -> Result<Vec<WalNeeds>> {
+    let mut needs = Vec::new();
+    let place = IndexPlace::new(storages.index_dir());
+    let mut reader = DocumentReader::new(objects, &place);
+    reader.visit_listed(&backup_files(objects)?, &mut |_, facts| {
+        let root = facts.and_then(RootFacts::root).ok();
+        needs.extend(root.as_ref().and_then(WalNeeds::of));
+        Ok(())
+    })?;
+    Ok(needs)
 }
 
 impl WalList {
@@ -56,7 +65,7 @@ impl WalList {
     /// The storage's, and those of `out`.
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let objects = self.storages.repository_at(&self.repository)?;
-        let needs = needs_of_backups(&objects)?;
+        let needs = needs_of_backups(&*objects, &self.storages)?;
         let reports = system_reports(&objects, &needs)?;
         if reports.is_empty() && !self.json {
             text::line(
@@ -191,7 +200,7 @@ impl WalCheck {
     /// The storage's, and those of `out`.
     pub(super) fn run(&self, out: &mut dyn Write) -> Result<u8> {
         let objects = self.storages.repository_at(&self.repository)?;
-        let (segments, faults) = wal_faults(&objects, true)?;
+        let (segments, faults) = wal_faults(&self.storages, &objects, true)?;
         self.print(segments, &faults, out)?;
         Ok(if faults.is_empty() { 0 } else { 4 })
     }
@@ -225,14 +234,18 @@ fn fault_line(error: &Error) -> String {
 ///
 /// # Errors
 /// The storage's.
-pub(super) fn wal_faults(objects: &Arc<dyn Objects>, reads: bool) -> Result<(u64, Vec<String>)> {
+pub(super) fn wal_faults(
+    storages: &Storages,
+    objects: &Arc<dyn Objects>,
+    reads: bool,
+) -> Result<(u64, Vec<String>)> {
     let mut segments = 0;
     let mut faults = Vec::new();
     let systems = list_systems(&**objects)?;
     if systems.is_empty() {
         return Ok((segments, faults));
     }
-    let needs = needs_of_backups(objects)?;
+    let needs = needs_of_backups(&**objects, storages)?;
     for report in system_reports(objects, &needs)? {
         faults.extend(fault_lines(&report));
     }

@@ -222,6 +222,14 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_a_page() {
     fullbore(args!["verify", &repo]).ends_with(0);
 }
 
+/// Cuts the page of lists off the manifest of a backup.
+fn lose_lists(home: &Path) {
+    let root: Value = serde_json::from_slice(&fs::read(home.join("root.json")).unwrap()).unwrap();
+    let manifest = fs::File::options().write(true).open(home.join("manifest"));
+    let end = root["lists_at"]["offset"].as_u64().unwrap();
+    manifest.unwrap().set_len(end).unwrap();
+}
+
 #[test]
 fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
     let dir = temp();
@@ -240,7 +248,9 @@ fn a_repair_gives_up_the_names_of_a_file_that_was_lost_with_the_root() {
     ])
     .ends_with(0);
     let id = runs::names(&repo.join("backups")).pop().unwrap();
-    fs::remove_file(repo.join("backups").join(&id).join("root.json")).unwrap();
+    let home = repo.join("backups").join(&id);
+    lose_lists(&home);
+    fs::remove_file(home.join("root.json")).unwrap();
     fullbore(args!["repair", &repo, "--yes"]).ends_with(0);
     has_no_name_of_a(&format!("{}@{id}", repo.display()), &dir.path().join("to"));
     fullbore(args!["repair", &repo]).ends_with(0);

@@ -68,8 +68,10 @@ fn with_a_catalog_no_volume_is_needed_to_list_and_to_plan() {
         .map(|number| number.to_string())
         .collect();
     assert!(
-        plan.out
-            .contains(&format!("volumes       {} of ", wanted.join(", "))),
+        plan.out.contains(&format!(
+            "volumes       number {} of backup ",
+            wanted.join(", ")
+        )),
         "{}",
         plan.out
     );

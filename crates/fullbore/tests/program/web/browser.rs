@@ -1,217 +1,21 @@
-//! The pages in a real browser: headless Chromium, driven over its pipe by the DevTools protocol.
+//! The pages in a real browser.
 
-use serde_json::{Value, json};
+use fullbore_format::root::RunStats;
+use serde_json::json;
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tempfile::{TempDir, tempdir};
 use testkit::{
+    browser::Browser,
     fixture::Fixture,
     runs::{fullbore, has, noise, or_skip, write},
     web::WebServer,
 };
-
-/// Time for anything in a page.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A browser with one page.
-struct Browser {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    session: String,
-    last: u64,
-    /// What pages complained about: exceptions, and requests or scripts that were blocked.
-    complaints: Vec<String>,
-    dir: TempDir,
-}
-
-impl Browser {
-    fn start() -> Self {
-        let dir = tempdir().unwrap();
-        let line = "exec chromium --headless --no-sandbox --disable-gpu --disable-background-networking --disable-dev-shm-usage \
-            --user-data-dir=\"$1/profile\" --remote-debugging-pipe about:blank 3<&0 4>&1 >/dev/null 2>&1";
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", line, "sh"])
-            .arg(dir.path())
-            .env("HOME", dir.path());
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut browser = Self {
-            to: child.stdin.take().unwrap(),
-            from: BufReader::new(child.stdout.take().unwrap()),
-            child,
-            session: String::new(),
-            last: 0,
-            complaints: Vec::new(),
-            dir,
-        };
-        let target = browser.ask("Target.createTarget", json!({"url": "about:blank"}));
-        let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let attached = browser.ask("Target.attachToTarget", attach);
-        browser.session = attached["sessionId"].as_str().unwrap().to_owned();
-        for domain in ["Page", "Runtime", "Log"] {
-            browser.ask(&format!("{domain}.enable"), json!({}));
-        }
-        browser
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.last += 1;
-        let mut message = json!({"id": self.last, "method": method, "params": params});
-        if !self.session.is_empty() {
-            message["sessionId"] = self.session.clone().into();
-        }
-        write!(self.to, "{message}\0").unwrap();
-        self.to.flush().unwrap();
-        loop {
-            let mut bytes = Vec::new();
-            self.from.read_until(0, &mut bytes).unwrap();
-            bytes.pop();
-            let answer: Value = serde_json::from_slice(&bytes).expect("chromium answers");
-            if answer["id"] == self.last {
-                assert!(answer["error"].is_null(), "{method}: {answer}");
-                return answer["result"].clone();
-            }
-            let method = answer["method"].as_str().unwrap_or_default();
-            if ["Runtime.exceptionThrown", "Log.entryAdded"].contains(&method) {
-                self.complaints.push(answer["params"].to_string());
-            }
-        }
-    }
-
-    /// The value of an expression.
-    fn value(&mut self, expression: &str) -> Value {
-        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let result = self.ask("Runtime.evaluate", params);
-        assert!(
-            result["exceptionDetails"].is_null(),
-            "{expression}: {result}"
-        );
-        result["result"]["value"].clone()
-    }
-
-    #[track_caller]
-    fn wait_for(&mut self, expression: &str) {
-        let begin = Instant::now();
-        loop {
-            // A page that is just being left has no value.
-            let params = json!({"expression": expression, "returnByValue": true});
-            let result = self.ask("Runtime.evaluate", params);
-            if result["result"]["value"] == true {
-                return;
-            }
-            if begin.elapsed() > PATIENCE {
-                let text = self.value("location.pathname + '\\n' + document.body.innerText");
-                panic!("{expression}: {}", text.as_str().unwrap_or_default());
-            }
-            thread::sleep(Duration::from_millis(30));
-        }
-    }
-
-    #[track_caller]
-    fn open(&mut self, address: &str) {
-        self.ask("Page.navigate", json!({"url": address}));
-    }
-
-    #[track_caller]
-    fn has_heading(&mut self, words: &str) {
-        let words = json!(words);
-        self.wait_for(&format!(
-            "document.readyState === 'complete' && !!document.querySelector('h1') && document.querySelector('h1').innerText.includes({words})"
-        ));
-    }
-
-    fn key(&mut self, key: &str, text: &str) {
-        let code = match key {
-            "Tab" => 9,
-            "Enter" => 13,
-            _ => 0,
-        };
-        let mut down =
-            json!({"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": code});
-        if !text.is_empty() {
-            down["text"] = text.into();
-        }
-        self.ask("Input.dispatchKeyEvent", down);
-        let up = json!({"type": "keyUp", "key": key, "code": key, "windowsVirtualKeyCode": code});
-        self.ask("Input.dispatchKeyEvent", up);
-    }
-
-    /// Presses Tab until the focus is on an element with these words, and then Enter.
-    #[track_caller]
-    fn tab_to(&mut self, words: &str) {
-        for _ in 0..200 {
-            self.key("Tab", "");
-            let focus = self.value("((it) => /^(a|button)$/i.test(it.tagName) ? it.innerText || it.getAttribute('aria-label') : '')(document.activeElement)");
-            if focus.as_str().unwrap_or_default().contains(words) {
-                // Where the focus is can be seen.
-                let outline = self.value("getComputedStyle(document.activeElement).outlineStyle");
-                assert_ne!(outline, "none", "{words}");
-                self.key("Enter", "\r");
-                return;
-            }
-        }
-        panic!("no Tab leads to {words:?}");
-    }
-
-    fn width(&mut self, width: u32) {
-        let metrics =
-            json!({"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false});
-        self.ask("Emulation.setDeviceMetricsOverride", metrics);
-    }
-
-    fn scheme(&mut self, scheme: &str) {
-        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
-        self.ask("Emulation.setEmulatedMedia", json!({"features": features}));
-    }
-
-    fn picture(&mut self) -> Vec<u8> {
-        let shot = self.ask("Page.captureScreenshot", json!({"format": "png"}));
-        let text = shot["data"].as_str().unwrap();
-        from_base64(text)
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        _ => 63,
-    };
-    let bytes: Vec<_> = text.bytes().filter(|byte| *byte != b'=').collect();
-    let quads = bytes.chunks(4).flat_map(|quad| {
-        let bits = quad
-            .iter()
-            .fold(0u32, |bits, byte| bits << 6 | u32::from(digit(*byte)));
-        let count = quad.len() * 6 / 8;
-        let bits = bits << (32 - 6 * quad.len());
-        bits.to_be_bytes()
-            .into_iter()
-            .take(count)
-            .collect::<Vec<_>>()
-    });
-    quads.collect()
-}
 
 /// Returns the texts of a page whose contrast is below 4.5 to 1.
 const PALE_TEXTS: &str = r#"(() => {
@@ -282,13 +86,6 @@ fn repository() -> TempDir {
 /// A picture of one dot.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f\x15\xc4\x89\x00\x00\x00\rIDATx\x9cc\xf8\xcf\xc0\xf0\x1f\x00\x05\x00\x01\xff\x89\x99=\x1d\x00\x00\x00\x00IEND\xaeB`\x82";
 
-fn address(server: &WebServer) -> String {
-    format!(
-        "http://{}{}enter#{}",
-        server.host, server.base, server.token
-    )
-}
-
 /// The pages to look at, by their names.
 fn all_pages(browser: &mut Browser, base: &str) -> BTreeMap<&'static str, String> {
     let fleet = browser.value("fetch('api/fleet').then((answer) => answer.json())");
@@ -335,7 +132,7 @@ fn somebody_with_a_keyboard_alone_finds_a_file_and_downloads_it() {
     let dir = repository();
     let server = WebServer::of(&dir.path().join("r"));
     let mut browser = Browser::start();
-    browser.open(&address(&server));
+    browser.open(&server.address());
     browser.has_heading("Sources");
     assert_eq!(
         browser.value("location.hash"),
@@ -392,7 +189,7 @@ fn somebody_with_a_keyboard_alone_finds_a_file_and_downloads_it() {
 }
 
 fn wait_for_file(dir: &Path) -> PathBuf {
-    let begin = Instant::now();
+    let begin = std::time::Instant::now();
     loop {
         let found = fs::read_dir(dir)
             .into_iter()
@@ -405,7 +202,7 @@ fn wait_for_file(dir: &Path) -> PathBuf {
         {
             return file;
         }
-        assert!(begin.elapsed() < PATIENCE, "no download");
+        assert!(begin.elapsed() < Duration::from_secs(20), "no download");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -418,7 +215,7 @@ fn every_page_fits_a_narrow_screen_and_can_be_read_in_both_schemes() {
     let dir = repository();
     let server = WebServer::of(&dir.path().join("r"));
     let mut browser = Browser::start();
-    browser.open(&address(&server));
+    browser.open(&server.address());
     browser.has_heading("Sources");
     let base = format!("http://{}{}", server.host, server.base);
     for (name, page) in all_pages(&mut browser, &base) {
@@ -452,11 +249,18 @@ fn every_page_fits_a_narrow_screen_and_can_be_read_in_both_schemes() {
 fn weeks() -> TempDir {
     let dir = tempdir().unwrap();
     let now = jiff::Timestamp::now();
+    let mut base = None;
     for day in (0..60).rev().filter(|day| day % 9 != 4) {
-        let time = now - jiff::SignedDuration::from_hours(24 * day + 2);
+        let time = now - jiff::SignedDuration::from_mins(60 * (24 * day + 2) + day % 5 * 25);
         let mut backup = Fixture {
             id: format!("{}-ho{day:04}", time.strftime("%Y%m%dT%H%M%SZ")),
             time: time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            run: RunStats {
+                seconds: 0.02 + (day * 7 % 11) as f64 / 100.0,
+                limit: if day % 3 == 0 { "workers" } else { "source" }.into(),
+                ..RunStats::default()
+            },
+            base: base.take(),
             ..Fixture::default()
         };
         backup.dir("", 0o755);
@@ -472,7 +276,8 @@ fn weeks() -> TempDir {
                 noise(number as u64, 3000),
             );
         }
-        backup.write_repository(dir.path());
+        backup.write_repository(&dir.path().join("backup"));
+        base = Some(backup.id);
     }
     dir
 }
@@ -484,26 +289,17 @@ fn pictures_of_the_pages_are_drawn() {
         return;
     };
     let dir = weeks();
-    fullbore(args!["verify", dir.path(), "--data", "-q"]).ends_with(0);
-    let server = WebServer::of(dir.path());
+    fullbore(args!["verify", dir.path().join("backup"), "--data", "-q"]).ends_with(0);
+    let server = WebServer::within(dir.path(), "backup");
     let mut browser = Browser::start();
-    browser.open(&address(&server));
+    browser.open(&server.address());
     browser.has_heading("Sources");
     let base = format!("http://{}{}", server.host, server.base);
     let pages = all_pages(&mut browser, &base);
     let shown = pages
         .iter()
         .filter(|(name, _)| !["error", "photo", "postgres"].contains(name));
-    for ((name, page), scheme) in
-        shown.flat_map(|shown| ["light", "dark"].map(|scheme| (shown, scheme)))
-    {
-        browser.scheme(scheme);
-        browser.width(900);
-        browser.open(page);
-        let page = json!(page);
-        browser.wait_for(&format!(
-            "document.readyState === 'complete' && location.href === {page}"
-        ));
-        write(to.join(format!("{name}-{scheme}.png")), browser.picture());
+    for (name, page) in shown {
+        browser.draw(page, &to, name);
     }
 }

@@ -216,6 +216,21 @@ impl RecoveryOptions {
             }
     }
 
+    /// Checks that a backup that stopped at `stopped` was complete before the target.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if it was not, or the target cannot be read.
+    pub fn check_target(&self, cluster: &ClusterInfo, stopped: &str) -> Result<()> {
+        let known = RecoveryFacts {
+            stopped,
+            ..RecoveryFacts::default()
+        };
+        match recovery_mode(self)? {
+            Mode::Point => target_settings(self, cluster, &known).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the timeline that recovery ends on, for a cluster with backups on the timelines
     /// `known`; `None` for the timeline of any backup.
     pub fn wanted_timeline(&self, known: impl Iterator<Item = u32>) -> Option<u32> {

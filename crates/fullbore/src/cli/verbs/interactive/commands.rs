@@ -1,7 +1,7 @@
 //! The commands of a session.
 
 /// Name, arguments, and what the command does.
-pub(super) const COMMANDS: [(&str, &str, &str); 13] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 15] = [
     (
         "ls",
         "[-l] [PATH…]",
@@ -41,6 +41,8 @@ pub(super) const COMMANDS: [(&str, &str, &str); 13] = [
         "",
         "print more with ls and extract, or less again",
     ),
+    ("what", "", "print which backup this is, of when"),
+    ("prompt", "", "leave out the prompt, or show it again"),
     ("help", "", "print this list"),
     ("quit", "", "end"),
 ];
@@ -84,6 +86,7 @@ mod tests {
             ("e", "extract"),
             ("del", "delete"),
             ("x", ""),
+            ("wh", "what"),
             ("v", ""),
         ] {
             assert_eq!(command(word).unwrap_or_default(), name, "{word}");

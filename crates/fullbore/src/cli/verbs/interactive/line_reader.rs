@@ -49,7 +49,7 @@ impl LineReader {
     }
 
     /// Returns the next line; `None` at the end.
-    pub(super) fn next(&mut self, place: &BackupPlace) -> Result<Option<Vec<u8>>> {
+    pub(super) fn next(&mut self, place: &BackupPlace, prompt: &str) -> Result<Option<Vec<u8>>> {
         let editor = match self {
             Self::Pipe => return piped_line(),
             Self::Terminal(editor) => editor,
@@ -58,7 +58,7 @@ impl LineReader {
             helper.place = place.clone();
         }
         loop {
-            match editor.readline("restore > ") {
+            match editor.readline(prompt) {
                 Ok(line) => {
                     // A line that cannot be kept is not in the history.
                     let _ = editor.add_history_entry(&line);

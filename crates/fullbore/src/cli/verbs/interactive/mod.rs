@@ -68,6 +68,9 @@ pub(super) fn run(args: &RestoreArgs, storages: &Storages) -> Result<u8> {
         to: args.to.clone(),
         output: args.output.clone(),
         is_verbose: args.output.verbose,
+        has_prompt: true,
+        has_restored: false,
+        last: "",
         storages,
         restore,
         exit_code: 0,
@@ -94,6 +97,11 @@ struct Session<'a> {
     to: Option<PathBuf>,
     output: OutputArgs,
     is_verbose: bool,
+    has_prompt: bool,
+    /// Whether anything was extracted.
+    has_restored: bool,
+    /// The last command.
+    last: &'static str,
     storages: &'a Storages,
     /// The highest exit code of the restores.
     exit_code: u8,
@@ -110,13 +118,20 @@ impl Session<'_> {
                 root.id
             ));
         }
-        while let Some(line) = lines.next(&self.place)? {
+        loop {
+            let prompt = if self.has_prompt { "restore > " } else { "" };
+            let Some(line) = lines.next(&self.place, prompt)? else {
+                break;
+            };
             match self.perform(&line) {
                 Ok(Flow::On) => {}
                 Ok(Flow::End) => break,
                 Err(error) if lines.is_terminal() => aside(report::error(&error)),
                 Err(error) => return Err(error),
             }
+        }
+        if !self.marks.is_empty() && !self.has_restored && !lines.is_terminal() {
+            aside("note: nothing was restored: `extract` restores what is marked");
         }
         Ok(self.exit_code)
     }
@@ -127,7 +142,15 @@ impl Session<'_> {
             return Ok(Flow::On);
         };
         let name = String::from_utf8_lossy(&name.text);
-        match command(&name).unwrap_or_default() {
+        let command = command(&name).unwrap_or_default();
+        if command.is_empty() && words.is_empty() && self.is_answer_to_dump(&name) {
+            aside(format_args!(
+                "note: {name:?} is left out: no question was asked"
+            ));
+            return Ok(Flow::On);
+        }
+        self.last = command;
+        match command {
             "ls" => self.list(words)?,
             "cd" => self.change_directory(words)?,
             "pwd" => say(&format!("/{}", text::name(&self.place.directory)))?,
@@ -139,6 +162,8 @@ impl Session<'_> {
             "extract" => self.extract(words)?,
             "setmodes" => self.set_modes(words)?,
             "verbose" => self.toggle_verbose()?,
+            "what" => self.print_backup()?,
+            "prompt" => self.has_prompt = !self.has_prompt,
             "help" => help()?,
             "quit" => return Ok(Flow::End),
             _ => {
@@ -147,6 +172,24 @@ impl Session<'_> {
             }
         }
         Ok(Flow::On)
+    }
+
+    /// Scripts for restore(8) answer its questions behind `extract`: the number of the volume, and whether to set modes.
+    fn is_answer_to_dump(&self, word: &str) -> bool {
+        let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        let is_answer = is_number || matches!(word, "y" | "n" | "yes" | "no");
+        is_answer && matches!(self.last, "extract" | "setmodes")
+    }
+
+    fn print_backup(&self) -> Result<()> {
+        let root = &self.place.archive.root;
+        say(&format!(
+            "backup {} of {}, from {} to {}",
+            root.id,
+            text::source_text(&root.source),
+            root.time,
+            root.captured_at()
+        ))
     }
 
     fn toggle_verbose(&mut self) -> Result<()> {
@@ -333,6 +376,7 @@ impl Session<'_> {
         let run = MeteredRun::new(self.storages, &output, report::ENDS);
         let summary = run.work(|meter| restore.run_archive(archive, meter))?;
         finish(&restore, &summary, &output, run, &ends);
+        self.has_restored = true;
         self.exit_code = self.exit_code.max(summary.exit_code());
         Ok(())
     }

@@ -10,10 +10,7 @@ pub(super) use backups::{BackupLine, TableBackup};
 pub(in crate::cli) use entries::EntryForm;
 pub(super) use entries::kind_parts;
 
-use super::{
-    stats::drill_line,
-    wal_report::{needs_of_backups, print_system},
-};
+use super::{stats::drill_line, wal_report::print_system};
 use crate::cli::{output::aside, report};
 use backups::BackupTable;
 use entries::{EntryLine, shown_entry};
@@ -36,10 +33,10 @@ use fullbore_repository::archive::not_there;
 use fullbore_repository::{
     annotations::Annotations,
     archive::{Archive, Selection, source_paths::selection_in},
-    open::{cut_off, is_repository, named, open, read_repository},
+    open::{cut_off, ids_of, is_repository, named, open, read_repository},
     root_index::IndexPlace,
     root_reader::DocumentReader,
-    roots::{BackupFiles, RootFacts, backup_files},
+    roots::{BackupFiles, BackupState, RootFacts, backup_files},
     scan::lost_roots_of,
     select::BackupFilter,
     verify_memory::VerifyMemory,
@@ -144,9 +141,15 @@ impl List {
         let files = files?;
         let place = IndexPlace::new(self.storages.index_dir());
         let mut reader = DocumentReader::new(&**repository, &place);
+        let mut needs = Vec::new();
         reader.visit_listed(&files, &mut |id, facts| {
             let put_key = facts.as_ref().ok().and_then(|facts| facts.put_key.clone());
             let mut root = facts.and_then(RootFacts::root);
+            if self.long
+                && let Ok(root) = &root
+            {
+                needs.extend(WalNeeds::of(root));
+            }
             // The source of a damaged backup is unknown, so it is always listed.
             if root
                 .as_mut()
@@ -174,7 +177,6 @@ impl List {
             }
         })?;
         if self.long && !self.json {
-            let needs = needs_of_backups(repository)?;
             for report in system_reports(repository, &needs)? {
                 print_system(&report, out)?;
             }
@@ -195,11 +197,14 @@ impl List {
             let all = self.filter.is_empty().then(|| stored_bytes(&files));
             table.finish(all, out)?;
         }
-        if is_any || code > 0 {
-            Ok(code)
-        } else {
-            Err(self.filter.none_selected(repository)?)
+        if !is_any && code == 0 {
+            return Err(self.filter.none_selected(repository)?);
         }
+        // Not on standard output, where the list goes.
+        if code == 0 && ids_of(&files, BackupState::Listed).is_empty() {
+            aside(format_args!("{:?} holds no backup", self.from));
+        }
+        Ok(code)
     }
 
     /// Prints interrupted backups. Returns whether there are any.
