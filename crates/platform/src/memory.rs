@@ -33,6 +33,8 @@ const RESERVE_BYTES: usize = 8 << 20;
 /// (`ulimit -s`) if that is less. The stack otherwise grows on use, and if it cannot grow then,
 /// SIGSEGV ends the process (exit code 139).
 const MAIN_STACK_BYTES: usize = 256 << 10;
+/// The same within a limit of address space: the description of all options takes more than 600 KiB.
+const LIMITED_STACK_BYTES: usize = 1 << 20;
 /// Step in which the stack is touched.
 const STACK_STEP_BYTES: usize = 16 << 10;
 /// Bytes that a new thread needs: 2 MiB of stack (the default of the standard library), a signal
@@ -242,13 +244,18 @@ fn has_room(bytes: usize) -> bool {
 /// # Errors
 /// `ENOMEM` if there is no room.
 pub fn prepare() -> io::Result<()> {
-    if limit().is_some() {
+    let is_limited = limit().is_some();
+    if is_limited {
         share_heap();
     }
+    let wanted = match is_limited {
+        true => LIMITED_STACK_BYTES,
+        false => MAIN_STACK_BYTES,
+    };
     let limit = getrlimit(Resource::Stack)
         .current
         .map_or(usize::MAX, |bytes| bytes as usize);
-    let bytes = MAIN_STACK_BYTES.min(limit / 2);
+    let bytes = wanted.min(limit / 2);
     if !has_room(2 * bytes) {
         return Err(shortage());
     }

@@ -329,6 +329,31 @@ fn a_run_without_its_repository_says_so_once() {
 }
 
 #[test]
+fn a_backup_is_copied_with_a_profile_that_leaves_something_out() {
+    let place = Place::new();
+    let profile = place.path("p.toml");
+    let text = format!(
+        "repository = {:?}\nsources = [{:?}]\nexclude = [\"*.tmp\"]\n",
+        place.path("r"),
+        place.path("src")
+    );
+    write(&profile, text);
+    let second = place.path("second");
+    fullbore(args!["copy", "--config", profile, second, "-q"]).ends_with(0);
+    let list = fullbore(args!["list", second, "--json"]).ends_with(0);
+    assert_eq!(list.json()[0]["files"], 2);
+    // Typed, it is a mistake.
+    let typed = fullbore(args![
+        "copy",
+        place.path("r"),
+        place.path("third"),
+        "-e",
+        "x"
+    ]);
+    assert_said(&typed, 2, &["cannot copy a backup with --exclude"]);
+}
+
+#[test]
 fn a_check_of_a_profile_names_all_its_mistakes() {
     let place = Place::new();
     let profile = place.path("p.toml");

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::cli::{
     command_line,
+    command_words::CommandWords,
     encryption::EncryptArgs,
     metered_run::MeteredRun,
     options::{DESTINATION, OutputArgs, SOURCE, UNREADABLE, rare},
@@ -43,6 +44,7 @@ use fullbore_tree::{
 };
 use serde_json::{Value, json};
 use std::{
+    env,
     ffi::{OsStr, OsString},
     fs,
     io::{self, BufWriter, IsTerminal},
@@ -509,9 +511,9 @@ fn patterns_in(files: &[PathBuf]) -> Result<Vec<OsString>> {
     Ok(patterns)
 }
 
-/// Refuses options that are only for directories.
+/// Refuses options that are only for directories. Those of a profile, which are for its backup, do nothing here.
 fn check_tree_options() -> Result<()> {
-    let words = command_line::own_words();
+    let words = CommandWords::read(command_line::program(), env::args_os().skip(1));
     let Some(option) = words.first_of("tree").and_then(Arg::get_long) else {
         return Ok(());
     };
