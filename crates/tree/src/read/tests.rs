@@ -304,7 +304,10 @@ fn a_top_that_became_a_directory_ends_the_walk() {
         rules(None, false),
     );
     let first = tree.scan().unwrap().next().unwrap();
-    let error = first.err().expect("an error").line();
+    let Err(error) = first else {
+        panic!("it was walked");
+    };
+    let error = error.line();
     assert!(error.contains("is now a directory"), "{error}");
 }
 
