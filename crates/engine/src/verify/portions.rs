@@ -15,7 +15,7 @@ use fullbore_repository::{
     inventory::{PageKey, divided},
     open::{no_backup, read_repository},
     roots::{BackupFiles, BackupState, backup_files},
-    scan::open_these,
+    scan::{FoundDirectory, open_these},
     stored_memory::forged_memory,
     verify_memory::CheckedSum,
 };
@@ -35,7 +35,7 @@ struct PortionLimits {
 }
 
 impl PortionLimits {
-    /// 500 small roots with their pages and tables take about 5 MiB. 16 MiB of large roots take about 100 MiB.
+    /// 500 small roots with their pages and tables take about 5 MiB.
     const OF_STRUCTURE: Self = Self {
         backups: 500,
         root_bytes: 16 << 20,
@@ -45,6 +45,21 @@ impl PortionLimits {
         backups: usize::MAX,
         root_bytes: u64::MAX,
     };
+}
+
+/// Roots that are opened at the same time if the storage is slow to answer.
+const OPENED_AT_ONCE: usize = 16;
+/// Bytes that a page, a segment or the mention of one takes in a root, about.
+const LISTED_BYTES: usize = 200;
+
+/// Returns the bytes of the lists of a root in memory, about.
+fn list_bytes(found: &FoundDirectory) -> u64 {
+    let FoundDirectory::Backup(archive) = found else {
+        return 0;
+    };
+    let root = &archive.root;
+    let lines = root.pages.len() + root.segments.len() + root.liveness.len();
+    (lines * LISTED_BYTES) as u64
 }
 
 /// Sound pages and segments of one portion, for the next one.
@@ -101,6 +116,7 @@ impl Verify {
             repository,
             id: &id,
             files: &files,
+            root_bytes: limits.root_bytes,
         };
         let mut all = CheckedPortions {
             verdict: VerifyVerdict {
@@ -115,13 +131,17 @@ impl Verify {
         };
         let mut is_any = false;
         for portion in portions(&files, limits) {
-            let entries = meter.entries.load(Relaxed);
-            let checked = until_final(|| {
-                // A repeated look counts its entries anew.
-                meter.entries.store(entries, Relaxed);
-                self.portion(&place, &portion, &mut is_any, &mut all.known, meter)
-            })?;
-            all.add(checked);
+            let mut ids = &portion[..];
+            while !ids.is_empty() {
+                let entries = meter.entries.load(Relaxed);
+                let (checked, taken) = until_final(|| {
+                    // A repeated look counts its entries anew.
+                    meter.entries.store(entries, Relaxed);
+                    self.portion(&place, ids, &mut is_any, &mut all.known, meter)
+                })?;
+                all.add(checked);
+                ids = &ids[taken..];
+            }
         }
         // An empty repository must not count as sound: there is nothing that could be damaged.
         if all.ids.is_empty() {
@@ -140,7 +160,8 @@ impl Verify {
         Ok(verdict)
     }
 
-    /// Checks a portion once; `None` if one of its backups was forgotten meanwhile.
+    /// Checks a portion once, as far as its roots fit into memory. Returns how many of the ids it took; `None` if one of the backups was
+    /// forgotten meanwhile.
     fn portion(
         &self,
         place: &PortionPlace<'_>,
@@ -148,11 +169,12 @@ impl Verify {
         is_any: &mut bool,
         known: &mut CheckedObjects,
         meter: &Meter,
-    ) -> Result<Option<CheckedPortion>> {
+    ) -> Result<Option<(CheckedPortion, usize)>> {
         let start = Instant::now();
         let begun = SystemTime::now();
         let repository = place.repository;
-        let found = open_these(repository, place.files, ids, place.id)?;
+        let found = place.open(ids)?;
+        let taken = found.len();
         let (mut archives, lost_roots) = divided(repository, found);
         *is_any |= !archives.is_empty();
         archives.retain_mut(|archive| self.filter.selects_in(repository, &mut archive.root));
@@ -174,7 +196,7 @@ impl Verify {
             return Ok(None);
         }
         let segments = check.stock.segments.iter();
-        Ok(Some(CheckedPortion {
+        let checked = CheckedPortion {
             verdict,
             ids,
             damaged,
@@ -182,7 +204,8 @@ impl Verify {
                 .map(|place| (place.id.clone(), place.bytes))
                 .collect(),
             known: std::mem::take(&mut *check.known.locked()),
-        }))
+        };
+        Ok(Some((checked, taken)))
     }
 }
 
@@ -191,9 +214,31 @@ struct PortionPlace<'a> {
     repository: &'a Arc<dyn Objects>,
     id: &'a str,
     files: &'a BTreeMap<String, BackupFiles>,
+    /// Bytes of the lists of opened roots, after which no more are opened.
+    root_bytes: u64,
 }
 
 impl PortionPlace<'_> {
+    /// Opens the first of these backups. A short root has its lists elsewhere: how much it takes is known when it is open.
+    fn open(&self, ids: &[String]) -> Result<Vec<(String, FoundDirectory)>> {
+        let at_once = match self.repository.answers_late() {
+            true => OPENED_AT_ONCE,
+            false => 1,
+        };
+        let (mut all, mut bytes) = (Vec::new(), 0u64);
+        for some in ids.chunks(at_once) {
+            if bytes > self.root_bytes {
+                break;
+            }
+            let found = open_these(self.repository, self.files, some, self.id)?;
+            found
+                .iter()
+                .for_each(|(_, found)| sizes::add(&mut bytes, list_bytes(found)));
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
     /// Whether the notes of a backup, or the document of a forgotten one, are in the listing.
     fn may_have(&self, id: &str, name: &str) -> bool {
         self.files.get(id).is_some_and(|files| files.has(name))
