@@ -7,7 +7,8 @@
 //!    backup is forgotten. If a root is lost, its references are unknown, and the prune ends here.
 //!    Take the intent of each backup that has one, or was forgotten: a copy that restores such
 //!    objects holds that intent. Objects are skipped if the intent cannot be taken, or if their
-//!    state has changed meanwhile.
+//!    state has changed meanwhile. A forgotten backup that has objects, and refers to no backup with
+//!    candidates, is let be: whoever lists it again finds all that it mentions.
 //! 1. Write a tombstone for each candidate, if there is room.
 //! 2. List the live backups, and the bases they name, again. Without locks, a backup that looks dead
 //!    may only be suspended: each one without a root gets a void root, which its own commit, a put
@@ -197,6 +198,10 @@ struct PruneSurvey {
     tombstones: Vec<Tombstone>,
     /// Forgotten backups that may be listed again, as another process holds their intents: their documents count.
     left: Vec<String>,
+    /// The backups that each forgotten one refers to, as far as its document can be read.
+    references: HashMap<Arc<str>, Vec<Arc<str>>>,
+    /// Forgotten backups of which nothing can go now.
+    let_be: BTreeSet<String>,
     /// Backups whose intent this prune made.
     own_intents: BTreeSet<String>,
     /// See [`Repository::lacks_conditions`](fullbore_format::layout::Repository::lacks_conditions).
@@ -255,6 +260,7 @@ impl PruneSurvey {
         let FirstPass {
             mut mentions,
             holders,
+            references,
             partial,
             ..
         } = look;
@@ -296,6 +302,8 @@ impl PruneSurvey {
             doubtful,
             tombstones: Vec::new(),
             left: Vec::new(),
+            references,
+            let_be: BTreeSet::new(),
             own_intents: BTreeSet::new(),
             lacks_conditions: false,
         };
@@ -340,18 +348,27 @@ impl PruneSurvey {
     /// an object of these backups: a copy restores a backup under its former names. A backup whose
     /// intent another process holds, or whose state has changed, is skipped.
     fn claim(&mut self, objects: &dyn Objects) -> Result<HeldLeases> {
-        let has_candidate: BTreeSet<&String> = self
-            .candidates
-            .iter()
-            .map(|candidate| &candidate.id)
-            .collect();
+        let candidates = self.candidates.iter();
+        let has_candidate: BTreeSet<&str> = candidates.map(|one| one.id.as_str()).collect();
+        let can_change = |id: &String| {
+            let names_candidates = |others: &Vec<Arc<str>>| {
+                others.iter().any(|other| has_candidate.contains(&**other))
+            };
+            let references = self.references.get(id.as_str());
+            !self.files[id].has_objects()
+                || self.superseded.contains(id)
+                || references.is_none_or(names_candidates)
+        };
+        let forgotten = self.files.keys().filter(|id| self.forgotten.contains(*id));
+        let let_be = forgotten.filter(|id| !has_candidate.contains(id.as_str()) && !can_change(id));
+        let let_be: BTreeSet<String> = let_be.cloned().collect();
         // A void backup that was pruned before has no objects left.
         let ids: Vec<String> = self
             .files
             .keys()
             .filter(|id| {
-                has_candidate.contains(id)
-                    || self.forgotten.contains(*id)
+                has_candidate.contains(id.as_str())
+                    || (self.forgotten.contains(*id) && !let_be.contains(*id))
                     || !self.documents.contains_key(&***id)
             })
             .filter(|id| {
@@ -360,6 +377,7 @@ impl PruneSurvey {
             })
             .cloned()
             .collect();
+        self.let_be = let_be;
         let mut claims = HeldLeases::new();
         for id in ids {
             let claimed = match self.take_intent(objects, &id) {
@@ -554,7 +572,7 @@ impl PruneSurvey {
         if claims.contains_key(id) && files.state() != Some(BackupState::Listed) {
             objects.abort_uploads(&dir(id))?;
         }
-        if !self.forgotten.contains(id) || named.contains(id) {
+        if !self.forgotten.contains(id) || named.contains(id) || self.let_be.contains(id) {
             return Ok(());
         }
         if files.state() == Some(BackupState::Void) && !files.has(FORGOTTEN) && !files.has(PARTIAL)
@@ -612,6 +630,7 @@ struct FirstPass<'a> {
     will_be_forgotten: &'a BTreeSet<String>,
     mentions: Mentions,
     holders: HashMap<Arc<str>, Vec<Arc<str>>>,
+    references: HashMap<Arc<str>, Vec<Arc<str>>>,
     /// Dead backups, which count unless newer ones supersede them.
     partial: BTreeMap<Arc<str>, Document>,
 }
@@ -626,6 +645,7 @@ impl<'a> FirstPass<'a> {
             will_be_forgotten,
             mentions: Mentions::default(),
             holders: HashMap::new(),
+            references: HashMap::new(),
             partial: BTreeMap::new(),
         }
     }
@@ -650,7 +670,13 @@ impl<'a> FirstPass<'a> {
             BackupState::Partial => {
                 self.partial.insert(id.clone(), document.clone());
             }
-            BackupState::Forgotten | BackupState::Void => {}
+            BackupState::Forgotten | BackupState::Void => {
+                // What a damaged one refers to is not known.
+                if let Ok(facts) = document.facts(id) {
+                    let others = facts.others(id).cloned().collect();
+                    self.references.insert(id.clone(), others);
+                }
+            }
         }
         Ok(())
     }

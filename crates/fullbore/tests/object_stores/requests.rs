@@ -193,6 +193,40 @@ fn a_backup_to_a_repository_with_very_many_objects_lists_it_once() {
     assert_eq!(store.listed().len(), 1503);
 }
 
+/// Each night forgets a backup of which later ones still use a segment. A prune must not ask for all of them again for ever.
+#[test]
+fn a_prune_lets_forgotten_backups_be_of_which_nothing_can_go() {
+    let counts = [3, 9].map(|nights| {
+        let (mut store, proxy) = StoreRepository::s3_proxied();
+        store.set("FULLBORE_STORAGE_RENEWAL_MILLIS", "10000");
+        let dir = temp();
+        let tree = tree_of(dir.path(), 1);
+        for night in 0..nights {
+            super::runs::write(
+                tree.join(format!("new{night}")),
+                super::runs::noise(night, 50_000),
+            );
+            store.back_up(&tree);
+        }
+        let forget = args!["forget", store.address, "--keep-last", "1", "-q"];
+        store.run(forget).ends_with(0);
+        let prune = || {
+            proxy.rule(|_| super::fault_proxy::Break::Pass);
+            store.run(args!["prune", store.address, "-q"]).ends_with(0);
+            proxy.seen().len()
+        };
+        prune();
+        let again = prune();
+        store
+            .run(args!["verify", store.address, "--data", "-q"])
+            .ends_with(0);
+        again
+    });
+    println!("requests of a prune with 2 and 8 forgotten backups that others use: {counts:?}");
+    // So few documents are not in an index: each is read once.
+    assert!(counts[1] <= counts[0] + 6, "{counts:?}");
+}
+
 #[test]
 fn the_last_lines_say_what_was_asked_of_the_store() {
     let (store, proxy) = StoreRepository::s3_proxied();
