@@ -153,7 +153,7 @@ fn a_sync_that_is_cut_at_any_request_lists_nothing_incomplete_and_goes_on() {
     let ids: Vec<_> = trees.iter().map(|(id, _)| id.clone()).collect();
     let bucket = store.address.clone();
     let (mut cuts, mut failed, mut went_on) = (0, 0, 0);
-    for at in (0..400).filter(|at| *at < 30 || at % 4 == 0) {
+    for at in (0..400).filter(|at| *at < 24 || at % 7 == 0) {
         store.address = format!("{bucket}/cut{at}");
         let sync = || args!["sync", near, store.address, "--no-encryption", "--json"];
         proxy.rule(move |seen| match (seen.number == at, at % 3) {
