@@ -180,6 +180,9 @@ class Work:
         os.chmod(self.disk, 0o711)      # user postgres gets to its places
         self.memory = self.disk if self.root else tempfile.mkdtemp(dir="/dev/shm")
         self.undo = []      # commands that undo what is left, the last first
+        # What fullbore remembers of repositories: of a fresh place, nothing.
+        self.state = os.path.join(self.disk, "state")
+        os.environ["FULLBORE_STATE_DIR"] = self.state
 
     def path(self, name, on_disk=False):
         return os.path.join(self.disk, name + ".disk") if on_disk else os.path.join(self.memory, name)
@@ -188,6 +191,7 @@ class Work:
         """An empty place of `size` bytes in memory; without a size, on disk."""
         path = self.path(name, on_disk=size is None)
         self.drop(path)
+        shutil.rmtree(self.state, ignore_errors=True)
         os.mkdir(path)
         if size is not None and self.root:
             self.do(["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes=0,mode=755",
