@@ -21,7 +21,7 @@ use super::{
     intent::taken_for_dead,
     large_listing::LargeListing,
     root_reader::{DocumentReader, KnownDocuments},
-    roots::{self, BackupState, at_once, backup_files, dir, files_of, key},
+    roots::{self, BackupState, at_once, backup_files, dir, files_of, key, object_of},
 };
 pub use fullbore_format::intent::{Intent, intent_key};
 
@@ -150,11 +150,7 @@ fn listed_bases(objects: &dyn Objects) -> Result<ListedBases> {
 }
 
 fn named_backup_id(object: &ListedObject) -> Option<String> {
-    let (id, name) = object
-        .key
-        .strip_prefix(BACKUPS)?
-        .strip_prefix('/')?
-        .split_once('/')?;
+    let (id, name) = object_of(&object.key)?;
     // A root as short as a void one must be read.
     let is_listed = name == ROOT && object.bytes != VOID_ROOT_BYTES;
     is_listed.then(|| id.to_owned())
@@ -247,20 +243,14 @@ pub(super) fn listed_needs_after(
     }
     let own = key(&root.id, MANIFEST);
     let others = needs.keys().filter(|key| **key != own);
-    let backups: BTreeSet<String> = others.filter_map(|key| backup_of(key)).collect();
-    let backups: Vec<String> = backups.into_iter().collect();
+    let backups: BTreeSet<&str> = others.filter_map(|key| Some(object_of(key)?.0)).collect();
+    let backups: Vec<String> = backups.into_iter().map(str::to_owned).collect();
     let listed = match look.filter(|look| backups.len() < look.requests()) {
         Some(_) => listed_of(objects, &backups)?,
         None => objects.list(BACKUPS)?,
     };
     let listed = listed.into_iter();
     Ok(listed.map(|object| (object.key, object.bytes)).collect())
-}
-
-/// Returns the backup that an object belongs to.
-fn backup_of(key: &str) -> Option<String> {
-    let below = key.strip_prefix(BACKUPS)?.strip_prefix('/')?;
-    below.split_once('/').map(|(id, _)| id.to_owned())
 }
 
 /// Step 7: stores the root, unless another process made it void.

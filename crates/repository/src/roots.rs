@@ -490,11 +490,16 @@ fn mark_of(root: &Root) -> [u8; 16] {
     *hash.as_bytes().first_chunk().unwrap_or(&[0; 16])
 }
 
+/// Returns the backup that the key of an object belongs to, and the name of the object.
+pub(super) fn object_of(key: &str) -> Option<(&str, &str)> {
+    let below = key.strip_prefix(BACKUPS)?.strip_prefix('/')?;
+    below.split_once('/')
+}
+
 fn needed_objects(root: &Root) -> Result<Vec<NeededObject>> {
     let needs = needs(root)?.into_iter();
     let split = needs.filter_map(|(key, bytes)| {
-        let below = key.strip_prefix(BACKUPS)?.strip_prefix('/')?;
-        let (backup, name) = below.split_once('/')?;
+        let (backup, name) = object_of(&key)?;
         Some(NeededObject {
             backup: backup.into(),
             name: name.into(),

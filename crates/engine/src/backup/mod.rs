@@ -644,7 +644,7 @@ impl Backup {
     }
 }
 
-/// What earlier backups have.
+/// Content of earlier backups, which is not stored again.
 #[derive(Default)]
 struct EarlierContent {
     base: Option<Arc<Base>>,

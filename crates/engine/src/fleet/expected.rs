@@ -14,7 +14,7 @@ pub const EVERY_TAG: &str = "every";
 /// Value of the tag for a source of which no more backups are expected.
 pub const NEVER: &str = "never";
 
-/// Distances that are looked at. Rules of retention thin out those before them.
+/// The newest distances between backups count: rules of retention thin out older ones.
 const DISTANCES: usize = 7;
 
 /// Fewer distances teach nothing: somebody tried something.

@@ -151,7 +151,7 @@ impl Fleet {
     }
 }
 
-/// What is asked of each repository.
+/// A question to each repository: which sources, and what interval is expected of them.
 #[derive(Debug, Clone)]
 pub struct FleetQuestion {
     /// See [`Fleet::filter`].

@@ -10,7 +10,6 @@ use fullbore_format::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::{owner::OwnerNames, xattr};
-use fullbore_repository::archive::{Archive, Selection};
 use fullbore_tree::write::xattrs::{has_only_xattrs, is_same_here};
 use std::{
     ffi::OsStr,
@@ -32,7 +31,7 @@ pub enum PreviewChange {
     Change,
 }
 
-/// What the restore would do.
+/// The changes that a restore would make, and what it would say.
 #[derive(Debug, Default)]
 pub struct PreviewTotals {
     /// The backup that it would take.
@@ -72,7 +71,10 @@ impl Restore {
             Err(refusal) => totals.refusal = Some(refusal),
         }
         let look = TargetLook::new(&self.to, self.numeric_owner);
-        let keeps_newer = self.keeps_newer(&archive, &selection);
+        // Files of a cluster are used as one: none of the target stays.
+        let keeps_newer = matches!(self.into, RestoreInto::Overwrite { newer: false })
+            && archive.root.postgres.is_none()
+            && totals.refusal.is_none();
         for item in archive.records(&selection, false) {
             let item = item?;
             // The last record of a file has its final metadata.
@@ -95,13 +97,6 @@ impl Restore {
             }
         }
         Ok(totals)
-    }
-
-    /// Returns whether files of the target stay that are newer than in the backup, as in the restore itself.
-    fn keeps_newer(&self, archive: &Archive, selection: &Selection) -> bool {
-        let keeps = matches!(self.into, RestoreInto::Overwrite { newer: false });
-        keeps
-            && cluster::rules(self, archive, selection).is_ok_and(|rules| !rules.are_used_as_one())
     }
 }
 

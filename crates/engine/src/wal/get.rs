@@ -8,7 +8,7 @@
 use super::{
     ahead::{FetchedAhead, WalAhead},
     push::{system_name, with_patience},
-    server_files::unknown_system,
+    server_files::{WalDirectory, unknown_system},
     system::{SystemWal, run_among, run_with},
 };
 use fullbore_format::{
@@ -63,7 +63,7 @@ pub struct WalGet {
     pub patience: Duration,
 }
 
-/// What came of it.
+/// The outcome of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Got {
     /// The file is there.
@@ -282,15 +282,16 @@ impl WalGet {
     /// Returns whether the server has a segment itself, as a whole: with the WAL that a backup brings it goes on over what was never
     /// archived. One of which it has only the beginning is the end of all WAL to it, and it would open there.
     fn is_in_data_directory(&self, archive: &WalArchive, segment: SegmentName) -> bool {
-        let own = self.path.with_file_name(segment.to_string());
-        let is_server = own != self.path && control_of(&self.data()).is_some();
-        let Some(content) = fs::read(&own).ok().filter(|_| is_server) else {
+        let is_asked_for = self.path.file_name() == Some(segment.to_string().as_ref());
+        if is_asked_for || control_of(&self.data()).is_none() {
             return false;
-        };
-        let is_of_cluster = check_segment(&content, segment)
-            .and_then(|facts| check_system(archive, segment, &facts, "pg_wal"))
-            .is_ok();
-        is_of_cluster && SegmentRecords::new(&content).is_some_and(SegmentRecords::are_complete)
+        }
+        WalDirectory::around(&self.path)
+            .read_segment(segment, false)
+            .is_ok_and(|(content, _, facts)| {
+                check_system(archive, segment, &facts, "pg_wal").is_ok()
+                    && SegmentRecords::new(&content).is_some_and(SegmentRecords::are_complete)
+            })
     }
 
     /// At the end of a timeline there may be the segment in which it ended.

@@ -27,7 +27,7 @@ pub fn root_limit(stored_bytes: u64, base_root_bytes: u64) -> u64 {
         .min(MAX_BYTES)
 }
 
-/// Whose a root must be.
+/// The source or the key that a root must come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootOwner<'a> {
     /// A clear root, whose source is on this host.
@@ -41,7 +41,7 @@ pub enum RootOwner<'a> {
 pub struct RootGate<'a> {
     /// The backup that it belongs to, by its key.
     pub id: &'a str,
-    /// Whose it must be.
+    /// The source or the key that it must come from.
     pub owner: RootOwner<'a>,
     /// The bytes that it may have, see [`root_limit`].
     pub max_bytes: u64,

@@ -34,12 +34,17 @@ pub(super) fn sizes(title: &str, numbers: &[(u64, u64)]) -> Markup {
     }
 }
 
+/// A coordinate with one decimal.
+pub(super) fn px(place: f64) -> String {
+    format!("{place:.1}")
+}
+
 fn points(numbers: &[u64], top: u64) -> String {
     let last = numbers.len().saturating_sub(1).max(1) as f64;
     let at = |(index, number): (usize, &u64)| {
         let x = index as f64 / last * WIDTH;
         let y = HEIGHT - *number as f64 / top as f64 * (HEIGHT - 4.0) - 2.0;
-        format!("{x:.1},{y:.1}")
+        format!("{},{}", px(x), px(y))
     };
     let mut points: Vec<_> = numbers.iter().enumerate().map(at).collect();
     if let [only] = &points[..] {

@@ -1,6 +1,6 @@
 //! The runs of the last days as a picture: a row for each day, with a bar for each run at its hours.
 
-use super::link::of_place;
+use super::{chart::px, link::of_place};
 use crate::catalog::SharedBackup;
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
 use maud::{Markup, html};
@@ -59,10 +59,6 @@ pub(super) fn picture<'a>(
             }
         }
     }
-}
-
-fn px(place: f64) -> String {
-    format!("{place:.1}")
 }
 
 fn class(backup: &SharedBackup) -> &'static str {

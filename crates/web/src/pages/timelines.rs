@@ -1,5 +1,6 @@
 //! The timelines of a cluster as a picture: a bar of the archived WAL for each, its gaps, and where it left another one.
 
+use super::chart::px;
 use fullbore_format::wal::SegmentName;
 use maud::{Markup, html};
 use serde_json::Value;
@@ -63,10 +64,6 @@ pub(super) fn picture(wal: &Value, most: usize) -> Markup {
             }
         }
     }
-}
-
-fn px(place: f64) -> String {
-    format!("{place:.1}")
 }
 
 fn parent_row(bars: &[Bar], bar: &Bar) -> Option<usize> {
