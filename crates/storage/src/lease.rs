@@ -22,7 +22,7 @@ use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::JoinHandle,
@@ -37,6 +37,10 @@ const DEAD_AFTER: u32 = 3;
 
 /// Renewals after which the holder itself is not sure any more. Less than [`DEAD_AFTER`]: it must know first.
 const SURE_FOR: u32 = 2;
+
+/// Threads that renew the leases of one storage: a prune holds one lease for each backup that was forgotten.
+/// With an answer after 50 ms they renew 3,200 leases in time.
+const MAX_RENEWERS: usize = 16;
 
 /// The last line of an intent begins with this, after a line feed.
 const MARK: &[u8] = b"\nlease: ";
@@ -84,7 +88,21 @@ pub struct LeaseTaker {
     clock: Arc<dyn Clock>,
     renewal: Duration,
     seen: Mutex<BTreeMap<String, SeenVersion>>,
-    held: Mutex<Vec<Weak<HeldLease>>>,
+    held: Arc<Mutex<Held>>,
+}
+
+/// The leases of this process in one storage, and the threads that renew them.
+#[derive(Debug, Default)]
+struct Held {
+    leases: Vec<Arc<HeldLease>>,
+    renewers: Vec<Renewer>,
+}
+
+/// A thread that renews whichever lease is due.
+#[derive(Debug)]
+struct Renewer {
+    is_ending: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
 /// A version of an intent, and the time when it was known to be there.
@@ -109,7 +127,7 @@ impl LeaseTaker {
             clock,
             renewal,
             seen: Mutex::default(),
-            held: Mutex::default(),
+            held: Arc::default(),
         }
     }
 
@@ -163,8 +181,7 @@ impl LeaseTaker {
 
     /// Ends the leases of this process on intents that it deleted: they are neither renewed nor let go by a request any more.
     pub fn end_deleted(&self, keys: &[String]) {
-        let held = self.held.locked();
-        for lease in held.iter().filter_map(Weak::upgrade) {
+        for lease in &self.held.locked().leases {
             if keys.contains(&lease.key) {
                 lease.standing.locked().is_lost = true;
             }
@@ -248,7 +265,7 @@ impl LeaseTaker {
         (writing, renewed): (Writing, Duration),
     ) -> Result<Leased> {
         self.seen.locked().remove(key);
-        let shared = Arc::new(HeldLease {
+        let lease = Arc::new(HeldLease {
             objects,
             key: key.to_owned(),
             clock: self.clock.clone(),
@@ -256,20 +273,41 @@ impl LeaseTaker {
             writing: Mutex::new(writing),
             standing: Mutex::new(Standing {
                 renewed,
+                is_being_renewed: false,
                 is_lost: false,
             }),
-            is_ending: AtomicBool::new(false),
         });
         let mut held = self.held.locked();
-        held.retain(|held| held.strong_count() > 0);
-        held.push(Arc::downgrade(&shared));
+        if held.renewers.len() < MAX_RENEWERS.min(held.leases.len() + 1) {
+            match self.start_renewer() {
+                Ok(renewer) => held.renewers.push(renewer),
+                // Those that there are renew this lease, too.
+                Err(error) if held.renewers.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        held.leases.push(lease.clone());
         drop(held);
-        let renewing = shared.clone();
-        let thread = start(move || renewing.renew_until_end())?;
         Ok(Leased::Ours(Box::new(RenewedLease {
-            shared,
-            thread: Some(thread),
+            lease,
+            held: self.held.clone(),
         })))
+    }
+
+    fn start_renewer(&self) -> Result<Renewer> {
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let (held, clock, ending) = (self.held.clone(), self.clock.clone(), is_ending.clone());
+        let renewal = self.renewal;
+        let thread = start(move || {
+            while !ending.load(Relaxed) {
+                let next = next_due(&held.locked().leases, clock.now());
+                match next {
+                    Next::Renew(lease) => lease.renew(),
+                    Next::Wait(time) => clock.sleep(time.unwrap_or(renewal)),
+                }
+            }
+        })?;
+        Ok(Renewer { is_ending, thread })
     }
 
     /// Returns the sign of a version that was there when the answer came, and still when the question was `asked`.
@@ -300,6 +338,31 @@ impl LeaseTaker {
     }
 }
 
+/// What a thread that renews leases does next.
+enum Next {
+    Renew(Arc<HeldLease>),
+    /// Looks again after this time, if any lease is not being renewed.
+    Wait(Option<Duration>),
+}
+
+/// Returns the lease that is due first, for the caller to renew, if it is due `now`.
+fn next_due(leases: &[Arc<HeldLease>], now: Duration) -> Next {
+    let waiting = leases.iter().filter_map(|lease| {
+        let standing = lease.standing.locked();
+        (!standing.is_lost && !standing.is_being_renewed)
+            .then_some((standing.renewed + lease.renewal, lease))
+    });
+    let Some((due, lease)) = waiting.min_by_key(|(due, _)| *due) else {
+        return Next::Wait(None);
+    };
+    let left = due.saturating_sub(now);
+    if !left.is_zero() {
+        return Next::Wait(Some(left));
+    }
+    lease.standing.locked().is_being_renewed = true;
+    Next::Renew(lease.clone())
+}
+
 /// What a holder puts, and what it put last.
 #[derive(Debug)]
 struct Writing {
@@ -313,6 +376,8 @@ struct Writing {
 struct Standing {
     /// When the last put that succeeded began.
     renewed: Duration,
+    is_being_renewed: bool,
+    /// Was it taken by another, or let go?
     is_lost: bool,
 }
 
@@ -326,29 +391,18 @@ struct HeldLease {
     writing: Mutex<Writing>,
     /// Never held during a put: who asks whether the lease is ours does not wait for the storage.
     standing: Mutex<Standing>,
-    is_ending: AtomicBool,
 }
 
 impl HeldLease {
-    fn renew_until_end(&self) {
-        while !self.is_ending.load(Relaxed) && !self.standing.locked().is_lost {
-            let due = self.standing.locked().renewed + self.renewal;
-            let left = due.saturating_sub(self.clock.now());
-            if !left.is_zero() {
-                self.clock.sleep(left);
-                continue;
-            }
-            if let Err(error) = self.beat(None, false) {
-                debug(|| {
-                    format!(
-                        "could not renew {}: {}",
-                        self.objects.describe(&self.key),
-                        error.line()
-                    )
-                });
-                self.clock.sleep(self.renewal / 4);
-            }
+    fn renew(&self) {
+        if let Err(error) = self.beat(None, false) {
+            debug(|| {
+                let intent = self.objects.describe(&self.key);
+                format!("could not renew {intent}: {}", error.line())
+            });
+            self.clock.sleep(self.renewal / 4);
         }
+        self.standing.locked().is_being_renewed = false;
     }
 
     /// Puts the intent again, with another body if there is one. False if the lease is lost.
@@ -385,7 +439,9 @@ impl HeldLease {
         }
         writing.line = line;
         writing.version = version;
-        self.standing.locked().renewed = began;
+        let mut standing = self.standing.locked();
+        standing.renewed = began;
+        standing.is_lost = is_released;
         Ok(true)
     }
 
@@ -404,42 +460,46 @@ impl HeldLease {
 
 #[derive(Debug)]
 struct RenewedLease {
-    shared: Arc<HeldLease>,
-    thread: Option<JoinHandle<()>>,
+    lease: Arc<HeldLease>,
+    held: Arc<Mutex<Held>>,
 }
 
 impl Lease for RenewedLease {
     fn update(&mut self, body: &[u8]) -> Result<()> {
-        if self.shared.beat(Some(body), false)? {
+        if self.lease.beat(Some(body), false)? {
             return Ok(());
         }
-        let intent = self.shared.objects.describe(&self.shared.key);
+        let intent = self.lease.objects.describe(&self.lease.key);
         let message = format!("cannot write {intent}: its lease was taken by another process");
         Err(Error::new(ErrorKind::Gone, message).hint("run the same command again"))
     }
 
     fn is_ours(&self) -> bool {
-        let standing = self.shared.standing.locked();
-        let age = self.shared.clock.now().saturating_sub(standing.renewed);
-        !standing.is_lost && age < self.shared.renewal * SURE_FOR
+        let standing = self.lease.standing.locked();
+        let age = self.lease.clock.now().saturating_sub(standing.renewed);
+        !standing.is_lost && age < self.lease.renewal * SURE_FOR
     }
 }
 
 impl Drop for RenewedLease {
     fn drop(&mut self) {
-        self.shared.is_ending.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join(); // a renewal that panicked leaves a lease that ends by itself
+        let mut held = self.held.locked();
+        held.leases.retain(|lease| !Arc::ptr_eq(lease, &self.lease));
+        let least = held.leases.len().min(held.renewers.len());
+        let ending = held.renewers.split_off(least);
+        drop(held);
+        for renewer in &ending {
+            renewer.is_ending.store(true, Relaxed);
+            renewer.thread.thread().unpark();
+        }
+        for renewer in ending {
+            let _ = renewer.thread.join(); // a renewal that panicked leaves a lease that ends by itself
         }
         // If this fails, the others wait until they take the holder for dead.
-        if let Err(error) = self.shared.beat(None, true) {
+        if let Err(error) = self.lease.beat(None, true) {
             debug(|| {
-                format!(
-                    "could not let go of {}: {}",
-                    self.shared.objects.describe(&self.shared.key),
-                    error.line()
-                )
+                let intent = self.lease.objects.describe(&self.lease.key);
+                format!("could not let go of {intent}: {}", error.line())
             });
         }
     }

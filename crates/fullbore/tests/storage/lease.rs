@@ -4,9 +4,10 @@ use super::suite::{get, keys, ours, put};
 use fullbore_format::error::ErrorKind;
 use fullbore_storage::{
     Clock, Fault, Faulty, LeaseTaker, Leased, MemoryObjects, Objects, Operation, Put, PutIf, Take,
-    TestClock, lease_body,
+    TestClock, is_released, lease_body,
 };
 use std::{
+    fs,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -277,4 +278,44 @@ fn uploads_of_the_dead_free_their_room() {
     assert_eq!(upload.finish().unwrap_err().kind, ErrorKind::Gone);
     kept.finish().unwrap();
     assert_eq!(memory.open_uploads(), 0);
+}
+
+#[test]
+fn many_leases_are_renewed_in_time_by_few_threads_and_each_ends_alone() {
+    let memory = MemoryObjects::new();
+    let clock = Arc::new(TestClock::default());
+    let objects = memory.with_clock(clock.clone(), RENEWAL);
+    let key = |number: usize| format!("backups/b{number}/intent");
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    let mut leases: Vec<_> = (0..200)
+        .map(|number| ours(objects.lease(&key(number), b"", Take::New).unwrap()))
+        .collect();
+    assert!(threads() < before + 100, "{} threads", threads());
+    let versions = || -> Vec<_> {
+        (0..200)
+            .map(|number| memory.get(&key(number)).unwrap().unwrap().1)
+            .collect()
+    };
+    let first = versions();
+    clock.advance(RENEWAL);
+    wait_until("a lease is not renewed", || {
+        versions()
+            .iter()
+            .zip(&first)
+            .all(|(now, first)| now != first)
+    });
+    drop(leases.split_off(150));
+    let second = versions();
+    clock.advance(RENEWAL);
+    wait_until("a lease is not renewed", || {
+        let now = versions();
+        (0..150).all(|number| now[number] != second[number])
+    });
+    assert_eq!(versions()[150..], second[150..]);
+    assert!(leases.iter().all(|lease| lease.is_ours()));
+    drop(leases);
+    for number in 0..200 {
+        assert!(is_released(&memory.get(&key(number)).unwrap().unwrap().0));
+    }
 }
