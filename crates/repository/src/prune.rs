@@ -42,7 +42,8 @@ use super::{
     repository_file::read_repository,
     root_reader::{DocumentReader, KnownDocuments, VisitDocument},
     roots::{
-        self, BackupFiles, BackupState, Document, RootFacts, backup_files, dir, files_of, key,
+        self, BackupFiles, BackupState, Document, RootFacts, at_once, backup_files, dir, files_of,
+        key,
     },
 };
 use fullbore_format::{
@@ -52,6 +53,7 @@ use fullbore_format::{
         is_of_future, is_own,
     },
 };
+use fullbore_platform::queue::run_each;
 use fullbore_storage::{Leased, Objects, PutIf, Take};
 use jiff::Timestamp;
 use std::{
@@ -118,10 +120,11 @@ pub fn prune_with(
     if !dry {
         first.delete(objects, &named, &kept, &claims, &mut pruned)?;
         // The other intents are removed like those of dead backups.
-        for id in &first.own_intents {
-            if claims.get(id).is_some_and(|lease| lease.is_ours()) {
-                pruned.note_refusal(objects.delete(&[intent_key(id)]))?;
-            }
+        let ours = |id: &&String| claims.get(*id).is_some_and(|lease| lease.is_ours());
+        let own = first.own_intents.iter().filter(ours);
+        let own: Vec<String> = own.map(|id| intent_key(id)).collect();
+        if !own.is_empty() {
+            pruned.note_refusal(objects.delete(&own))?;
         }
         drop(claims);
         pruned.note_refusal(remove_abandoned(objects))?;
@@ -379,45 +382,37 @@ impl PruneSurvey {
             .collect();
         self.let_be = let_be;
         let mut claims = HeldLeases::new();
-        for id in ids {
-            let claimed = match self.take_intent(objects, &id) {
-                // A full storage cannot store the lease, and needs the prune all the more. Without
-                // conditional puts, no backup and no copy is running.
-                Err(error) if matches!(error.kind, ErrorKind::Full | ErrorKind::Unsupported) => {
-                    Leased::Unknown
+        for some in ids.chunks(at_once(objects)) {
+            let claimed = run_each(some, |id| self.claim_one(objects, id));
+            for (id, claimed) in some.iter().zip(claimed) {
+                let (leased, is_new) = claimed?;
+                if is_new {
+                    self.own_intents.insert(id.clone());
                 }
-                claimed => claimed?,
-            };
-            let lease = match claimed {
-                Leased::Held | Leased::Absent => None,
-                Leased::Unknown => continue,
-                Leased::Ours(lease) => Some(lease),
-            };
-            let previous = self.state_of(&id);
-            match lease {
-                Some(lease) if roots::state(objects, &id)? == previous => {
-                    claims.insert(id, lease);
+                match leased {
+                    Leased::Ours(lease) => _ = claims.insert(id.clone(), lease),
+                    Leased::Unknown => {}
+                    Leased::Held | Leased::Absent => self.leave(id),
                 }
-                _ => self.leave(&id),
             }
         }
         Ok(claims)
     }
 
-    /// Takes an intent, and records whether this prune made it: then no writer of the backup can be
-    /// suspended.
-    fn take_intent(&mut self, objects: &dyn Objects, id: &str) -> Result<Leased> {
-        let key = intent_key(id);
-        if objects.abilities().has_locks {
-            return objects.lease(&key, b"", Take::DeadOrNew);
-        }
-        match objects.lease(&key, b"", Take::New)? {
-            Leased::Held => objects.lease(&key, b"", Take::Dead),
-            made => {
-                self.own_intents.insert(id.to_owned());
-                Ok(made)
+    /// Takes the intent of a backup, if the state of that is still the same. Returns also whether it was made: then no writer of the
+    /// backup can be suspended.
+    fn claim_one(&self, objects: &dyn Objects, id: &str) -> Result<(Leased, bool)> {
+        let (leased, is_new) = match take_intent(objects, id) {
+            // A full storage cannot store the lease, and needs the prune all the more. Without
+            // conditional puts, no backup and no copy is running.
+            Err(error) if matches!(error.kind, ErrorKind::Full | ErrorKind::Unsupported) => {
+                return Ok((Leased::Unknown, false));
             }
-        }
+            taken => taken?,
+        };
+        let has_changed =
+            matches!(leased, Leased::Ours(_)) && roots::state(objects, id)? != self.state_of(id);
+        Ok((if has_changed { Leased::Held } else { leased }, is_new))
     }
 
     fn leave(&mut self, id: &str) {
@@ -446,14 +441,19 @@ impl PruneSurvey {
         stays.into_iter().try_for_each(|id| settle(objects, id))?;
         // No backup refers to an unknown name.
         let known = self.candidates.iter().filter(|object| is_own(&object.name));
-        known.into_iter().try_for_each(|candidate| {
-            match objects.put(&candidate.tombstone(), b"", &PutIf::Always) {
-                // A full storage cannot store a tombstone, and needs the prune all the more; the
-                // safety of the prune does not depend on tombstones.
-                Err(error) if error.kind == ErrorKind::Full => Ok(()),
-                other => other.map(drop),
-            }
-        })
+        let tombstones: Vec<String> = known.map(|candidate| candidate.tombstone()).collect();
+        for some in tombstones.chunks(at_once(objects)) {
+            let made = run_each(some, |key| {
+                match objects.put(key, b"", &PutIf::Always) {
+                    // A full storage cannot store a tombstone, and needs the prune all the more; the
+                    // safety of the prune does not depend on tombstones.
+                    Err(error) if error.kind == ErrorKind::Full => Ok(()),
+                    other => other.map(drop),
+                }
+            });
+            made.into_iter().collect::<Result<()>>()?;
+        }
+        Ok(())
     }
 
     /// Steps 2 and 3: returns the bases that are named, and the candidates that are mentioned now.
@@ -530,9 +530,15 @@ impl PruneSurvey {
             }
             marks.push(candidate.tombstone());
         }
-        for (id, keys) in &going {
-            must_be_ours(objects, id, claims)?;
-            pruned.note_refusal(objects.delete(keys))?;
+        let each: Vec<(&&str, &Vec<String>)> = going.iter().collect();
+        for some in each.chunks(at_once(objects)) {
+            let deleted = run_each(some, |(id, keys)| {
+                must_be_ours(objects, id, claims)?;
+                objects.delete(keys)
+            });
+            for result in deleted {
+                pruned.note_refusal(result)?;
+            }
         }
         // The deletion of the objects is made durable before their document is deleted.
         going.keys().try_for_each(|id| objects.settle(&dir(id)))?;
@@ -546,9 +552,16 @@ impl PruneSurvey {
             // Those of a command that was killed while it changed keys.
             pruned.note_refusal(objects.abort_uploads(KEYS))?;
         }
-        self.files.iter().try_for_each(|(id, files)| {
-            pruned.note_refusal(self.delete_rest(objects, (id, files), named, claims))
-        })
+        let dead = self.files.iter();
+        let dead: Vec<(&String, &BackupFiles)> = dead
+            .filter(|(id, _)| claims.contains_key(*id) || self.forgotten.contains(*id))
+            .collect();
+        for some in dead.chunks(at_once(objects)) {
+            for result in run_each(some, |dead| self.delete_rest(objects, *dead, named, claims)) {
+                pruned.note_refusal(result)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the keys of candidates that are still there.
@@ -700,6 +713,18 @@ fn beside_manifest(name: &str, bytes: u64) -> &'static [&'static str] {
 
 fn is_mute(document: &Document) -> bool {
     document.state == BackupState::Void && document.facts.is_none()
+}
+
+/// Takes the intent of a dead backup. Returns also whether it was made.
+fn take_intent(objects: &dyn Objects, id: &str) -> Result<(Leased, bool)> {
+    let key = intent_key(id);
+    if objects.abilities().has_locks {
+        return Ok((objects.lease(&key, b"", Take::DeadOrNew)?, false));
+    }
+    match objects.lease(&key, b"", Take::New)? {
+        Leased::Held => Ok((objects.lease(&key, b"", Take::Dead)?, false)),
+        made => Ok((made, true)),
+    }
 }
 
 /// Refuses to delete after the lease may have been lost: a copy may be restoring objects with these

@@ -11,6 +11,7 @@ use fullbore_format::{
     root::{BackupOptions, Root, SourceInfo},
     text,
 };
+use fullbore_platform::queue::run_each;
 use fullbore_repository::{
     annotations::Annotations,
     exact::forgettable,
@@ -20,7 +21,7 @@ use fullbore_repository::{
     retention::{RetentionCandidate, RetentionRules},
     root_index::IndexPlace,
     root_reader::DocumentReader,
-    roots::{RootFacts, backup_files},
+    roots::{RootFacts, at_once, backup_files},
     select::BackupFilter,
     wal::WalRetention,
 };
@@ -289,31 +290,36 @@ impl Forget {
                 protocol::settle(objects, &decision.id)?;
             }
         }
-        for decision in groups.iter_mut().flat_map(|(_, group)| group) {
-            if decision.forgotten {
-                self.forget_one(objects, decision)?;
+        let decisions = groups.iter_mut().flat_map(|(_, group)| group);
+        let mut forgotten: Vec<&mut Decision> =
+            decisions.filter(|decision| decision.forgotten).collect();
+        for some in forgotten.chunks_mut(at_once(objects)) {
+            let ids: Vec<String> = some.iter().map(|decision| decision.id.clone()).collect();
+            let obstacles = run_each(&ids, |id| self.forget_one(objects, id));
+            for (decision, obstacle) in some.iter_mut().zip(obstacles) {
+                if let Some(reason) = obstacle? {
+                    decision.forgotten = false;
+                    decision.reasons = vec![reason];
+                }
             }
         }
         Ok(())
     }
 
-    fn forget_one(&self, objects: &dyn Objects, decision: &mut Decision) -> Result<()> {
+    /// Forgets a backup. Returns the reason if it must be kept.
+    fn forget_one(&self, objects: &dyn Objects, id: &str) -> Result<Option<String>> {
         // The backup may have been pinned since the decision.
-        let reason = match Annotations::read(objects, &decision.id) {
-            Ok(notes) => notes.pinned.then(|| "pinned during this run".to_owned()),
-            Err(error) => Some(error.line()),
-        };
-        if let Some(reason) = reason {
-            decision.forgotten = false;
-            decision.reasons = vec![reason];
-            return Ok(());
+        match Annotations::read(objects, id) {
+            Ok(notes) if notes.pinned => return Ok(Some("pinned during this run".to_owned())),
+            Ok(_) => {}
+            Err(error) => return Ok(Some(error.line())),
         }
         // A named ID may belong to the remains of an interrupted backup. A backup chosen by rules
         // may have been forgotten by another run since.
-        if !protocol::forget(objects, &decision.id)? && !self.ids.is_empty() {
-            protocol::write_off(objects, &decision.id)?;
+        if !protocol::forget(objects, id)? && !self.ids.is_empty() {
+            protocol::write_off(objects, id)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     fn by_name(&self, objects: &Arc<dyn Objects>) -> Result<Groups> {
