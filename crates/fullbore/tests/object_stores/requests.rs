@@ -7,7 +7,7 @@ use fullbore_format::{
 };
 use fullbore_storage::{CloudAddress, CloudObjects, Objects, PutIf};
 use runs::{noise, temp, write};
-use std::{fs, path::Path};
+use std::{ffi::OsString, fs, path::Path};
 
 fn tree_of(dir: &Path, files: usize) -> std::path::PathBuf {
     let tree = dir.join("tree");
@@ -225,6 +225,31 @@ fn a_prune_lets_forgotten_backups_be_of_which_nothing_can_go() {
     println!("requests of a prune with 2 and 8 forgotten backups that others use: {counts:?}");
     // So few documents are not in an index: each is read once.
     assert!(counts[1] <= counts[0] + 6, "{counts:?}");
+}
+
+#[test]
+fn a_backup_is_forgotten_by_seven_requests_and_pruned_by_ten() {
+    let counts = [2, 12].map(|forgotten| {
+        let (mut store, proxy) = StoreRepository::s3_proxied();
+        store.set("FULLBORE_STORAGE_RENEWAL_MILLIS", "10000");
+        let dir = temp();
+        let tree = tree_of(dir.path(), 1);
+        for _ in 0..=forgotten {
+            let args = store.backup_args(&tree).into_iter();
+            store.run(args.chain(args!["--full"])).ends_with(0);
+        }
+        let requests = |args: &[OsString]| {
+            proxy.rule(|_| super::fault_proxy::Break::Pass);
+            store.run(args.to_vec()).ends_with(0);
+            proxy.seen().len()
+        };
+        let forget = requests(&args!["forget", store.address, "--keep-last", "1", "-q"]);
+        (forget, requests(&args!["prune", store.address, "-q"]))
+    });
+    println!("requests of forget and prune with 2 and 12 backups: {counts:?}");
+    let [(forget, prune), (more, pruned)] = counts;
+    assert!(more <= forget + 7 * 10, "{counts:?}");
+    assert!(pruned <= prune + 10 * 10, "{counts:?}");
 }
 
 #[test]

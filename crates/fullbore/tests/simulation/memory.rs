@@ -255,9 +255,12 @@ impl Actor {
         Some(accident)
     }
 
-    /// Say that something is wrong.
+    /// Say that something is wrong. A dead one says nothing: its other threads end with errors of their own.
     pub(crate) fn complain(&self, what: String) {
-        self.world.state().broken.get_or_insert(what);
+        let mut state = self.world.state();
+        if !state.dead.contains(&self.number) {
+            state.broken.get_or_insert(what);
+        }
     }
 
     pub(crate) fn random(&self, limit: u64) -> u64 {
