@@ -4,7 +4,7 @@ use super::{
     protocol::is_dead,
     repository_file::read_repository,
     retention::span,
-    roots::{self, BackupFiles, BackupState, backup_files, key},
+    roots::{BackupFiles, BackupState, backup_files, key},
 };
 use fullbore_format::{
     error::{Error, ErrorKind, Result},
@@ -74,7 +74,7 @@ pub fn listed_roots(
     ids: Vec<String>,
 ) -> impl Iterator<Item = (String, Result<Root>)> + use<> {
     let batches: Vec<Vec<String>> = ids
-        .chunks(roots::at_once(&**objects))
+        .chunks(objects.at_once())
         .map(<[String]>::to_vec)
         .collect();
     let objects = objects.clone();

@@ -21,7 +21,7 @@ use super::{
     intent::taken_for_dead,
     large_listing::LargeListing,
     root_reader::{DocumentReader, KnownDocuments},
-    roots::{self, BackupState, at_once, backup_files, dir, files_of, key, object_of},
+    roots::{self, BackupState, backup_files, dir, files_of, key, object_of},
 };
 pub use fullbore_format::intent::{Intent, intent_key};
 
@@ -124,7 +124,7 @@ type ListedBases = (
 /// Returns the objects of these backups. Many are listed at once.
 fn listed_of(objects: &dyn Objects, ids: &[String]) -> Result<Vec<ListedObject>> {
     let mut listed = Vec::new();
-    for some in ids.chunks(at_once(objects)) {
+    for some in ids.chunks(objects.at_once()) {
         for found in run_each(some, |id| objects.list(&dir(id))) {
             listed.extend(found?);
         }

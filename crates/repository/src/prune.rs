@@ -42,8 +42,7 @@ use super::{
     repository_file::read_repository,
     root_reader::{DocumentReader, KnownDocuments, VisitDocument},
     roots::{
-        self, BackupFiles, BackupState, Document, RootFacts, at_once, backup_files, dir, files_of,
-        key,
+        self, BackupFiles, BackupState, Document, RootFacts, backup_files, dir, files_of, key,
     },
 };
 use fullbore_format::{
@@ -382,7 +381,7 @@ impl PruneSurvey {
             .collect();
         self.let_be = let_be;
         let mut claims = HeldLeases::new();
-        for some in ids.chunks(at_once(objects)) {
+        for some in ids.chunks(objects.at_once()) {
             let claimed = run_each(some, |id| self.claim_one(objects, id));
             for (id, claimed) in some.iter().zip(claimed) {
                 let (leased, is_new) = claimed?;
@@ -442,7 +441,7 @@ impl PruneSurvey {
         // No backup refers to an unknown name.
         let known = self.candidates.iter().filter(|object| is_own(&object.name));
         let tombstones: Vec<String> = known.map(|candidate| candidate.tombstone()).collect();
-        for some in tombstones.chunks(at_once(objects)) {
+        for some in tombstones.chunks(objects.at_once()) {
             let made = run_each(some, |key| {
                 match objects.put(key, b"", &PutIf::Always) {
                     // A full storage cannot store a tombstone, and needs the prune all the more; the
@@ -531,7 +530,7 @@ impl PruneSurvey {
             marks.push(candidate.tombstone());
         }
         let each: Vec<(&&str, &Vec<String>)> = going.iter().collect();
-        for some in each.chunks(at_once(objects)) {
+        for some in each.chunks(objects.at_once()) {
             let deleted = run_each(some, |(id, keys)| {
                 must_be_ours(objects, id, claims)?;
                 objects.delete(keys)
@@ -556,7 +555,7 @@ impl PruneSurvey {
         let dead: Vec<(&String, &BackupFiles)> = dead
             .filter(|(id, _)| claims.contains_key(*id) || self.forgotten.contains(*id))
             .collect();
-        for some in dead.chunks(at_once(objects)) {
+        for some in dead.chunks(objects.at_once()) {
             for result in run_each(some, |dead| self.delete_rest(objects, *dead, named, claims)) {
                 pruned.note_refusal(result)?;
             }

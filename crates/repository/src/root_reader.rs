@@ -4,8 +4,8 @@ use super::{
     repository_file::read_repository,
     root_index::{IndexOwner, IndexPass, IndexPlace, RootIndex},
     roots::{
-        BackupFiles, BackupState, Document, Documents, NamePool, RootFacts, Stamp, at_once,
-        backup_files, read,
+        BackupFiles, BackupState, Document, Documents, NamePool, RootFacts, Stamp, backup_files,
+        read,
     },
 };
 use fullbore_crypt::Access;
@@ -183,7 +183,7 @@ impl<'a> DocumentReader<'a> {
             Some((id, state, files.stamp()))
         });
         let mut wanted = wanted.peekable();
-        let at_once = at_once(self.objects);
+        let at_once = self.objects.at_once();
         while wanted.peek().is_some() {
             let chunk: Vec<Wanted> = wanted
                 .by_ref()

@@ -342,19 +342,6 @@ pub fn state(objects: &dyn Objects, id: &str) -> Result<Option<BackupState>> {
     }
 }
 
-/// Documents that are read at the same time if the storage is slow to answer.
-const READ_AT_ONCE: usize = 16;
-
-/// Returns how many documents are read, or changed, at the same time.
-pub fn at_once(objects: &dyn Objects) -> usize {
-    // A root can have megabytes, and reading a file takes less time than starting a thread.
-    if objects.answers_late() {
-        READ_AT_ONCE
-    } else {
-        1
-    }
-}
-
 /// Reads the document of one backup, of any kind.
 ///
 /// # Errors

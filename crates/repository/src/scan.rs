@@ -3,7 +3,7 @@
 use super::{
     protocol::{intent_key, intents},
     repository_file::read_repository,
-    roots::{BackupFiles, BackupState, at_once, backup_files, files_of},
+    roots::{BackupFiles, BackupState, backup_files, files_of},
 };
 use crate::archive::Archive;
 use fullbore_format::{
@@ -55,7 +55,7 @@ pub fn open_these(
         open_one(objects, name, files, repository)
     };
     let mut all = Vec::new();
-    for some in names.chunks(at_once(&**objects)) {
+    for some in names.chunks(objects.at_once()) {
         for (name, found) in some.iter().zip(run_each(some, open)) {
             all.push((name.clone(), found?));
         }

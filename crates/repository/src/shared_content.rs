@@ -106,8 +106,7 @@ impl OtherSources {
             .filter(|id| met.insert(source_letters(id).to_owned()))
             .take(most)
             .collect();
-        let at_once = if objects.answers_late() { 16 } else { 1 };
-        for some in each.chunks(at_once) {
+        for some in each.chunks(objects.at_once()) {
             let opened = run_each(some, |id| Archive::open_backup(objects, id));
             for archive in opened {
                 match archive {

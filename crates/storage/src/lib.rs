@@ -86,6 +86,9 @@ pub use whole_root::{KeptLists, read_lists, whole_root};
 use fullbore_format::error::Result;
 use std::fmt;
 
+/// See [`Objects::at_once`].
+const REQUESTS_AT_ONCE: usize = 16;
+
 /// The objects of one repository.
 ///
 /// Every function may be called from any thread. Every function but [`Objects::describe`] refuses a key that [`check_key`] refuses,
@@ -95,7 +98,7 @@ use std::fmt;
 /// [`Objects::read_at`]. After an error of a call that changes something, the change may have happened or not, but never a part of
 /// it to one object.
 ///
-/// No function has a default body, so that a wrapper cannot forget one.
+/// No function has a default body, so that a wrapper cannot forget one; but for one that follows from another one.
 ///
 /// [`ErrorKind::Usage`]: fullbore_format::error::ErrorKind::Usage
 pub trait Objects: fmt::Debug + Send + Sync {
@@ -192,6 +195,16 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// Returns whether a request is slow to answer, as over a network. Then several requests at the same time, or
     /// one for all, take less time than one after the other. Asks the storage nothing.
     fn answers_late(&self) -> bool;
+
+    /// Returns how many requests are made at the same time where many are to be made, each by a thread. A root can have megabytes, and
+    /// reading a file takes less time than starting a thread.
+    fn at_once(&self) -> usize {
+        if self.answers_late() {
+            REQUESTS_AT_ONCE
+        } else {
+            1
+        }
+    }
 
     /// Returns the name of an object for messages, in quotes; the name of the storage itself for an empty key.
     fn describe(&self, key: &str) -> String;

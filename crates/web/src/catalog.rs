@@ -25,9 +25,6 @@ use std::{
 const LISTING_AGE: Duration = Duration::from_secs(10);
 /// Bytes of the texts of summaries that stay in memory.
 const KEPT_BYTES: usize = 1 << 20;
-/// Notes that are read at the same time if the storage is slow to answer.
-const NOTES_AT_ONCE: usize = 16;
-
 /// What pages show of a backup without opening it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct BackupSummary {
@@ -258,14 +255,10 @@ impl Catalog {
 
     /// Reads later tags and pins. Damaged ones count as none, as in a restore.
     fn notes(&self, rows: &[BackupRow]) -> HashMap<String, Annotations> {
-        let at_once = match self.objects.answers_late() {
-            true => NOTES_AT_ONCE,
-            false => 1,
-        };
         let noted = rows.iter().filter(|row| row.is_noted());
         let noted: Vec<&BackupRow> = noted.collect();
         let mut all = HashMap::new();
-        for chunk in noted.chunks(at_once) {
+        for chunk in noted.chunks(self.objects.at_once()) {
             let read = run_each(chunk, |row| Annotations::read(&*self.objects, row.id()));
             let pairs = chunk.iter().zip(read);
             all.extend(pairs.filter_map(|(row, notes)| Some((row.id().to_owned(), notes.ok()?))));

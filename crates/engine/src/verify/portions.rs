@@ -47,8 +47,6 @@ impl PortionLimits {
     };
 }
 
-/// Roots that are opened at the same time if the storage is slow to answer.
-const OPENED_AT_ONCE: usize = 16;
 /// Bytes that a page, a segment or the mention of one takes in a root, about.
 const LISTED_BYTES: usize = 200;
 
@@ -221,12 +219,8 @@ struct PortionPlace<'a> {
 impl PortionPlace<'_> {
     /// Opens the first of these backups. A short root has its lists elsewhere: how much it takes is known when it is open.
     fn open(&self, ids: &[String]) -> Result<Vec<(String, FoundDirectory)>> {
-        let at_once = match self.repository.answers_late() {
-            true => OPENED_AT_ONCE,
-            false => 1,
-        };
         let (mut all, mut bytes) = (Vec::new(), 0u64);
-        for some in ids.chunks(at_once) {
+        for some in ids.chunks(self.repository.at_once()) {
             if bytes > self.root_bytes {
                 break;
             }

@@ -21,7 +21,7 @@ use fullbore_repository::{
     retention::{RetentionCandidate, RetentionRules},
     root_index::IndexPlace,
     root_reader::DocumentReader,
-    roots::{RootFacts, at_once, backup_files},
+    roots::{RootFacts, backup_files},
     select::BackupFilter,
     wal::WalRetention,
 };
@@ -293,7 +293,7 @@ impl Forget {
         let decisions = groups.iter_mut().flat_map(|(_, group)| group);
         let mut forgotten: Vec<&mut Decision> =
             decisions.filter(|decision| decision.forgotten).collect();
-        for some in forgotten.chunks_mut(at_once(objects)) {
+        for some in forgotten.chunks_mut(objects.at_once()) {
             let ids: Vec<String> = some.iter().map(|decision| decision.id.clone()).collect();
             let obstacles = run_each(&ids, |id| self.forget_one(objects, id));
             for (decision, obstacle) in some.iter_mut().zip(obstacles) {
