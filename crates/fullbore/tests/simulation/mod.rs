@@ -7,7 +7,7 @@ mod memory;
 
 use fullbore_format::{
     error::{ErrorKind, Result},
-    layout::{REPOSITORY, Repository},
+    layout::{PARTIAL, REPOSITORY, Repository},
     page::SegmentId,
     root::{BackupOptions, EntryName, FORMAT, Live, PageAt, Root, Segment, SourceInfo, is_void},
     seal::seal,
@@ -394,7 +394,12 @@ fn settle(world: &Arc<World>, has_locks: bool) {
         // One who forgot it was killed between the two steps; it is listed still.
         let backup_of = key.strip_suffix("/forgotten.json");
         let id = backup_of.and_then(|dir| dir.strip_prefix("backups/"));
-        id.is_some_and(|id| state.is_listed(id) || state.has(&key_of_void(id)))
+        // Or it was asleep then, and has stored its partial root since: it stays like that of any dead backup.
+        id.is_some_and(|id| {
+            state.is_listed(id)
+                || state.has(&key_of_void(id))
+                || (!has_locks && state.has(&key(id, PARTIAL)))
+        })
     };
     let mut there: BTreeSet<String> = state.keys().into_iter().collect();
     there.retain(|key| key != REPOSITORY && !is_word(key));
