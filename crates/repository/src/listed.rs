@@ -12,7 +12,7 @@ use fullbore_format::{
     root::{Root, is_void},
 };
 use fullbore_platform::queue::run_each;
-use fullbore_storage::{Objects, whole_root};
+use fullbore_storage::{Objects, at_once, whole_root};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Backups that an error lists.
@@ -74,7 +74,7 @@ pub fn listed_roots(
     ids: Vec<String>,
 ) -> impl Iterator<Item = (String, Result<Root>)> + use<> {
     let batches: Vec<Vec<String>> = ids
-        .chunks(objects.at_once())
+        .chunks(at_once(&**objects))
         .map(<[String]>::to_vec)
         .collect();
     let objects = objects.clone();

@@ -39,7 +39,7 @@ use fullbore_pipeline::{sink::Referred, stage::codec::Codec};
 use fullbore_platform as platform;
 use fullbore_platform::queue::{run_both, run_each};
 use fullbore_storage::{
-    Lease, Leased, ListedObject, Objects, Put, PutIf, Take, is_released, lease_body,
+    Lease, Leased, ListedObject, Objects, Put, PutIf, Take, at_once, is_released, lease_body,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -124,7 +124,7 @@ type ListedBases = (
 /// Returns the objects of these backups. Many are listed at once.
 fn listed_of(objects: &dyn Objects, ids: &[String]) -> Result<Vec<ListedObject>> {
     let mut listed = Vec::new();
-    for some in ids.chunks(objects.at_once()) {
+    for some in ids.chunks(at_once(objects)) {
         for found in run_each(some, |id| objects.list(&dir(id))) {
             listed.extend(found?);
         }

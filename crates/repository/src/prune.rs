@@ -53,7 +53,7 @@ use fullbore_format::{
     },
 };
 use fullbore_platform::queue::run_each;
-use fullbore_storage::{Leased, Objects, PutIf, Take};
+use fullbore_storage::{Leased, Objects, PutIf, Take, at_once};
 use jiff::Timestamp;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -381,7 +381,7 @@ impl PruneSurvey {
             .collect();
         self.let_be = let_be;
         let mut claims = HeldLeases::new();
-        for some in ids.chunks(objects.at_once()) {
+        for some in ids.chunks(at_once(objects)) {
             let claimed = run_each(some, |id| self.claim_one(objects, id));
             for (id, claimed) in some.iter().zip(claimed) {
                 let (leased, is_new) = claimed?;
@@ -441,7 +441,7 @@ impl PruneSurvey {
         // No backup refers to an unknown name.
         let known = self.candidates.iter().filter(|object| is_own(&object.name));
         let tombstones: Vec<String> = known.map(|candidate| candidate.tombstone()).collect();
-        for some in tombstones.chunks(objects.at_once()) {
+        for some in tombstones.chunks(at_once(objects)) {
             let made = run_each(some, |key| {
                 match objects.put(key, b"", &PutIf::Always) {
                     // A full storage cannot store a tombstone, and needs the prune all the more; the
@@ -530,7 +530,7 @@ impl PruneSurvey {
             marks.push(candidate.tombstone());
         }
         let each: Vec<(&&str, &Vec<String>)> = going.iter().collect();
-        for some in each.chunks(objects.at_once()) {
+        for some in each.chunks(at_once(objects)) {
             let deleted = run_each(some, |(id, keys)| {
                 must_be_ours(objects, id, claims)?;
                 objects.delete(keys)
@@ -555,7 +555,7 @@ impl PruneSurvey {
         let dead: Vec<(&String, &BackupFiles)> = dead
             .filter(|(id, _)| claims.contains_key(*id) || self.forgotten.contains(*id))
             .collect();
-        for some in dead.chunks(objects.at_once()) {
+        for some in dead.chunks(at_once(objects)) {
             for result in run_each(some, |dead| self.delete_rest(objects, *dead, named, claims)) {
                 pruned.note_refusal(result)?;
             }

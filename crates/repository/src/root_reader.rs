@@ -11,7 +11,7 @@ use super::{
 use fullbore_crypt::Access;
 use fullbore_format::{error::Result, layout::KEYS};
 use fullbore_platform::queue::run_each;
-use fullbore_storage::{KeptLists, Objects, SealedObjects};
+use fullbore_storage::{KeptLists, Objects, SealedObjects, at_once};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// What is called with each id, and with what was found of its document.
@@ -183,7 +183,7 @@ impl<'a> DocumentReader<'a> {
             Some((id, state, files.stamp()))
         });
         let mut wanted = wanted.peekable();
-        let at_once = self.objects.at_once();
+        let at_once = at_once(self.objects);
         while wanted.peek().is_some() {
             let chunk: Vec<Wanted> = wanted
                 .by_ref()

@@ -11,7 +11,7 @@ use fullbore_format::{
     layout::Repository,
 };
 use fullbore_platform::queue::run_each;
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, at_once};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The state of a directory below `backups/`.
@@ -55,7 +55,7 @@ pub fn open_these(
         open_one(objects, name, files, repository)
     };
     let mut all = Vec::new();
-    for some in names.chunks(objects.at_once()) {
+    for some in names.chunks(at_once(&**objects)) {
         for (name, found) in some.iter().zip(run_each(some, open)) {
             all.push((name.clone(), found?));
         }

@@ -30,7 +30,7 @@ use fullbore_pipeline::{
 };
 use fullbore_platform as platform;
 use fullbore_platform::queue::{Locked, run_each};
-use fullbore_storage::{Objects, SealedObjects};
+use fullbore_storage::{Objects, SealedObjects, at_once};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt,
@@ -106,7 +106,7 @@ impl OtherSources {
             .filter(|id| met.insert(source_letters(id).to_owned()))
             .take(most)
             .collect();
-        for some in each.chunks(objects.at_once()) {
+        for some in each.chunks(at_once(&**objects)) {
             let opened = run_each(some, |id| Archive::open_backup(objects, id));
             for archive in opened {
                 match archive {

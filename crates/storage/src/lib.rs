@@ -86,7 +86,7 @@ pub use whole_root::{KeptLists, read_lists, whole_root};
 use fullbore_format::error::Result;
 use std::fmt;
 
-/// See [`Objects::at_once`].
+/// See [`at_once`].
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// The objects of one repository.
@@ -98,7 +98,7 @@ const REQUESTS_AT_ONCE: usize = 16;
 /// [`Objects::read_at`]. After an error of a call that changes something, the change may have happened or not, but never a part of
 /// it to one object.
 ///
-/// No function has a default body, so that a wrapper cannot forget one; but for one that follows from another one.
+/// No function has a default body, so that a wrapper cannot forget one.
 ///
 /// [`ErrorKind::Usage`]: fullbore_format::error::ErrorKind::Usage
 pub trait Objects: fmt::Debug + Send + Sync {
@@ -196,16 +196,6 @@ pub trait Objects: fmt::Debug + Send + Sync {
     /// one for all, take less time than one after the other. Asks the storage nothing.
     fn answers_late(&self) -> bool;
 
-    /// Returns how many requests are made at the same time where many are to be made, each by a thread. A root can have megabytes, and
-    /// reading a file takes less time than starting a thread.
-    fn at_once(&self) -> usize {
-        if self.answers_late() {
-            REQUESTS_AT_ONCE
-        } else {
-            1
-        }
-    }
-
     /// Returns the name of an object for messages, in quotes; the name of the storage itself for an empty key.
     fn describe(&self, key: &str) -> String;
 
@@ -242,6 +232,16 @@ pub trait Upload: fmt::Debug + Send {
 
     /// Gives the object up, and frees its room.
     fn abort(self: Box<Self>);
+}
+
+/// Returns how many requests are made at the same time where many are to be made, each by a thread. A root can have megabytes, and
+/// reading a file takes less time than starting a thread.
+pub fn at_once(objects: &dyn Objects) -> usize {
+    if objects.answers_late() {
+        REQUESTS_AT_ONCE
+    } else {
+        1
+    }
 }
 
 /// A lease that is held. Dropped, it is let go at once: the intent stays, and anyone may take it.

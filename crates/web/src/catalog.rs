@@ -11,7 +11,7 @@ use fullbore_repository::{
     annotations::Annotations, open::listed_roots, root_index::IndexPlace, select::BackupFilter,
     verify_memory::VerifyMemory,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, at_once};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use std::{
@@ -258,7 +258,7 @@ impl Catalog {
         let noted = rows.iter().filter(|row| row.is_noted());
         let noted: Vec<&BackupRow> = noted.collect();
         let mut all = HashMap::new();
-        for chunk in noted.chunks(self.objects.at_once()) {
+        for chunk in noted.chunks(at_once(&*self.objects)) {
             let read = run_each(chunk, |row| Annotations::read(&*self.objects, row.id()));
             let pairs = chunk.iter().zip(read);
             all.extend(pairs.filter_map(|(row, notes)| Some((row.id().to_owned(), notes.ok()?))));

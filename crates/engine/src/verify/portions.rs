@@ -19,7 +19,7 @@ use fullbore_repository::{
     stored_memory::forged_memory,
     verify_memory::CheckedSum,
 };
-use fullbore_storage::Objects;
+use fullbore_storage::{Objects, at_once};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -220,7 +220,7 @@ impl PortionPlace<'_> {
     /// Opens the first of these backups. A short root has its lists elsewhere: how much it takes is known when it is open.
     fn open(&self, ids: &[String]) -> Result<Vec<(String, FoundDirectory)>> {
         let (mut all, mut bytes) = (Vec::new(), 0u64);
-        for some in ids.chunks(self.repository.at_once()) {
+        for some in ids.chunks(at_once(&**self.repository)) {
             if bytes > self.root_bytes {
                 break;
             }

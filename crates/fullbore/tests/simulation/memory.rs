@@ -437,11 +437,6 @@ impl Objects for Actor {
         true
     }
 
-    /// With several threads, a seed would not give the same run again.
-    fn at_once(&self) -> usize {
-        1
-    }
-
     fn describe(&self, key: &str) -> String {
         format!("{key:?}")
     }

@@ -390,9 +390,9 @@ fn settle(world: &Arc<World>, has_locks: bool) {
     };
     world.run(vec![(Box::new(look), None)]);
     let state = world.state();
-    let is_word = |key: &String| {
+    let is_word = |name: &String| {
         // One who forgot it was killed between the two steps; it is listed still.
-        let backup_of = key.strip_suffix("/forgotten.json");
+        let backup_of = name.strip_suffix("/forgotten.json");
         let id = backup_of.and_then(|dir| dir.strip_prefix("backups/"));
         // Or it was asleep then, and has stored its partial root since: it stays like that of any dead backup.
         id.is_some_and(|id| {

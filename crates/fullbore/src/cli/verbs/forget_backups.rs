@@ -25,7 +25,7 @@ use fullbore_repository::{
     select::BackupFilter,
     wal::WalRetention,
 };
-use fullbore_storage::{Objects, Storages};
+use fullbore_storage::{Objects, Storages, at_once};
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::Serialize;
 use std::{
@@ -293,7 +293,7 @@ impl Forget {
         let decisions = groups.iter_mut().flat_map(|(_, group)| group);
         let mut forgotten: Vec<&mut Decision> =
             decisions.filter(|decision| decision.forgotten).collect();
-        for some in forgotten.chunks_mut(objects.at_once()) {
+        for some in forgotten.chunks_mut(at_once(objects)) {
             let ids: Vec<String> = some.iter().map(|decision| decision.id.clone()).collect();
             let obstacles = run_each(&ids, |id| self.forget_one(objects, id));
             for (decision, obstacle) in some.iter_mut().zip(obstacles) {
