@@ -51,7 +51,7 @@ static IS_SHORT: AtomicBool = AtomicBool::new(false);
 /// Whether a thread is ending the process.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// What blocks are taken from. The allocator of musl takes one lock for all threads, and maps again what it has just given back: a
+/// The allocator below. That of musl takes one lock for all threads, and maps again what it has just given back: a
 /// backup had three times the page faults (decision 152).
 #[cfg(not(target_env = "musl"))]
 const HEAP: std::alloc::System = std::alloc::System;
@@ -76,7 +76,7 @@ unsafe impl GlobalAlloc for Allocator {
         let outer = outer_layout(layout);
         // SAFETY: the caller guarantees for `layout` the conditions of the system's allocator.
         let block = allocate_or_release(outer.size(), || unsafe { HEAP.alloc(outer) });
-        // SAFETY: `at` is a block of `outer`.
+        // SAFETY: `block` is a block of `outer`.
         unsafe { inner_block(block, layout) }
     }
 
@@ -104,13 +104,13 @@ unsafe impl GlobalAlloc for Allocator {
                 moved
             };
         }
-        // SAFETY: the caller guarantees for `at`, `layout` and `size` the conditions of the
-        // system's allocator. A failed call leaves `at` unchanged.
+        // SAFETY: the caller guarantees for `block`, `layout` and `size` the conditions of the
+        // allocator. A failed call leaves `block` unchanged.
         allocate_or_release(size, || unsafe { HEAP.realloc(block, layout, size) })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller guarantees that `at` was allocated here with `layout`; a large block
+        // SAFETY: the caller guarantees that `block` was allocated here with `layout`; a large block
         // has the address of its outer block in front.
         unsafe {
             let outer = if is_large(layout) {

@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 /// What is called with each id, and with what was found of its document.
 type FoundVisit<'a> = dyn FnMut(&Arc<str>, Result<Option<Document>>) -> Result<()> + 'a;
 
-/// What stays in memory of a document.
+/// The part of a document that stays in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownDocument {
     pub state: BackupState,

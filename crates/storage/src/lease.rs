@@ -338,7 +338,7 @@ impl LeaseTaker {
     }
 }
 
-/// What a thread that renews leases does next.
+/// The next step of a thread that renews leases.
 enum Next {
     Renew(Arc<HeldLease>),
     /// Looks again after this time, if any lease is not being renewed.
@@ -363,7 +363,7 @@ fn next_due(leases: &[Arc<HeldLease>], now: Duration) -> Next {
     Next::Renew(lease.clone())
 }
 
-/// What a holder puts, and what it put last.
+/// The content of an intent, and the version of its last put.
 #[derive(Debug)]
 struct Writing {
     body: Vec<u8>,

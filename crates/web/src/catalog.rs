@@ -25,6 +25,7 @@ use std::{
 const LISTING_AGE: Duration = Duration::from_secs(10);
 /// Bytes of the texts of summaries that stay in memory.
 const KEPT_BYTES: usize = 1 << 20;
+
 /// What pages show of a backup without opening it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct BackupSummary {

@@ -191,7 +191,7 @@ fn a_stream_cut_anywhere_is_damaged_whatever_its_codec() {
             whole.len() - 300,
             whole.len() - 20,
         ];
-        // What is not compressed ends in blocks that are not needed, and its first bytes say nothing of it.
+        // A plain tar ends in blocks that nobody needs, and its first bytes do not tell that it is one.
         for cut in cuts
             .into_iter()
             .filter(|cut| codec != "cat" || (10_240..whole.len() / 2 + 1).contains(cut))

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard},
 };
 
-/// What all actors share.
+/// The objects and the turn, which all actors share.
 pub(crate) struct World {
     state: Mutex<State>,
     turn: Condvar,
@@ -35,7 +35,7 @@ pub(crate) struct State {
     dead: BTreeSet<usize>,
     random: Random,
     pub(crate) operations: u64,
-    /// What was wrong first.
+    /// The first thing that was wrong.
     pub(crate) broken: Option<String>,
     log: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub(crate) enum Accident {
     LateFault,
 }
 
-/// What an actor does, and what happens to it.
+/// The work of an actor, and the accident that it meets, with the number of operations before that.
 pub(crate) type Part = (Box<dyn FnOnce(Actor) + Send>, Option<(Accident, u32)>);
 
 /// Numbers that follow from a seed.

@@ -12,7 +12,7 @@ const LABEL: f64 = 40.0;
 /// Height of a row, and of its bar.
 const ROW: usize = 24;
 const BAR: usize = 12;
-/// What is narrower cannot be seen.
+/// The least width of a bar that can be seen.
 const LEAST: f64 = 3.0;
 
 /// A timeline, with its WAL as bytes from the beginning of the cluster on.
